@@ -1,0 +1,84 @@
+"""Every exception that Earshot raises on purpose.
+
+::
+
+    EarshotError
+    ├── InvalidInput (ValueError)      a value that a caller or a file supplied is wrong
+    │   ├── InvalidRegion              a box, circle or polygon that is not one
+    │   ├── InvalidExpression          a boolean expression that cannot be read or matched
+    │   ├── InvalidRow                 a row of a batch: names row, field, what was expected
+    │   ├── InvalidFile                a file that cannot be read as what it claims to be
+    │   └── InvalidParameter           an option outside its valid range
+    ├── DuplicateSubscription (InvalidInput)   an id that is already subscribed
+    ├── UnknownSubscription (KeyError)         an id that is not subscribed
+    ├── SavedIndexError (OSError)      a directory that is not an index of this version
+    └── MissingExtra (ImportError)     an optional package is needed; the message says which
+"""
+
+from __future__ import annotations
+
+
+class EarshotError(Exception):
+    """Base of all errors raised on purpose."""
+
+
+class InvalidInput(EarshotError, ValueError):
+    """A value that a caller or a file supplied is wrong."""
+
+
+class InvalidRegion(InvalidInput):
+    """A box, circle or polygon that is not one."""
+
+
+class InvalidExpression(InvalidInput):
+    """A boolean expression that cannot be read, or that cannot be matched efficiently."""
+
+
+class InvalidParameter(InvalidInput):
+    """An option outside its valid range."""
+
+
+class InvalidFile(InvalidInput):
+    """A file that cannot be read as what it claims to be."""
+
+
+class InvalidRow(InvalidInput):
+    """One row of a batch is wrong.
+
+    Attributes:
+        source: File or batch the row came from, or ``""`` when it was passed in memory.
+        row: Zero-based row number in ``source``.
+        field: Column that holds the wrong value.
+        reason: What was wrong and what was expected.
+    """
+
+    def __init__(self, source: str, row: int, field: str, reason: str) -> None:
+        where = f"{source}, row {row}" if source else f"row {row}"
+        super().__init__(f"{where}, field '{field}': {reason}")
+        self.source = source
+        self.row = row
+        self.field = field
+        self.reason = reason
+
+    def __reduce__(self) -> tuple[type[InvalidRow], tuple[str, int, str, str]]:
+        return (InvalidRow, (self.source, self.row, self.field, self.reason))
+
+
+class DuplicateSubscription(InvalidInput):
+    """The id is already subscribed."""
+
+
+class UnknownSubscription(EarshotError, KeyError):
+    """The id is not subscribed."""
+
+    def __str__(self) -> str:
+        # KeyError would print the repr of the message.
+        return str(self.args[0])
+
+
+class SavedIndexError(EarshotError, OSError):
+    """A directory is not a saved index, or one of another format version."""
+
+
+class MissingExtra(EarshotError, ImportError):
+    """An optional package is needed; the message says how to install it."""

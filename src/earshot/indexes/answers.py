@@ -1,0 +1,63 @@
+"""Answers of an index, and the one way in which they leave a kernel."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import numpy as np
+
+from earshot.model.arrays import Int32s, Int64s
+
+
+class Counters(NamedTuple):
+    """Work done for a batch of messages; independent of any clock."""
+
+    nodes: int  # inner nodes, lists or blocks looked at
+    candidates: int  # clauses whose own box or tokens were examined
+    answers: int  # matches reported
+
+
+class Matches(NamedTuple):
+    """Subscriptions that each message of a batch is delivered to, as a ragged array."""
+
+    offsets: Int64s  # (n_messages + 1,) answers of message i are [i]:[i+1]
+    subscriptions: Int32s  # slots, each at most once per message, in no particular order
+    counters: Counters
+
+
+AnswerKernel = Callable[[int, Int32s, Int64s], int]
+"""``(row, answers, offsets) -> next row``.
+
+Matches messages from ``row`` on: appends their slots to ``answers`` from ``offsets[row]`` and sets
+``offsets[row + 1]``. When ``answers`` is full it gives the current message up and returns its row.
+Rows and offsets count from 0 within the chunk.
+"""
+
+
+def collect_answers(n_messages: int, kernel: AnswerKernel) -> tuple[Int64s, Int32s]:
+    """Run ``kernel`` over all rows, with an answer buffer that grows as needed.
+
+    The one way in which answers of unknown number leave a kernel.
+    """
+    offsets = np.zeros(n_messages + 1, np.int64)
+    answers = np.empty(max(1024, 32 * n_messages), np.int32)
+    row = 0
+    while (row := kernel(row, answers, offsets)) < n_messages:
+        used = offsets[row]
+        expected = int(used * 1.1 * n_messages / max(row, 1))
+        larger = np.empty(max(2 * len(answers), expected), np.int32)
+        larger[:used] = answers[:used]
+        answers = larger
+    return offsets, answers[: offsets[-1]]
+
+
+def concat_matches(parts: list[Matches]) -> Matches:
+    """Return the answers of consecutive chunks of messages as one."""
+    ends = np.cumsum([0] + [len(part.subscriptions) for part in parts])
+    offsets = [parts[0].offsets[:1]]
+    offsets += [part.offsets[1:] + end for part, end in zip(parts, ends[:-1], strict=True)]
+    counters = Counters(*(sum(each) for each in zip(*(p.counters for p in parts), strict=True)))
+    return Matches(
+        np.concatenate(offsets), np.concatenate([p.subscriptions for p in parts]), counters
+    )

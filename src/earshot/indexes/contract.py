@@ -1,0 +1,406 @@
+"""What every index is: built from clauses, asked with messages, changed, saved and opened.
+
+An index is ``parameters`` (frozen) + ``arrays`` (a NamedTuple of NumPy arrays built from the
+clauses) and nothing else. A structure supplies how its arrays are built and how messages are
+matched against them; this class supplies the rest in one way for all: changes, threads, saving.
+
+Changes take effect at once. Inserted clauses go to a small :class:`~earshot.indexes.delta.Delta`
+beside the immutable arrays, removed subscriptions are marked dead; :meth:`Index.rebuilt` merges
+both into a new index. A structure that can change in place may override :meth:`Index.insert` and
+:meth:`Index.remove`.
+
+An index is not locked: a caller that changes it while another thread matches must serialise the
+two, as :class:`earshot.engine.Engine` does.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, ClassVar, NamedTuple, Self
+
+import numpy as np
+import numpy.typing as npt
+
+from earshot import storage
+from earshot.errors import InvalidInput, InvalidParameter, SavedIndexError
+from earshot.indexes.answers import Counters, Matches, concat_matches
+from earshot.indexes.delta import Delta
+from earshot.kernels.answers import drop_repeats, merge_answers
+from earshot.model.arrays import (
+    ClauseArrays,
+    Int32s,
+    Int64s,
+    MessageArrays,
+    Space,
+    concat_clauses,
+    nbytes,
+    take_clauses,
+    take_messages,
+)
+
+SPACES: tuple[Space, ...] = ("lonlat", "planar")
+
+
+@dataclass(frozen=True)
+class Parameters:
+    """Options of an index; each structure that has some subclasses this."""
+
+
+class Index(ABC):
+    """Base class of all boolean index structures."""
+
+    name: ClassVar[str]
+    """Name in the registry, on the command line and in reports."""
+    parameters_type: ClassVar[type[Parameters]] = Parameters
+    arrays_type: ClassVar[type[tuple[Any, ...]]]
+    """NamedTuple type of :attr:`arrays`."""
+
+    def __init__(
+        self,
+        parameters: Parameters,
+        space: Space,
+        clauses: ClauseArrays,
+        arrays: Any,
+        frequencies: Int64s,
+        alive: npt.NDArray[np.uint8],
+    ) -> None:
+        self.parameters = parameters
+        self.space = space
+        self.clauses = clauses
+        self.arrays = arrays
+        self.frequencies = frequencies
+        self.alive = alive
+        self.n_base_slots = len(alive)
+        self.has_repeats = bool(len(clauses.subscriptions) > self.n_base_slots)
+        self.delta: Delta | None = None
+        self._scratches: list[Any] = []
+
+    # ---- life cycle -------------------------------------------------------------------------
+
+    @classmethod
+    def build(
+        cls,
+        clauses: ClauseArrays,
+        *,
+        space: Space = "lonlat",
+        n_tokens: int | None = None,
+        frequencies: npt.NDArray[np.int64] | None = None,
+        parameters: Parameters | None = None,
+        n_threads: int = 1,
+    ) -> Self:
+        """Build an index over ``clauses``.
+
+        Args:
+            clauses: Subscriptions to index; slots run from 0 to the number of subscriptions - 1.
+                The arrays are kept, not copied, and never written to.
+            space: Metric of circles, and whether message boxes may cross the antimeridian.
+            n_tokens: Size of the vocabulary; by default one more than the largest token.
+            frequencies: How often each token occurs in messages, to tell rare tokens from frequent
+                ones; by default counted in the clauses.
+            parameters: Options of this structure.
+            n_threads: Threads used while building.
+        """
+        if space not in SPACES:
+            raise InvalidParameter(f"space is {space!r}; expected one of {', '.join(SPACES)}")
+        parameters = cls.parameters_type() if parameters is None else parameters
+        if not isinstance(parameters, cls.parameters_type):
+            raise InvalidParameter(
+                f"parameters of index '{cls.name}' are a {cls.parameters_type.__name__}, "
+                f"got a {type(parameters).__name__}"
+            )
+        _check_clauses(clauses)
+        tokens = clauses.token_ids
+        largest = int(max(tokens.max(initial=-1), (~tokens).max(initial=-1)))
+        n_tokens = max(largest + 1, n_tokens or 0)
+        counts = np.zeros(n_tokens, np.int64)
+        if frequencies is None:
+            required = tokens[tokens >= 0]
+            counts += np.bincount(required, minlength=n_tokens)
+        else:
+            counts[: len(frequencies)] = frequencies[:n_tokens]
+        arrays = cls._build_arrays(clauses, counts, parameters, n_threads)
+        n_slots = int(clauses.subscriptions.max(initial=-1)) + 1
+        return cls(parameters, space, clauses, arrays, counts, np.ones(n_slots, np.uint8))
+
+    @classmethod
+    @abstractmethod
+    def _build_arrays(
+        cls,
+        clauses: ClauseArrays,
+        frequencies: Int64s,
+        parameters: Any,
+        n_threads: int,
+    ) -> Any:
+        """Return the structure's arrays over ``clauses``."""
+
+    @abstractmethod
+    def _match_rows(
+        self, messages: MessageArrays, start: int, stop: int, scratch: Any
+    ) -> tuple[Int64s, Int32s, Counters]:
+        """Match messages ``start:stop`` against the arrays, without the delta.
+
+        Dead subscriptions must not be reported. A subscription with several clauses may be
+        reported several times; the caller drops repeats (see ``reports_once``).
+        """
+
+    reports_once: ClassVar[bool] = False
+    """Whether ``_match_rows`` itself reports a subscription with several clauses only once."""
+
+    def _new_scratch(self) -> Any:
+        """Return working memory for one thread; it is reused from call to call."""
+        return np.zeros(self.n_tokens, np.uint8)
+
+    def match(self, messages: MessageArrays, *, n_threads: int = 1) -> Matches:
+        """Return which subscriptions each message is delivered to."""
+        if n_threads < 1:
+            raise InvalidParameter(f"n_threads is {n_threads}; expected 1 or more")
+        crossing = messages.boxes[:, 0] > messages.boxes[:, 2]
+        if crossing.any():
+            return self._match_crossing(messages, crossing, n_threads)
+        n = len(messages.boxes)
+        if n_threads == 1 or n < 2 * n_threads:
+            return self._match_chunk(messages, 0, n)
+        cuts = np.linspace(0, n, n_threads + 1).astype(int).tolist()
+        with ThreadPoolExecutor(n_threads) as pool:
+            parts = list(
+                pool.map(
+                    lambda rows: self._match_chunk(messages, *rows),
+                    zip(cuts[:-1], cuts[1:], strict=True),
+                )
+            )
+        return concat_matches(parts)
+
+    def insert(self, clauses: ClauseArrays) -> None:
+        """Add subscriptions; every slot must be new and follow the highest slot in use."""
+        _check_clauses(clauses)
+        slots = np.unique(clauses.subscriptions)
+        n_slots = self.n_slots
+        if len(slots) and (slots[0] != n_slots or slots[-1] != n_slots + len(slots) - 1):
+            raise InvalidInput(
+                f"inserted slots must be {n_slots}, {n_slots + 1}, …, each once; "
+                f"got {slots[0]} to {slots[-1]} for {len(slots)} subscriptions"
+            )
+        if self.delta is None:
+            self.delta = Delta(
+                self.space, self.n_base_slots, self.clauses.boxes, self.frequencies
+            )
+        self.delta.insert(clauses)
+
+    def remove(self, slots: npt.ArrayLike) -> None:
+        """Remove subscriptions by slot; each must be live."""
+        slots = np.ascontiguousarray(slots, np.int32).reshape(-1)
+        dead = ~self.is_alive(slots)
+        if dead.any() or len(np.unique(slots)) < len(slots):
+            wrong = slots[dead] if dead.any() else slots
+            raise InvalidInput(f"slots to remove must be live and given once; got {wrong[:5]}")
+        in_base = slots < self.n_base_slots
+        base_slots = slots[in_base]
+        if len(base_slots):
+            self._bury(base_slots)
+            self.alive[base_slots] = 0
+        if self.delta is not None:
+            self.delta.remove(slots[~in_base])
+
+    def _bury(self, slots: Int32s) -> None:
+        """Do what the structure needs so that removed base slots are no longer reported.
+
+        Structures that look at ``alive`` when they verify a candidate need nothing here.
+        """
+
+    def rebuilt(self, *, n_threads: int = 1) -> tuple[Self, Int32s]:
+        """Return a new index of the live subscriptions, and each one's old slot.
+
+        Live subscriptions are renumbered 0, 1, …; ``self`` is left as it is.
+        """
+        clauses, old_slots = self.live_clauses()
+        n_tokens = self.n_tokens if self.delta is None else max(self.n_tokens, self.delta.n_tokens)
+        new = type(self).build(
+            clauses,
+            space=self.space,
+            n_tokens=n_tokens,
+            parameters=self.parameters,
+            n_threads=n_threads,
+        )
+        return new, old_slots
+
+    def live_clauses(self) -> tuple[ClauseArrays, Int32s]:
+        """Return the clauses of live subscriptions, renumbered 0, 1, …, and their old slots."""
+        clauses = self.clauses
+        if self.delta is not None:
+            clauses = concat_clauses(clauses, self.delta.clauses())
+        alive = self.is_alive(np.arange(self.n_slots, dtype=np.int32))
+        rows = np.flatnonzero(alive[clauses.subscriptions])
+        kept = take_clauses(clauses, rows)
+        old_slots = np.flatnonzero(alive).astype(np.int32)
+        new_slots = np.cumsum(alive, dtype=np.int32) - np.int32(1)
+        return kept._replace(subscriptions=new_slots[kept.subscriptions]), old_slots
+
+    # ---- facts ------------------------------------------------------------------------------
+
+    @property
+    def n_tokens(self) -> int:
+        """Size of the vocabulary that the structure was built for."""
+        return len(self.frequencies)
+
+    @property
+    def n_slots(self) -> int:
+        """Number of slots handed out so far, dead ones included."""
+        return self.n_base_slots + (0 if self.delta is None else self.delta.n_slots)
+
+    @property
+    def n_subscriptions(self) -> int:
+        """Number of live subscriptions."""
+        return int(self.is_alive(np.arange(self.n_slots, dtype=np.int32)).sum())
+
+    @property
+    def n_changes(self) -> int:
+        """Number of subscriptions that a rebuild would merge or drop."""
+        dead = self.n_base_slots - int(np.count_nonzero(self.alive))
+        return dead + (0 if self.delta is None else self.delta.n_slots)
+
+    def is_alive(self, slots: Int32s) -> npt.NDArray[np.bool_]:
+        """Return which of the slots hold a live subscription."""
+        result = np.zeros(len(slots), np.bool_)
+        in_base = (slots >= 0) & (slots < self.n_base_slots)
+        result[in_base] = self.alive[slots[in_base]] != 0
+        if self.delta is not None:
+            in_delta = (slots >= self.n_base_slots) & (slots < self.n_slots)
+            result[in_delta] = self.delta.is_alive(slots[in_delta])
+        return result
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the structure over and above the stored clauses (see ``stored_nbytes``)."""
+        extra = 0 if self.delta is None else self.delta.nbytes
+        return nbytes((self.arrays, self.frequencies, self.alive)) + extra
+
+    @property
+    def stored_nbytes(self) -> int:
+        """Bytes of the clauses themselves."""
+        return nbytes(self.clauses)
+
+    # ---- saving -----------------------------------------------------------------------------
+
+    def save(self, directory: str | Path) -> None:
+        """Write the index to ``directory``, which must not hold anything else."""
+        facts = {
+            "index": self.name,
+            "parameters": asdict(self.parameters),
+            "space": self.space,
+        }
+        groups: dict[str, tuple[Any, ...]] = {
+            "clauses": self.clauses,
+            "arrays": self.arrays,
+            "tokens": _Tokens(self.frequencies),
+            "alive": _Alive(self.alive),
+        }
+        if self.delta is not None:
+            groups["delta"] = self.delta.clauses()
+            groups["delta_alive"] = _Alive(self.delta.alive())
+        storage.save(directory, facts, groups)
+
+    @classmethod
+    def open(cls, directory: str | Path) -> Self:
+        """Open a saved index by memory-mapping its arrays; changes stay in this process."""
+        facts = storage.read_facts(directory)
+        if facts.get("index") != cls.name:
+            raise SavedIndexError(
+                f"{directory} holds an index '{facts.get('index')}', not '{cls.name}'"
+            )
+        index = cls(
+            cls.parameters_type(**facts["parameters"]),
+            facts["space"],
+            storage.open_group(directory, "clauses", ClauseArrays),
+            storage.open_group(directory, "arrays", cls.arrays_type),
+            storage.open_group(directory, "tokens", _Tokens).frequencies,
+            storage.open_group(directory, "alive", _Alive).alive,
+        )
+        if "delta" in facts["groups"]:
+            index.insert(storage.open_group(directory, "delta", ClauseArrays))
+            alive = storage.open_group(directory, "delta_alive", _Alive).alive
+            index.remove(np.flatnonzero(alive == 0) + index.n_base_slots)
+        return index
+
+    def __getstate__(self) -> dict[str, Any]:
+        state = self.__dict__.copy()
+        state["_scratches"] = []  # working memory is not part of the index
+        return state
+
+    # ---- matching, in one way for all ----------------------------------------------------------
+
+    def _match_chunk(self, messages: MessageArrays, start: int, stop: int) -> Matches:
+        try:
+            scratch = self._scratches.pop()
+        except IndexError:
+            scratch = self._new_scratch()
+        offsets, answers, counters = self._match_rows(messages, start, stop, scratch)
+        self._scratches.append(scratch)
+        if self.has_repeats and not self.reports_once:
+            offsets, answers = drop_repeats(offsets, answers, self.n_base_slots)
+            counters = counters._replace(answers=len(answers))
+        if self.delta is None:
+            return Matches(offsets, answers, counters)
+        more_offsets, more, more_counters = self.delta.match_rows(messages, start, stop)
+        offsets, answers = merge_answers(offsets, answers, more_offsets, more)
+        added = (a + b for a, b in zip(counters, more_counters, strict=True))
+        return Matches(offsets, answers, Counters(*added))
+
+    def _match_crossing(
+        self, messages: MessageArrays, crossing: npt.NDArray[np.bool_], n_threads: int
+    ) -> Matches:
+        """Match each message across the antimeridian as two boxes, and drop repeats."""
+        if self.space != "lonlat":
+            row = int(np.flatnonzero(crossing)[0])
+            raise InvalidInput(
+                f"message {row}: min_x {messages.boxes[row, 0]} is greater than max_x "
+                f"{messages.boxes[row, 2]}; planar boxes cannot cross the antimeridian"
+            )
+        rows = np.repeat(np.arange(len(crossing)), 1 + crossing)
+        halves = take_messages(messages, rows)
+        first = np.flatnonzero(np.append(True, rows[1:] != rows[:-1]))
+        west = first[crossing]
+        halves.boxes[west, 2] = 180.0
+        halves.boxes[west + 1, 0] = -180.0
+        found = self.match(halves, n_threads=n_threads)
+        offsets = np.append(found.offsets[first], found.offsets[-1])
+        offsets, answers = drop_repeats(offsets, found.subscriptions, self.n_slots)
+        return Matches(offsets, answers, found.counters._replace(answers=len(answers)))
+
+
+class _Tokens(NamedTuple):
+    frequencies: Int64s  # (n_tokens,)
+
+
+class _Alive(NamedTuple):
+    alive: npt.NDArray[np.uint8]
+
+
+def _check_clauses(clauses: ClauseArrays) -> None:
+    """Reject arrays that no caller of ours makes, before a kernel reads past an end."""
+    n = len(clauses.subscriptions)
+    boxes = clauses.boxes
+    if boxes.shape != (n, 4) or len(clauses.token_offsets) != n + 1 or len(clauses.shape_rows) != n:
+        raise InvalidInput(
+            f"clause arrays disagree: {n} subscriptions, boxes {boxes.shape} (expected ({n}, 4)), "
+            f"{len(clauses.token_offsets)} token offsets (expected {n + 1}), "
+            f"{len(clauses.shape_rows)} shape rows (expected {n})"
+        )
+    bad = ~((boxes[:, 0] <= boxes[:, 2]) & (boxes[:, 1] <= boxes[:, 3]))  # also true for NaN
+    if bad.any():
+        row = int(np.flatnonzero(bad)[0])
+        raise InvalidInput(f"clause {row}: box {boxes[row].tolist()} is inverted or NaN")
+    if n == 0:
+        return
+    starts = clauses.token_offsets[:-1]
+    empty = clauses.token_offsets[1:] <= starts
+    first_tokens = clauses.token_ids[np.minimum(starts, max(len(clauses.token_ids) - 1, 0))]
+    empty |= first_tokens < 0
+    if empty.any():
+        row = int(np.flatnonzero(empty)[0])
+        raise InvalidInput(
+            f"clause {row} has no required token; one that matches any text in its box "
+            f"must carry the reserved token 0"
+        )

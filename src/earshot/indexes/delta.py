@@ -1,0 +1,185 @@
+"""The delta: clauses inserted since an index was built, matched beside it.
+
+Each clause hangs in the chain of its rarest required token; a chain is a list of blocks of sixteen
+box keys, so a message tests sixteen clauses at a time. Chains are in order of arrival, without a
+spatial order, which is fast enough while the delta is a few percent of the index.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+
+from earshot.indexes.answers import Counters, collect_answers
+from earshot.indexes.growing import GrowingArray
+from earshot.indexes.quantizing import quantizer_of
+from earshot.kernels.box_keys import BLOCK, DEAD_KEY
+from earshot.kernels.delta import DeltaArrays, insert_clauses, match_delta
+from earshot.model.arrays import (
+    ClauseArrays,
+    Float64s,
+    Int32s,
+    Int64s,
+    MessageArrays,
+    ShapeArrays,
+    Space,
+)
+
+
+class Delta:
+    """A growing set of clauses; slots follow on those of the index it belongs to."""
+
+    def __init__(
+        self, space: Space, first_slot: int, base_boxes: Float64s, frequencies: Int64s
+    ) -> None:
+        self.space = space
+        self.first_slot = first_slot
+        self._quantizer = quantizer_of(base_boxes, space)
+        self._frequencies = frequencies
+        # The clauses, field by field as in ClauseArrays.
+        self._subscriptions = GrowingArray(np.empty(0, np.int32))
+        self._token_offsets = GrowingArray(np.zeros(1, np.int64))
+        self._token_ids = GrowingArray(np.empty(0, np.int32))
+        self._boxes = GrowingArray(np.empty((0, 4), np.float64))
+        self._shape_rows = GrowingArray(np.empty(0, np.int32))
+        self._circles = GrowingArray(np.empty((0, 3), np.float64))
+        self._ring_offsets = GrowingArray(np.zeros(1, np.int64))
+        self._vertex_offsets = GrowingArray(np.zeros(1, np.int64))
+        self._vertices = GrowingArray(np.empty((0, 2), np.float64))
+        # The chains, field by field as in DeltaArrays.
+        self._heads = GrowingArray(np.empty(0, np.int32), fill=-1)
+        self._block_next = GrowingArray(np.empty(0, np.int32), fill=-1)
+        self._block_counts = GrowingArray(np.empty(0, np.int32))
+        self._keys = GrowingArray(np.empty(0, np.uint64), fill=DEAD_KEY)
+        self._key_clauses = GrowingArray(np.empty(0, np.int32), fill=-1)
+        # Where things are, for removal.
+        self._clause_positions = GrowingArray(np.empty(0, np.int64))
+        self._slot_clauses = GrowingArray(np.zeros(1, np.int64))
+        self._alive = GrowingArray(np.empty(0, np.uint8))
+
+    @property
+    def n_slots(self) -> int:
+        """Number of slots handed out, dead ones included."""
+        return len(self._alive)
+
+    @property
+    def n_tokens(self) -> int:
+        """One more than the largest token of any clause."""
+        return len(self._heads)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of clauses and chains, room to grow included."""
+        return sum(v.nbytes for v in self.__dict__.values() if isinstance(v, GrowingArray))
+
+    def clauses(self) -> ClauseArrays:
+        """Return all clauses ever inserted, dead ones included."""
+        shapes = ShapeArrays(
+            self._circles.view,
+            self._ring_offsets.view,
+            self._vertex_offsets.view,
+            self._vertices.view,
+        )
+        return ClauseArrays(
+            self._subscriptions.view,
+            self._token_offsets.view,
+            self._token_ids.view,
+            self._boxes.view,
+            self._shape_rows.view,
+            shapes,
+        )
+
+    def alive(self) -> npt.NDArray[np.uint8]:
+        """Return a byte per slot of the delta: 1 while it is live."""
+        return self._alive.view
+
+    def is_alive(self, slots: Int32s) -> npt.NDArray[np.bool_]:
+        """Return which of the slots are live."""
+        return self._alive.view[slots - self.first_slot] != 0
+
+    def insert(self, clauses: ClauseArrays) -> None:
+        """Add clauses; those of one slot stand together, slots ascending."""
+        first_clause = len(self._subscriptions)
+        n = len(clauses.subscriptions)
+        self._append_clauses(clauses)
+        starts = np.flatnonzero(np.diff(clauses.subscriptions, prepend=-1))
+        ends = np.append(starts[1:], n) + first_clause
+        self._slot_clauses.append(ends[: len(starts)])
+        self._alive.append(np.ones(len(starts), np.uint8))
+        tokens = clauses.token_ids
+        largest = int(max(tokens.max(initial=-1), (~tokens).max(initial=-1)))
+        self._heads.resize(max(len(self._heads), largest + 1))
+        # Room for the case that every clause opens a block; given back below.
+        n_blocks = len(self._block_next)
+        self._resize_blocks(n_blocks + n)
+        self._clause_positions.resize(first_clause + n)
+        n_blocks = insert_clauses(
+            self._arrays(), self.clauses(), first_clause, n_blocks,
+            self._frequencies, self._clause_positions.view,
+        )  # fmt: skip
+        self._resize_blocks(n_blocks)
+
+    def remove(self, slots: Int32s) -> None:
+        """Make slots dead: their keys stop touching anything."""
+        if len(slots) == 0:
+            return
+        rows = slots - self.first_slot
+        bounds = self._slot_clauses.view
+        starts, ends = bounds[rows], bounds[rows + 1]
+        clauses = np.repeat(starts, ends - starts)
+        within = np.arange(len(clauses)) - np.repeat(
+            np.cumsum(ends - starts) - (ends - starts), ends - starts
+        )
+        self._keys.view[self._clause_positions.view[clauses + within]] = DEAD_KEY
+        self._alive.view[rows] = 0
+
+    def match_rows(
+        self, messages: MessageArrays, start: int, stop: int
+    ) -> tuple[Int64s, Int32s, Counters]:
+        """Match messages ``start:stop``; return offsets, slots and counters."""
+        marks = np.zeros(self.n_tokens, np.uint8)
+        last_seen = np.full(self.n_slots, -1, np.int32)
+        work = np.zeros(2, np.int64)
+        arrays, clauses = self._arrays(), self.clauses()
+
+        def kernel(row: int, answers: Int32s, offsets: Int64s) -> int:
+            return match_delta(
+                arrays, clauses, self.first_slot, self.space == "lonlat", messages,
+                start, stop, row, marks, last_seen, answers, offsets, work,
+            )  # fmt: skip
+
+        offsets, answers = collect_answers(stop - start, kernel)
+        return offsets, answers, Counters(int(work[0]), int(work[1]), len(answers))
+
+    def _arrays(self) -> DeltaArrays:
+        return DeltaArrays(
+            self._quantizer,
+            self._heads.view,
+            self._block_next.view,
+            self._block_counts.view,
+            self._keys.view,
+            self._key_clauses.view,
+        )
+
+    def _resize_blocks(self, n_blocks: int) -> None:
+        self._block_next.resize(n_blocks)
+        self._block_counts.resize(n_blocks)
+        self._keys.resize(n_blocks * BLOCK)
+        self._key_clauses.resize(n_blocks * BLOCK)
+
+    def _append_clauses(self, clauses: ClauseArrays) -> None:
+        shapes = clauses.shapes
+        moved = clauses.shape_rows + np.int32(len(self._circles))
+        self._shape_rows.append(np.where(clauses.shape_rows >= 0, moved, np.int32(-1)))
+        self._subscriptions.append(clauses.subscriptions)
+        self._token_offsets.append(
+            clauses.token_offsets[1:] - clauses.token_offsets[0] + len(self._token_ids)
+        )
+        first, last = clauses.token_offsets[0], clauses.token_offsets[-1]
+        self._token_ids.append(clauses.token_ids[first:last])
+        self._boxes.append(clauses.boxes)
+        self._circles.append(shapes.circles)
+        n_rings = len(self._vertex_offsets) - 1
+        self._ring_offsets.append(shapes.ring_offsets[1:] + n_rings)
+        self._vertex_offsets.append(shapes.vertex_offsets[1:] + len(self._vertices))
+        self._vertices.append(shapes.vertices)

@@ -1,0 +1,57 @@
+"""``keyword_first``: inverted lists find clauses whose keywords match, then regions are checked.
+
+The keyword-first baseline of [KDD13] §2.2 and [TKDE15] §2.3. It has no spatial pruning: its
+candidates are all clauses that the message's text satisfies, wherever they are.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from earshot.indexes.answers import Counters, collect_answers
+from earshot.indexes.contract import Index
+from earshot.kernels.keyword_first import (
+    KeywordFirstArrays,
+    KeywordFirstScratch,
+    build_keyword_first,
+    match_keyword_first,
+)
+from earshot.model.arrays import ClauseArrays, Int32s, Int64s, MessageArrays
+
+
+class KeywordFirst(Index):
+    """Text first, place second; counters: lists read, clauses that satisfy the text."""
+
+    name = "keyword_first"
+    arrays_type = KeywordFirstArrays
+
+    @classmethod
+    def _build_arrays(
+        cls, clauses: ClauseArrays, frequencies: Int64s, parameters: Any, n_threads: int
+    ) -> KeywordFirstArrays:
+        return KeywordFirstArrays(
+            *build_keyword_first(clauses.token_offsets, clauses.token_ids, len(frequencies))
+        )
+
+    def _new_scratch(self) -> KeywordFirstScratch:
+        return KeywordFirstScratch(
+            np.zeros(self.n_tokens, np.uint8),
+            np.zeros(len(self.clauses.subscriptions), np.uint16),
+            np.zeros(1, np.int64),
+        )
+
+    def _match_rows(
+        self, messages: MessageArrays, start: int, stop: int, scratch: KeywordFirstScratch
+    ) -> tuple[Int64s, Int32s, Counters]:
+        work = np.zeros(2, np.int64)
+
+        def kernel(row: int, answers: Int32s, offsets: Int64s) -> int:
+            return match_keyword_first(  # type: ignore[no-any-return]
+                self.arrays, self.clauses, self.alive, self.space == "lonlat", messages,
+                start, stop, row, scratch, answers, offsets, work,
+            )  # fmt: skip
+
+        offsets, answers = collect_answers(stop - start, kernel)
+        return offsets, answers, Counters(int(work[0]), int(work[1]), len(answers))

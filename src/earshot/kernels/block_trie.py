@@ -1,0 +1,495 @@
+"""Kernels of :mod:`earshot.indexes.block_trie`; its docstring describes the structure."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from earshot.kernels.box_keys import (
+    BLOCK,
+    DEAD_KEY,
+    TOP,
+    Quantizer,
+    box_limit,
+    is_uncertain,
+    touching_mask,
+    trailing_zeros,
+    union_key,
+)
+from earshot.kernels.jit import kernel
+from earshot.kernels.verify import box_touches, mark_tokens, region_touches, tokens_match
+from earshot.model.arrays import Int32s, Int64s
+
+# Columns of ``nodes``.
+START, N_COMPLETE, N_OPEN, FIRST_CHILD, N_CHILDREN, COMPLETE_SUMMARY, OPEN_SUMMARY, _SPARE = range(8)
+NODE_COLUMNS = 8  # 32 bytes: a node never straddles a cache line
+
+
+class BlockTrieArrays(NamedTuple):
+    """The trie, its lists and the summaries over the lists."""
+
+    quantizer: Quantizer
+    root_nodes: Int32s  # (n_tokens,) node of each first token, -1 where no clause starts with it
+    node_tokens: Int32s  # (n_nodes,) last token of the node's path; siblings ascending
+    nodes: Int32s  # (n_nodes, NODE_COLUMNS)
+    keys: npt.NDArray[np.uint64]  # (n_clauses + BLOCK,) box keys of all lists, then padding
+    entry_rows: Int32s  # (n_clauses,) slot in a complete list, clause in an open one
+    entry_tokens: Int32s  # (n_clauses,) next token of the clause in an open list, -1 for none
+    summary_keys: npt.NDArray[np.uint64]  # (n_summaries + BLOCK,) lowest level first, list by list
+    slot_clauses: Int32s  # (n_slots,) a clause of each slot; empty where clause i is slot i
+    longest_list: Int64s  # (1,)
+
+
+class BlockTrieScratch(NamedTuple):
+    """Working memory of one matching thread."""
+
+    marks: npt.NDArray[np.uint8]  # (n_tokens,)
+    frontier: Int32s  # two halves, each for the blocks of one level of the longest list
+    hits: Int32s  # (longest list + BLOCK,)
+    stack: Int32s  # nodes still to visit
+    last_seen: Int32s  # (n_slots,) message that reported the slot; empty without repeats
+
+
+# ---- building -----------------------------------------------------------------------------------
+
+
+@kernel
+def sort_tokens_by_frequency(clauses, frequencies, sorted_tokens, n_required):
+    """Fill each clause's required tokens, rarest first, at its own offset; count them."""
+    for c in range(len(clauses.subscriptions)):
+        start, stop = clauses.token_offsets[c], clauses.token_offsets[c + 1]
+        n = 0
+        for i in range(start, stop):
+            token = clauses.token_ids[i]
+            if token < 0:
+                break
+            frequency = frequencies[token]
+            j = start + n
+            while j > start and (
+                frequencies[sorted_tokens[j - 1]] > frequency
+                or (frequencies[sorted_tokens[j - 1]] == frequency and sorted_tokens[j - 1] > token)
+            ):
+                sorted_tokens[j] = sorted_tokens[j - 1]
+                j -= 1
+            sorted_tokens[j] = token
+            n += 1
+        n_required[c] = n
+
+
+@kernel
+def build_roots(token_offsets, sorted_tokens, n_tokens):
+    """Sort clauses by their rarest token; return their order and where each token's begin."""
+    n = len(token_offsets) - 1
+    starts = np.zeros(n_tokens + 1, np.int64)
+    for c in range(n):
+        starts[sorted_tokens[token_offsets[c]] + 1] += 1
+    for t in range(n_tokens):
+        starts[t + 1] += starts[t]
+    order = np.empty(n, np.int32)
+    ends = starts[:-1].copy()
+    for c in range(n):
+        token = sorted_tokens[token_offsets[c]]
+        order[ends[token]] = c
+        ends[token] += 1
+    return order, starts
+
+
+@kernel
+def _grown(rows, n):
+    larger = np.zeros((2 * n, rows.shape[1]), rows.dtype)
+    larger[:n] = rows[:n]
+    return larger
+
+
+@kernel
+def build_nodes(
+    order, root_starts, token_offsets, sorted_tokens, n_required, is_simple, split_above, min_child
+):
+    """Split long lists by their clauses' next token, breadth first.
+
+    ``order`` is rearranged so that each node's clauses are its complete list, its open list and
+    then its children's, in turn. Returns ``root_nodes``, ``node_tokens`` and ``nodes`` (without
+    summaries).
+    """
+    n_tokens = len(root_starts) - 1
+    root_nodes = np.full(n_tokens, -1, np.int32)
+    n_nodes = 0
+    for t in range(n_tokens):
+        if root_starts[t + 1] > root_starts[t]:
+            root_nodes[t] = n_nodes
+            n_nodes += 1
+    # Working columns: start, stop, depth, token; then the final ones.
+    ranges = np.zeros((n_nodes + 16, 4), np.int32)
+    nodes = np.zeros((n_nodes + 16, NODE_COLUMNS), np.int32)
+    for t in range(n_tokens):
+        if root_nodes[t] >= 0:
+            ranges[root_nodes[t]] = (root_starts[t], root_starts[t + 1], 1, t)
+    node = 0
+    while node < n_nodes:
+        start, stop, depth = ranges[node, 0], ranges[node, 1], ranges[node, 2]
+        nodes[node, START] = start
+        n = stop - start
+        # Sort key: 0 for complete, 1 for "all tokens on the path but more to verify", else 2 + the
+        # next token. The clause in the low bits makes the order definite.
+        codes = np.empty(n, np.int64)
+        n_complete, n_last = 0, 0
+        for k in range(n):
+            c = order[start + k]
+            code = np.int64(0)
+            if n_required[c] > depth:
+                code = np.int64(2) + sorted_tokens[token_offsets[c] + depth]
+            elif is_simple[c] == 0:
+                code = np.int64(1)
+                n_last += 1
+            else:
+                n_complete += 1
+            codes[k] = (code << 32) | np.int64(c)
+        if n > 1:
+            codes.sort()
+        nodes[node, N_COMPLETE] = n_complete
+        n_open = n - n_complete
+        n_stay = n_open
+        if n_open > split_above:
+            # Groups of at least min_child become children; the others stay in the open list.
+            n_stay = n_last
+            nodes[node, FIRST_CHILD] = n_nodes
+            kept = codes[:n].copy()
+            write = n_complete + n_last
+            k = write
+            while k < n:  # first pass: what stays
+                g = k
+                while g < n and codes[g] >> 32 == codes[k] >> 32:
+                    g += 1
+                if g - k < min_child:
+                    kept[write : write + g - k] = codes[k:g]
+                    write += g - k
+                    n_stay += g - k
+                k = g
+            k = n_complete + n_last
+            while k < n:  # second pass: what descends
+                g = k
+                while g < n and codes[g] >> 32 == codes[k] >> 32:
+                    g += 1
+                if g - k >= min_child:
+                    if n_nodes == len(nodes):
+                        nodes = _grown(nodes, n_nodes)
+                        ranges = _grown(ranges, n_nodes)
+                    token = np.int32((codes[k] >> 32) - 2)
+                    ranges[n_nodes] = (start + write, start + write + g - k, depth + 1, token)
+                    n_nodes += 1
+                    kept[write : write + g - k] = codes[k:g]
+                    write += g - k
+                k = g
+            nodes[node, N_CHILDREN] = n_nodes - nodes[node, FIRST_CHILD]
+            codes = kept
+        nodes[node, N_OPEN] = n_stay
+        for k in range(n):
+            order[start + k] = np.int32(codes[k] & 0xFFFFFFFF)
+        node += 1
+    depths = ranges[:n_nodes, 2].copy()
+    return root_nodes, ranges[:n_nodes, 3].copy(), nodes[:n_nodes].copy(), depths
+
+
+@kernel
+def n_summary_keys(n):
+    """Return how many summary keys a list of ``n`` entries has, all levels together."""
+    total = 0
+    while n > BLOCK:
+        n = (n + BLOCK - 1) // BLOCK
+        total += n
+    return total
+
+
+@kernel
+def place_summaries(nodes):
+    """Give each list its place among the summary keys; return their number and the longest list."""
+    total, longest = 0, 0
+    for node in range(len(nodes)):
+        nodes[node, COMPLETE_SUMMARY] = total
+        total += n_summary_keys(nodes[node, N_COMPLETE])
+        nodes[node, OPEN_SUMMARY] = total
+        total += n_summary_keys(nodes[node, N_OPEN])
+        longest = max(longest, nodes[node, N_COMPLETE], nodes[node, N_OPEN])
+    return total, longest
+
+
+@kernel
+def _hilbert_index(x, y):
+    """Return the position of a cell (14 bits each) on the Hilbert curve."""
+    index = np.int64(0)
+    side = np.int64(1) << 13
+    while side > 0:
+        right = np.int64(1) if x & side else np.int64(0)
+        upper = np.int64(1) if y & side else np.int64(0)
+        index += side * side * ((3 * right) ^ upper)
+        if upper == 0:
+            if right == 1:
+                x = 16383 - x
+                y = 16383 - y
+            x, y = y, x
+        side >>= 1
+    return index
+
+
+@kernel
+def spatial_code(key):
+    """Return a 32-bit sort code of a box key: size class, then Hilbert position of its centre.
+
+    Boxes of very different sizes in one block would blow its summary up; a class spans a factor of
+    four in the longer side, in quantised units.
+    """
+    min_x = np.int64(key & np.uint64(0x7FFF))
+    min_y = np.int64(key >> np.uint64(16) & np.uint64(0x7FFF))
+    max_x = TOP - np.int64(key >> np.uint64(32) & np.uint64(0x7FFF))
+    max_y = TOP - np.int64(key >> np.uint64(48) & np.uint64(0x7FFF))
+    side = max(max_x - min_x, max_y - min_y)
+    size_class = np.int64(0)
+    while side > 3:
+        side >>= 2
+        size_class += 1
+    return (size_class << 28) | _hilbert_index((min_x + max_x) >> 2, (min_y + max_y) >> 2)
+
+
+@kernel
+def _fill_list(order, start, n, clause_keys, codes, keys, summary_keys, summary):
+    """Bring one list into spatial order; fill its keys and summaries."""
+    if n > 1:
+        for k in range(n):
+            c = order[start + k]
+            codes[k] = (spatial_code(clause_keys[c]) << 32) | np.int64(c)
+        codes[:n].sort()
+        for k in range(n):
+            order[start + k] = np.int32(codes[k] & 0xFFFFFFFF)
+    for k in range(n):
+        keys[start + k] = clause_keys[order[start + k]]
+    if n <= BLOCK:
+        return
+    n_level = (n + BLOCK - 1) // BLOCK
+    for b in range(n_level):
+        union = DEAD_KEY
+        for k in range(b * BLOCK, min(n, b * BLOCK + BLOCK)):
+            union = union_key(union, keys[start + k])
+        summary_keys[summary + b] = union
+    below = summary
+    while n_level > BLOCK:
+        n_above = (n_level + BLOCK - 1) // BLOCK
+        above = below + n_level
+        for b in range(n_above):
+            union = DEAD_KEY
+            for k in range(b * BLOCK, min(n_level, b * BLOCK + BLOCK)):
+                union = union_key(union, summary_keys[below + k])
+            summary_keys[above + b] = union
+        below, n_level = above, n_above
+
+
+@kernel
+def fill_lists(
+    arrays, depths, order, clause_keys, token_offsets, sorted_tokens, n_required, subscriptions,
+    first_node, last_node,
+):  # fmt: skip
+    """Fill keys, summaries, rows and next tokens of the lists of a range of nodes."""
+    codes = np.empty(arrays.longest_list[0], np.int64)
+    for node in range(first_node, last_node):
+        start = arrays.nodes[node, START]
+        middle = start + arrays.nodes[node, N_COMPLETE]
+        stop = middle + arrays.nodes[node, N_OPEN]
+        _fill_list(
+            order, start, middle - start, clause_keys, codes,
+            arrays.keys, arrays.summary_keys, arrays.nodes[node, COMPLETE_SUMMARY],
+        )  # fmt: skip
+        _fill_list(
+            order, middle, stop - middle, clause_keys, codes,
+            arrays.keys, arrays.summary_keys, arrays.nodes[node, OPEN_SUMMARY],
+        )  # fmt: skip
+        for k in range(start, middle):
+            arrays.entry_rows[k] = subscriptions[order[k]]
+            arrays.entry_tokens[k] = -1
+        for k in range(middle, stop):
+            c = order[k]
+            arrays.entry_rows[k] = c
+            depth = depths[node]
+            arrays.entry_tokens[k] = (
+                sorted_tokens[token_offsets[c] + depth] if n_required[c] > depth else -1
+            )
+
+
+# ---- matching -----------------------------------------------------------------------------------
+
+
+@kernel
+def _low_bits(n):
+    return np.uint32(0xFFFF) if n >= BLOCK else (np.uint32(1) << np.uint32(n)) - np.uint32(1)
+
+
+@kernel
+def _touching_entries(keys, start, n, summary_keys, summary, limit, frontier, hits, work):
+    """Write positions of the list's entries that touch ``limit`` to ``hits``; return how many.
+
+    A list of up to BLOCK entries is one test. A longer one is walked from its top summary, one
+    level at a time: the frontier holds the blocks of the current level that may touch.
+    """
+    n_hits = 0
+    if n <= BLOCK:
+        mask = touching_mask(keys, np.int64(start), limit) & _low_bits(n)
+        work[0] += 1
+        work[1] += n
+        while mask != 0:
+            hits[n_hits] = start + trailing_zeros(mask)
+            n_hits += 1
+            mask &= mask - np.uint32(1)
+        return n_hits
+    n_level = (n + BLOCK - 1) // BLOCK
+    level_start = np.int64(summary)
+    depth = 1
+    while n_level > BLOCK:
+        level_start += n_level
+        n_level = (n_level + BLOCK - 1) // BLOCK
+        depth += 1
+    half = len(frontier) >> 1
+    here, there = 0, half
+    frontier[here] = 0
+    n_here = 1
+    while depth > 0:
+        n_there = 0
+        for k in range(n_here):
+            block = np.int64(frontier[here + k])
+            mask = touching_mask(summary_keys, level_start + block * BLOCK, limit)
+            mask &= _low_bits(n_level - block * BLOCK)
+            while mask != 0:
+                frontier[there + n_there] = block * BLOCK + trailing_zeros(mask)
+                n_there += 1
+                mask &= mask - np.uint32(1)
+        work[0] += n_here
+        here, there = there, here
+        n_here = n_there
+        depth -= 1
+        n_level = n
+        for _ in range(depth):
+            n_level = (n_level + BLOCK - 1) // BLOCK
+        level_start -= n_level
+    for k in range(n_here):
+        offset = np.int64(frontier[here + k]) * BLOCK
+        mask = touching_mask(keys, start + offset, limit) & _low_bits(n - offset)
+        while mask != 0:
+            hits[n_hits] = start + offset + trailing_zeros(mask)
+            n_hits += 1
+            mask &= mask - np.uint32(1)
+    work[0] += n_here
+    work[1] += n_here * BLOCK
+    return n_hits
+
+
+@kernel
+def _children(node_tokens, first, n, message_tokens, marks, stack, n_stack):
+    """Push those of ``n`` children whose token is in the message; return the stack's height."""
+    if n <= 8 * len(message_tokens):
+        for child in range(first, first + n):
+            if marks[node_tokens[child]] != 0:
+                stack[n_stack] = child
+                n_stack += 1
+        return n_stack
+    for i in range(len(message_tokens)):
+        token = message_tokens[i]
+        low, high = first, first + n
+        while low < high:
+            middle = (low + high) >> 1
+            if node_tokens[middle] < token:
+                low = middle + 1
+            else:
+                high = middle
+        if low < first + n and node_tokens[low] == token:
+            stack[n_stack] = low
+            n_stack += 1
+    return n_stack
+
+
+@kernel
+def match_block_trie(
+    arrays, clauses, is_lonlat, messages, start, stop, row, scratch, answers, offsets, work
+):
+    """Match messages ``start + row`` to ``stop``; see ``collect_answers`` for the protocol."""
+    keys, marks, hits, stack = arrays.keys, scratch.marks, scratch.hits, scratch.stack
+    n_answers = offsets[row]
+    capacity = len(answers)
+    for m in range(start + row, stop):
+        first, last = messages.token_offsets[m], messages.token_offsets[m + 1]
+        min_x, min_y, max_x, max_y = messages.boxes[m]
+        limit = box_limit(arrays.quantizer, min_x, min_y, max_x, max_y)
+        mark_tokens(messages.token_ids, first, last, marks, 1)
+        full = False
+        n_stack = 0
+        for i in range(first, last):
+            token = messages.token_ids[i]
+            if token < len(arrays.root_nodes) and arrays.root_nodes[token] >= 0:
+                stack[n_stack] = arrays.root_nodes[token]
+                n_stack += 1
+        while n_stack > 0:
+            n_stack -= 1
+            node = arrays.nodes[stack[n_stack]]
+            if node[N_CHILDREN] > 0:
+                n_stack = _children(
+                    arrays.node_tokens, node[FIRST_CHILD], node[N_CHILDREN],
+                    messages.token_ids[first:last], marks, stack, n_stack,
+                )  # fmt: skip
+            if node[N_COMPLETE] > 0:
+                n_hits = _touching_entries(
+                    keys, node[START], node[N_COMPLETE],
+                    arrays.summary_keys, node[COMPLETE_SUMMARY],
+                    limit, scratch.frontier, hits, work,
+                )  # fmt: skip
+                if n_answers + n_hits > capacity:
+                    full = True
+                    break
+                for h in range(n_hits):
+                    position = hits[h]
+                    slot = arrays.entry_rows[position]
+                    if is_uncertain(keys[position], limit):
+                        c = slot if len(arrays.slot_clauses) == 0 else arrays.slot_clauses[slot]
+                        if not box_touches(clauses.boxes, c, min_x, min_y, max_x, max_y):
+                            continue
+                    answers[n_answers] = slot
+                    n_answers += 1
+            if node[N_OPEN] > 0:
+                n_hits = _touching_entries(
+                    keys, node[START] + node[N_COMPLETE], node[N_OPEN],
+                    arrays.summary_keys, node[OPEN_SUMMARY],
+                    limit, scratch.frontier, hits, work,
+                )  # fmt: skip
+                if n_answers + n_hits > capacity:
+                    full = True
+                    break
+                for h in range(n_hits):
+                    next_token = arrays.entry_tokens[hits[h]]
+                    if next_token >= 0 and marks[next_token] == 0:
+                        continue
+                    c = arrays.entry_rows[hits[h]]
+                    if not tokens_match(
+                        clauses.token_ids,
+                        clauses.token_offsets[c],
+                        clauses.token_offsets[c + 1],
+                        marks,
+                    ):
+                        continue
+                    shaped = clauses.shape_rows[c] >= 0
+                    if (shaped or is_uncertain(keys[hits[h]], limit)) and not region_touches(
+                        clauses, c, is_lonlat, min_x, min_y, max_x, max_y
+                    ):
+                        continue
+                    slot = clauses.subscriptions[c]
+                    if len(scratch.last_seen) > 0:
+                        if scratch.last_seen[slot] == m:
+                            continue
+                        scratch.last_seen[slot] = m
+                    answers[n_answers] = slot
+                    n_answers += 1
+        mark_tokens(messages.token_ids, first, last, marks, 0)
+        if full:
+            if len(scratch.last_seen) > 0:
+                # The message is matched again from its start: forget what it has seen.
+                for k in range(offsets[m - start], n_answers):
+                    scratch.last_seen[answers[k]] = -1
+            return m - start
+        offsets[m - start + 1] = n_answers
+    return stop - start

@@ -1,0 +1,113 @@
+"""Kernels of :mod:`earshot.indexes.delta`."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from earshot.kernels.box_keys import (
+    BLOCK,
+    Quantizer,
+    box_key,
+    box_limit,
+    touching_mask,
+    trailing_zeros,
+)
+from earshot.kernels.jit import kernel
+from earshot.kernels.verify import mark_tokens, region_touches, tokens_match
+from earshot.model.arrays import Int32s
+
+
+class DeltaArrays(NamedTuple):
+    """Chains of blocks, one chain per token."""
+
+    quantizer: Quantizer
+    heads: Int32s  # (n_tokens,) newest block of each token's chain, -1 where there is none
+    block_next: Int32s  # (n_blocks,) next older block of the chain, -1 at the end
+    block_counts: Int32s  # (n_blocks,) keys in use, 1 to BLOCK
+    keys: npt.NDArray[np.uint64]  # (n_blocks * BLOCK,) box keys, DEAD_KEY where unused or removed
+    key_clauses: Int32s  # (n_blocks * BLOCK,) clause of each key
+
+
+@kernel
+def insert_clauses(arrays, clauses, first_clause, n_blocks, frequencies, clause_positions):
+    """Hang clauses ``first_clause`` and later into chains; return the number of blocks in use."""
+    for c in range(first_clause, len(clauses.subscriptions)):
+        rarest, fewest = -1, np.int64(0)
+        for i in range(clauses.token_offsets[c], clauses.token_offsets[c + 1]):
+            token = clauses.token_ids[i]
+            if token < 0:
+                break
+            frequency = frequencies[token] if token < len(frequencies) else np.int64(0)
+            if rarest < 0 or frequency < fewest:
+                rarest, fewest = token, frequency
+        block = arrays.heads[rarest]
+        if block < 0 or arrays.block_counts[block] == BLOCK:
+            arrays.block_next[n_blocks] = block
+            arrays.block_counts[n_blocks] = 0
+            block = n_blocks
+            arrays.heads[rarest] = block
+            n_blocks += 1
+        position = block * BLOCK + arrays.block_counts[block]
+        arrays.block_counts[block] += 1
+        box = clauses.boxes[c]
+        arrays.keys[position] = box_key(arrays.quantizer, box[0], box[1], box[2], box[3])
+        arrays.key_clauses[position] = c
+        clause_positions[c] = position
+    return n_blocks
+
+
+@kernel
+def match_delta(
+    arrays, clauses, first_slot, is_lonlat, messages, start, stop, row, marks, last_seen,
+    answers, offsets, work,
+):  # fmt: skip
+    """Match messages ``start + row`` to ``stop``; see ``collect_answers`` for the protocol."""
+    n_answers = offsets[row]
+    for m in range(start + row, stop):
+        first, last = messages.token_offsets[m], messages.token_offsets[m + 1]
+        min_x, min_y, max_x, max_y = messages.boxes[m]
+        limit = box_limit(arrays.quantizer, min_x, min_y, max_x, max_y)
+        mark_tokens(messages.token_ids, first, last, marks, 1)
+        full = False
+        for i in range(first, last):
+            token = messages.token_ids[i]
+            block = arrays.heads[token] if token < len(arrays.heads) else np.int32(-1)
+            while block >= 0:
+                work[0] += 1
+                work[1] += arrays.block_counts[block]
+                mask = touching_mask(arrays.keys, block * BLOCK, limit)
+                while mask != 0:
+                    position = block * BLOCK + trailing_zeros(mask)
+                    mask &= mask - np.uint32(1)
+                    c = arrays.key_clauses[position]
+                    slot = clauses.subscriptions[c]
+                    if last_seen[slot - first_slot] == m:
+                        continue
+                    if tokens_match(
+                        clauses.token_ids,
+                        clauses.token_offsets[c],
+                        clauses.token_offsets[c + 1],
+                        marks,
+                    ) and region_touches(clauses, c, is_lonlat, min_x, min_y, max_x, max_y):
+                        if n_answers == len(answers):
+                            full = True
+                            break
+                        last_seen[slot - first_slot] = m
+                        answers[n_answers] = slot
+                        n_answers += 1
+                if full:
+                    break
+                block = arrays.block_next[block]
+            if full:
+                break
+        mark_tokens(messages.token_ids, first, last, marks, 0)
+        if full:
+            # The message is matched again from its start: forget what it has seen.
+            for k in range(offsets[m - start], n_answers):
+                last_seen[answers[k] - first_slot] = -1
+            return m - start
+        offsets[m - start + 1] = n_answers
+    return stop - start

@@ -1,0 +1,155 @@
+"""The flat arrays that indexes and kernels work on.
+
+A subscription is stored as one or more *clauses*: a clause is a conjunction of keywords inside one
+box. Most subscriptions have exactly one; a disjunction gives one clause per branch, and a region
+across the antimeridian one per side. A subscription is delivered once however many of its clauses
+match. Subscriptions are known by their *slot*, a small integer that the engine hands out; user ids
+live in the engine.
+
+Boxes are ``min_x, min_y, max_x, max_y``, closed on every side. Infinite sides are allowed, NaN is
+not. In these arrays ``min_x <= max_x`` always holds for clauses; a *message* box with
+``min_x > max_x`` crosses the antimeridian (longitude/latitude only).
+"""
+
+from __future__ import annotations
+
+from typing import Any, Literal, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+Int32s = npt.NDArray[np.int32]
+Int64s = npt.NDArray[np.int64]
+Float64s = npt.NDArray[np.float64]
+
+Space = Literal["lonlat", "planar"]
+"""``lonlat``: x is longitude in [-180, 180], y latitude in [-90, 90], radii in metres on a sphere.
+``planar``: any finite coordinates, radii in the same unit."""
+
+EVERYWHERE_TOKEN = 0
+"""Token id that every message carries; a clause without keywords asks for this one."""
+
+EARTH_RADIUS_M = 6_371_008.8
+"""Mean Earth radius of the sphere on which longitude/latitude distances are computed (haversine)."""
+
+
+class ShapeArrays(NamedTuple):
+    """Regions that are not boxes; checked exactly behind their bounding boxes.
+
+    A shape is a circle when its radius is >= 0, else a polygon given by rings under the even-odd
+    rule (holes and several parts are just more rings). Rings are closed: the last vertex repeats
+    the first.
+    """
+
+    circles: Float64s  # (n_shapes, 3) x, y, radius; radius is -1 for a polygon
+    ring_offsets: Int64s  # (n_shapes + 1,) rings of shape i are [i]:[i+1]
+    vertex_offsets: Int64s  # (n_rings + 1,) vertices of ring j are [j]:[j+1]
+    vertices: Float64s  # (n_vertices, 2) x, y
+
+
+class ClauseArrays(NamedTuple):
+    """Clauses of subscriptions, one row each."""
+
+    subscriptions: Int32s  # (n_clauses,) slot of the clause's subscription
+    token_offsets: Int64s  # (n_clauses + 1,) tokens of clause i are [i]:[i+1]
+    token_ids: Int32s  # required tokens t >= 0 (at least one, distinct), then forbidden ones as ~t
+    boxes: Float64s  # (n_clauses, 4) min_x, min_y, max_x, max_y
+    shape_rows: Int32s  # (n_clauses,) row in shapes, -1 where the box is the region
+    shapes: ShapeArrays
+
+
+class MessageArrays(NamedTuple):
+    """Messages, one row each."""
+
+    token_offsets: Int64s  # (n_messages + 1,)
+    token_ids: Int32s  # distinct known tokens of each message, EVERYWHERE_TOKEN always among them
+    boxes: Float64s  # (n_messages, 4); a point has min == max; min_x > max_x crosses 180 degrees
+
+
+def no_shapes() -> ShapeArrays:
+    """Return the shape table of subscriptions whose regions are all boxes."""
+    return ShapeArrays(
+        np.empty((0, 3), np.float64),
+        np.zeros(1, np.int64),
+        np.zeros(1, np.int64),
+        np.empty((0, 2), np.float64),
+    )
+
+
+def box_clauses(
+    token_offsets: npt.ArrayLike,
+    token_ids: npt.ArrayLike,
+    boxes: npt.ArrayLike,
+    subscriptions: npt.ArrayLike | None = None,
+) -> ClauseArrays:
+    """Return clauses whose regions are plain boxes; slots default to 0, 1, 2, …."""
+    offsets = np.ascontiguousarray(token_offsets, np.int64)
+    n = len(offsets) - 1
+    slots = np.arange(n, dtype=np.int32) if subscriptions is None else subscriptions
+    return ClauseArrays(
+        np.ascontiguousarray(slots, np.int32),
+        offsets,
+        np.ascontiguousarray(token_ids, np.int32),
+        np.ascontiguousarray(boxes, np.float64).reshape(n, 4),
+        np.full(n, -1, np.int32),
+        no_shapes(),
+    )
+
+
+def take_clauses(clauses: ClauseArrays, rows: npt.NDArray[Any]) -> ClauseArrays:
+    """Return the given rows of ``clauses``, in that order; the shape table is shared."""
+    offsets, positions = gather_ranges(clauses.token_offsets, rows)
+    return ClauseArrays(
+        clauses.subscriptions[rows],
+        offsets,
+        clauses.token_ids[positions],
+        clauses.boxes[rows],
+        clauses.shape_rows[rows],
+        clauses.shapes,
+    )
+
+
+def take_messages(messages: MessageArrays, rows: npt.NDArray[Any]) -> MessageArrays:
+    """Return the given rows of ``messages``, in that order."""
+    offsets, positions = gather_ranges(messages.token_offsets, rows)
+    return MessageArrays(offsets, messages.token_ids[positions], messages.boxes[rows])
+
+
+def concat_clauses(first: ClauseArrays, second: ClauseArrays) -> ClauseArrays:
+    """Return the rows of ``first`` followed by those of ``second``."""
+    a, b = first.shapes, second.shapes
+    shapes = ShapeArrays(
+        np.concatenate([a.circles, b.circles]),
+        _concat_offsets(a.ring_offsets, b.ring_offsets),
+        _concat_offsets(a.vertex_offsets, b.vertex_offsets),
+        np.concatenate([a.vertices, b.vertices]),
+    )
+    n_shapes = np.int32(len(a.circles))
+    shifted = np.where(second.shape_rows >= 0, second.shape_rows + n_shapes, np.int32(-1))
+    return ClauseArrays(
+        np.concatenate([first.subscriptions, second.subscriptions]),
+        _concat_offsets(first.token_offsets, second.token_offsets),
+        np.concatenate([first.token_ids, second.token_ids]),
+        np.concatenate([first.boxes, second.boxes]),
+        np.concatenate([first.shape_rows, shifted.astype(np.int32)]),
+        shapes,
+    )
+
+
+def gather_ranges(offsets: Int64s, rows: npt.NDArray[Any]) -> tuple[Int64s, Int64s]:
+    """Return the offsets and element positions of the chosen rows of a ragged array."""
+    lengths = (offsets[1:] - offsets[:-1])[rows]
+    new_offsets = np.zeros(len(lengths) + 1, np.int64)
+    np.cumsum(lengths, out=new_offsets[1:])
+    starts = offsets[:-1][rows] - new_offsets[:-1]
+    positions = np.arange(new_offsets[-1], dtype=np.int64) + np.repeat(starts, lengths)
+    return new_offsets, positions
+
+
+def _concat_offsets(first: Int64s, second: Int64s) -> Int64s:
+    return np.concatenate([first, second[1:] + first[-1]])
+
+
+def nbytes(arrays: tuple[Any, ...]) -> int:
+    """Return the bytes of all arrays of a (nested) NamedTuple."""
+    return sum(nbytes(a) if isinstance(a, tuple) else int(a.nbytes) for a in arrays)

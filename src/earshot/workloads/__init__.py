@@ -1,0 +1,1 @@
+"""Seeded generators and readers of real data, for tests, benchmarks and the demo."""

@@ -1,0 +1,236 @@
+"""Readers of real messages, and subscriptions drawn from them as the papers do it.
+
+One small sample comes with the package (:func:`bundled_messages`). The larger sets are Parquet
+files in a directory that the caller names, or that the environment variable ``EARSHOT_DATA`` does.
+All places are longitude/latitude.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from dataclasses import dataclass
+from importlib import resources
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from earshot.errors import InvalidFile, InvalidInput, InvalidParameter
+from earshot.model.arrays import Float64s, Int64s
+
+DATA_VARIABLE = "EARSHOT_DATA"
+SIDES = ("min_x", "min_y", "max_x", "max_y")
+
+DRAW_BLOCK_ROWS = 1 << 16
+"""Subscriptions drawn at a time: with 40 words per message, 2.6 million words in memory."""
+
+
+@dataclass(frozen=True)
+class Dataset:
+    """A file of real messages, whose it is and under which terms."""
+
+    file: str
+    licence: str
+    attribution: str
+    as_messages: Callable[[pa.Table], pa.Table]
+
+
+def _reports(table: pa.Table) -> pa.Table:
+    """Rows with a point, and on some of them a rectangle."""
+    point = {"min_x": "lon", "min_y": "lat", "max_x": "lon", "max_y": "lat"}
+    own = {"min_x": "min_lon", "min_y": "min_lat", "max_x": "max_lon", "max_y": "max_lat"}
+    sides = {side: pc.coalesce(table[own[side]], table[point[side]]) for side in SIDES}
+    return pa.table(
+        {
+            **{name: table[name] for name in ("id", "time", "kind", "text")},
+            "x": table["lon"],
+            "y": table["lat"],
+            **sides,
+        }
+    )
+
+
+def _places(table: pa.Table) -> pa.Table:
+    """Named points; the names in other languages and scripts are the text."""
+    names = pc.replace_substring(pc.fill_null(table["alternate_names"], ""), ",", " ")
+    sides = dict(zip(SIDES, ("lon", "lat", "lon", "lat"), strict=True))
+    return pa.table(
+        {
+            "id": table["geonameid"].cast(pa.string()),
+            "kind": table["country"],
+            "text": pc.binary_join_element_wise(table["name"], names, " "),
+            "x": table["lon"],
+            "y": table["lat"],
+            **{side: table[column] for side, column in sides.items()},
+        }
+    )
+
+
+DATASETS: dict[str, Dataset] = {
+    "nsw": Dataset(
+        "nsw_live_traffic.parquet", "CC BY 4.0", "Transport for NSW (Live Traffic)", _reports
+    ),
+    "boston": Dataset("boston_311.parquet", "PDDL", "City of Boston", _reports),
+    "pleiades": Dataset("pleiades_places.parquet", "CC BY 3.0", "Pleiades", _reports),
+    "geonames": Dataset("geonames_cities500.parquet", "CC BY 4.0", "GeoNames", _places),
+}
+
+
+def data_directory(directory: str | Path | None = None) -> Path:
+    """Return the directory of the datasets: the given one, or that of ``EARSHOT_DATA``."""
+    chosen = directory if directory is not None else os.environ.get(DATA_VARIABLE)
+    if not chosen:
+        raise InvalidParameter(
+            f"no data directory: pass one, or set {DATA_VARIABLE} to the directory that holds "
+            f"{', '.join(dataset.file for dataset in DATASETS.values())}"
+        )
+    if not Path(chosen).is_dir():
+        raise InvalidParameter(f"data directory {chosen} does not exist or is not a directory")
+    return Path(chosen)
+
+
+def available_datasets(directory: str | Path | None = None) -> list[str]:
+    """Return the names of the datasets whose files are in the directory."""
+    folder = data_directory(directory)
+    return [name for name, dataset in DATASETS.items() if (folder / dataset.file).is_file()]
+
+
+def read_messages(
+    name: str, directory: str | Path | None = None, *, boxes: bool = False
+) -> pa.Table:
+    """Read the messages of a dataset, in the order of the file.
+
+    Args:
+        name: One of :data:`DATASETS`.
+        directory: Where the file is; by default the directory of ``EARSHOT_DATA``.
+        boxes: Give each message the columns ``min_x, min_y, max_x, max_y`` instead of ``x, y``;
+            a message without a rectangle of its own has the box of its point.
+
+    Returns:
+        Columns ``id``, ``kind``, ``text``, the place, and ``time`` where the file has one.
+    """
+    if name not in DATASETS:
+        raise InvalidParameter(f"no dataset '{name}'; expected one of {', '.join(DATASETS)}")
+    path = data_directory(directory) / DATASETS[name].file
+    try:
+        table = pq.read_table(path)
+    except (OSError, pa.ArrowInvalid) as error:
+        raise InvalidFile(f"dataset '{name}' cannot be read from {path}: {error}") from error
+    try:
+        messages = DATASETS[name].as_messages(table)
+    except KeyError as error:
+        raise InvalidFile(f"{path} has not the columns of '{name}': {error.args[0]}") from error
+    return messages.drop_columns(["x", "y"] if boxes else list(SIDES))
+
+
+def bundled_messages() -> pa.Table:
+    """Return the sample that comes with the package: 6,000 reports from New South Wales.
+
+    Transport for NSW (Live Traffic), CC BY 4.0. Columns ``id, time, kind, text, x, y``.
+    """
+    data = resources.files("earshot.workloads") / "data" / "nsw_live_traffic_sample.parquet"
+    return pq.read_table(pa.BufferReader(data.read_bytes()))
+
+
+def draw_subscriptions(
+    messages: pa.Table,
+    n: int,
+    *,
+    seed: int = 1,
+    keywords_min: int = 1,
+    keywords_max: int = 5,
+    region_area_min: float = 1e-4,
+    region_area_max: float = 1e-2,
+) -> pa.Table:
+    """Draw subscriptions from messages: some words of one, and a region around its place.
+
+    [VLDBJ15] section 5.1.1: 1-5 words, and a rectangle of 0.01 % to 1 % of the data space. The
+    data space is the bounding box of all places; here areas are log-uniform, so that small regions
+    are as common as large ones.
+
+    Args:
+        messages: Columns ``text`` and ``x, y``, as :func:`read_messages` gives them.
+        n: Number of subscriptions.
+        seed: Seed of all random draws.
+        keywords_min: Fewest keywords of a subscription; a message with fewer words gives all it
+            has, and one without words is never picked.
+        keywords_max: Most keywords; every number in between is equally likely.
+        region_area_min: Smallest area of a region, as a fraction of the data space.
+        region_area_max: Largest one.
+
+    Returns:
+        Columns ``id, keywords, min_x, min_y, max_x, max_y``. Boxes are cut at the limits of
+        longitude and latitude.
+    """
+    if not 1 <= keywords_min <= keywords_max:
+        raise InvalidParameter(
+            f"{keywords_min} to {keywords_max} keywords; expected 1 <= fewest <= most"
+        )
+    if not 0 < region_area_min <= region_area_max <= 1:
+        raise InvalidParameter(
+            f"areas {region_area_min} to {region_area_max}; expected 0 < smallest <= largest <= 1"
+        )
+    words = _words(messages["text"])
+    pickable = np.flatnonzero(pc.list_value_length(words).to_numpy(zero_copy_only=False) > 0)
+    if n and not len(pickable):
+        raise InvalidInput(f"none of the {len(words)} messages has a word to draw a keyword from")
+    random = np.random.default_rng(seed)
+    rows = random.choice(pickable, n) if n else np.empty(0, np.int64)
+    n_keywords = random.integers(keywords_min, keywords_max + 1, n)
+    keywords = [
+        _draw_words(words, rows[at : at + DRAW_BLOCK_ROWS], n_keywords[at:], random)
+        for at in range(0, n, DRAW_BLOCK_ROWS)
+    ]
+    places = np.stack([messages[axis].to_numpy() for axis in ("x", "y")], axis=1)
+    areas = np.exp(random.uniform(np.log(region_area_min), np.log(region_area_max), n))
+    boxes = _regions(places, rows, areas)
+    return pa.table(
+        {
+            "id": pc.binary_join_element_wise("s", pa.array(np.arange(n)).cast(pa.string()), ""),
+            "keywords": pa.chunked_array(keywords, pa.list_(pa.string())),
+            **{side: boxes[:, i].copy() for i, side in enumerate(SIDES)},
+        }
+    )
+
+
+def _words(texts: pa.ChunkedArray) -> pa.ListArray:
+    """Split texts into lower-case words: the strings that a person would subscribe with.
+
+    They are still to be analysed like any other keyword.
+    """
+    # Letters with their combining marks, and digits; everything else separates.
+    spaced = pc.replace_substring_regex(pc.utf8_lower(texts), r"[^\p{L}\p{M}\p{N}]+", " ")
+    return pc.utf8_split_whitespace(pc.utf8_trim_whitespace(spaced)).combine_chunks()
+
+
+def _draw_words(
+    words: pa.ListArray, rows: Int64s, n_keywords: Int64s, random: np.random.Generator
+) -> pa.ListArray:
+    """Draw up to ``n_keywords[i]`` distinct words of each row, in no particular order."""
+    picked = words.take(pa.array(rows))
+    parents = pc.list_parent_indices(picked).to_numpy()
+    encoded = pc.dictionary_encode(picked.flatten())
+    # A message without words splits into one empty string, but is never picked.
+    codes = encoded.indices.to_numpy()
+    distinct = np.unique((parents << 32) + codes)
+    distinct = distinct[np.lexsort((random.random(len(distinct)), distinct >> 32))]
+    parents, codes = distinct >> 32, distinct & 0xFFFFFFFF
+    starts = np.searchsorted(parents, np.arange(len(rows)))
+    kept = np.arange(len(parents)) - starts[parents] < n_keywords[parents]
+    offsets = np.concatenate([[0], np.cumsum(np.bincount(parents[kept], minlength=len(rows)))])
+    chosen = encoded.dictionary.take(pa.array(codes[kept]))
+    return pa.ListArray.from_arrays(pa.array(offsets, pa.int32()), chosen)
+
+
+def _regions(places: Float64s, rows: Int64s, areas: Float64s) -> Float64s:
+    """Return boxes around places, shaped like the data space and with a share of its area."""
+    low, high = places.min(axis=0, initial=180.0), places.max(axis=0, initial=-180.0)
+    halves = 0.5 * np.sqrt(areas)[:, None] * (high - low)
+    centres = places[rows]
+    limits = np.array([180.0, 90.0])
+    lower = np.maximum(centres - halves, -limits)
+    upper = np.minimum(centres + halves, limits)
+    return np.concatenate([lower, upper], axis=1)

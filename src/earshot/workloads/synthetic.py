@@ -1,0 +1,378 @@
+"""Seeded synthetic workloads: subscriptions and messages straight into flat arrays.
+
+The shape of the papers' Twitter workload: words follow Zipf's law over a vocabulary of 1.7 million
+([VLDBJ15] Table 2), subscriptions have 1-5 keywords drawn from the distribution of the messages'
+words, short messages have 6-20 tokens and long ones 100-1000 ([KDD13] section 6, [CIKM15]
+section 6), and places gather in cities. The space is the unit square. Word ``w1`` is the most
+frequent one and its token id is its rank; token 0 is the one every message carries.
+
+Rows are made in blocks with a random generator each, so the first million subscriptions of a
+workload of ten million are the workload of one million. Subscriptions beyond the last one can be
+had the same way, for suites that insert some.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from typing import Literal, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from earshot.errors import InvalidParameter
+from earshot.model.arrays import (
+    EVERYWHERE_TOKEN,
+    ClauseArrays,
+    Float64s,
+    Int32s,
+    Int64s,
+    MessageArrays,
+    Space,
+    box_clauses,
+)
+
+BLOCK_ROWS = 1 << 18
+MESSAGE_BLOCK_ROWS = 1 << 12
+"""Messages have up to a thousand tokens, hence the smaller block."""
+
+HEADLINE_REGION_AREA = 5.5e-4
+"""Gives about 700 answers per message at 10 M subscriptions, so about 70 at 1 M.
+
+Found by counting, for 2,000 headline messages against 1 M subscriptions, the answers that a region
+scaled by several factors would give (4e-4: 57, 8e-4: 90), and interpolating between them. A few
+messages in a big city have thousands of answers; the median message has about a fifth of the mean.
+"""
+
+_CITIES, _SUBSCRIPTIONS, _MESSAGES = range(3)  # streams of random numbers of one seed
+
+
+@dataclass(frozen=True, kw_only=True)
+class Workload:
+    """A reproducible set of subscriptions and a stream of messages.
+
+    Attributes:
+        name: Name in reports and on the command line.
+        n_subscriptions: Number of subscriptions.
+        n_messages: Number of messages.
+        seed: Seed of all random draws.
+        n_words: Size of the vocabulary.
+        zipf_exponent: The word of rank r is drawn with probability proportional to r ** -this.
+        keywords_min: Fewest keywords of a subscription.
+        keywords_max: Most keywords of a subscription; every number in between is equally likely.
+        tokens_min: Fewest distinct tokens of a message.
+        tokens_max: Most distinct tokens of a message.
+        tokens_mean: Mean number of tokens (their number is then binomial between the limits), or
+            ``None`` for every number equally likely.
+        region_area_min: Smallest area of a subscription's region, as a fraction of the space.
+        region_area_max: Largest one; areas in between are log-uniform.
+        message_area: Area of a message's region as a fraction of the space; 0 for points.
+        n_cities: Number of Gaussian clusters of places; their weights follow Zipf's law.
+        background_share: Share of places that belong to no city and lie anywhere.
+    """
+
+    name: str
+    n_subscriptions: int = 1_000_000
+    n_messages: int = 10_000
+    seed: int = 1
+    n_words: int = 1_700_000
+    zipf_exponent: float = 1.0
+    keywords_min: int = 1
+    keywords_max: int = 5
+    tokens_min: int = 6
+    tokens_max: int = 20
+    tokens_mean: float | None = None
+    region_area_min: float = HEADLINE_REGION_AREA
+    region_area_max: float = HEADLINE_REGION_AREA
+    message_area: float = 0.0
+    n_cities: int = 1_000
+    background_share: float = 0.2
+
+    def __post_init__(self) -> None:
+        """Reject what cannot be generated."""
+        mean = self.tokens_min if self.tokens_mean is None else self.tokens_mean
+        rules = {
+            "n_subscriptions >= 0": self.n_subscriptions >= 0,
+            "n_messages >= 0": self.n_messages >= 0,
+            "seed >= 0": self.seed >= 0,
+            "1 <= keywords_min <= keywords_max": 1 <= self.keywords_min <= self.keywords_max,
+            "1 <= tokens_min <= tokens_max": 1 <= self.tokens_min <= self.tokens_max,
+            "tokens_min <= tokens_mean <= tokens_max": self.tokens_min <= mean <= self.tokens_max,
+            # Distinct words are drawn by rejection, which needs some room.
+            "n_words >= 2 * max(keywords_max, tokens_max)": self.n_words
+            >= 2 * max(self.keywords_max, self.tokens_max),
+            "zipf_exponent >= 0": self.zipf_exponent >= 0,
+            "0 < region_area_min <= region_area_max <= 1": 0
+            < self.region_area_min
+            <= self.region_area_max
+            <= 1,
+            "0 <= message_area <= 1": 0 <= self.message_area <= 1,
+            "n_cities >= 1": self.n_cities >= 1,
+            "0 <= background_share <= 1": 0 <= self.background_share <= 1,
+        }
+        broken = [rule for rule, holds in rules.items() if not holds]
+        if broken:
+            raise InvalidParameter(f"workload '{self.name}': expected {'; '.join(broken)}")
+
+    @property
+    def space(self) -> Space:
+        """Always planar: the unit square."""
+        return "planar"
+
+    @property
+    def n_tokens(self) -> int:
+        """Size of the token space, for :meth:`earshot.indexes.contract.Index.build`."""
+        return self.n_words + 1
+
+    def scaled(
+        self,
+        n_subscriptions: int | None = None,
+        n_messages: int | None = None,
+        seed: int | None = None,
+    ) -> Workload:
+        """Return the same workload with other numbers of rows, or another seed."""
+        return replace(
+            self,
+            n_subscriptions=self.n_subscriptions if n_subscriptions is None else n_subscriptions,
+            n_messages=self.n_messages if n_messages is None else n_messages,
+            seed=self.seed if seed is None else seed,
+        )
+
+    def subscriptions(self, start: int = 0, stop: int | None = None) -> ClauseArrays:
+        """Return subscriptions ``start:stop``; their slots are ``start``, ``start + 1``, ….
+
+        ``stop`` defaults to ``n_subscriptions`` and may lie beyond it.
+        """
+        stop = self.n_subscriptions if stop is None else stop
+        lengths, tokens, boxes = [], [], []
+        for random, rows in self._blocks(_SUBSCRIPTIONS, BLOCK_ROWS, start, stop):
+            n_keywords = random.integers(self.keywords_min, self.keywords_max + 1, BLOCK_ROWS)
+            words = self._distinct_words(random, n_keywords)
+            centres = self._places(random, BLOCK_ROWS)
+            areas = _log_uniform(random, self.region_area_min, self.region_area_max, BLOCK_ROWS)
+            offsets = _offsets(n_keywords)
+            lengths.append(n_keywords[rows])
+            tokens.append(words[offsets[rows.start] : offsets[rows.stop]])
+            boxes.append(_boxes_around(random, centres, areas)[rows])
+        return box_clauses(
+            _offsets(_joined(lengths, np.int64)),
+            _joined(tokens, np.int32),
+            _joined(boxes, np.float64).reshape(-1, 4),
+            np.arange(start, stop, dtype=np.int32),
+        )
+
+    def messages(self, start: int = 0, stop: int | None = None) -> MessageArrays:
+        """Return messages ``start:stop``; ``stop`` defaults to ``n_messages``."""
+        stop = self.n_messages if stop is None else stop
+        lengths, tokens, boxes = [], [], []
+        for random, rows in self._blocks(_MESSAGES, MESSAGE_BLOCK_ROWS, start, stop):
+            n_tokens = self._message_lengths(random, MESSAGE_BLOCK_ROWS)
+            words = self._distinct_words(random, n_tokens)
+            centres = self._places(random, MESSAGE_BLOCK_ROWS)
+            areas = np.full(MESSAGE_BLOCK_ROWS, self.message_area)
+            offsets = _offsets(n_tokens)
+            # Every message carries the token of clauses without keywords.
+            words = np.insert(words, offsets[:-1], np.int32(EVERYWHERE_TOKEN))
+            offsets = _offsets(n_tokens + 1)
+            lengths.append(n_tokens[rows] + 1)
+            tokens.append(words[offsets[rows.start] : offsets[rows.stop]])
+            boxes.append(_boxes_around(random, centres, areas)[rows])
+        return MessageArrays(
+            _offsets(_joined(lengths, np.int64)),
+            _joined(tokens, np.int32),
+            _joined(boxes, np.float64).reshape(-1, 4),
+        )
+
+    def frequencies(self) -> Int64s:
+        """Return how often each token is expected in 10**12 drawn words."""
+        shares = np.diff(_cumulative_shares(self.n_words, self.zipf_exponent), prepend=0.0)
+        return np.concatenate([[10**12], np.rint(shares * 1e12)]).astype(np.int64)
+
+    def _blocks(
+        self, stream: int, block_rows: int, start: int, stop: int
+    ) -> Iterator[tuple[np.random.Generator, slice]]:
+        """Yield each block's random generator and the rows wanted of that block."""
+        if not 0 <= start <= stop:
+            raise InvalidParameter(f"rows {start}:{stop} asked for; expected 0 <= start <= stop")
+        for block in range(start // block_rows, -(-stop // block_rows)):
+            first = block * block_rows
+            yield (
+                np.random.default_rng([self.seed, stream, block]),
+                slice(max(start - first, 0), min(stop - first, block_rows)),
+            )
+
+    def _message_lengths(self, random: np.random.Generator, n: int) -> Int64s:
+        room = self.tokens_max - self.tokens_min
+        if self.tokens_mean is None or room == 0:
+            return random.integers(self.tokens_min, self.tokens_max + 1, n)
+        share = (self.tokens_mean - self.tokens_min) / room
+        return self.tokens_min + random.binomial(room, share, n)
+
+    def _distinct_words(self, random: np.random.Generator, lengths: Int64s) -> Int32s:
+        """Draw ``lengths[i]`` distinct Zipf words for each row i; each row is in token order."""
+        shares = _cumulative_shares(self.n_words, self.zipf_exponent)
+        rows = np.repeat(np.arange(len(lengths), dtype=np.int64) << 32, lengths)
+        # A row and its word in one integer: sorting brings repeats together.
+        keys = rows + 1 + np.searchsorted(shares, random.random(len(rows)), side="right")
+        keys.sort()
+        while len(repeats := 1 + np.flatnonzero(keys[1:] == keys[:-1])):
+            words = 1 + np.searchsorted(shares, random.random(len(repeats)), side="right")
+            keys[repeats] = (keys[repeats] >> 32 << 32) + words
+            keys.sort()
+        return (keys & 0xFFFFFFFF).astype(np.int32)
+
+    def _places(self, random: np.random.Generator, n: int) -> Float64s:
+        cities = _cities(self.seed, self.n_cities)
+        chosen = np.searchsorted(cities.cumulative_shares, random.random(n), side="right")
+        places = random.normal(size=(n, 2)) * cities.spreads[chosen, None] + cities.centres[chosen]
+        # The rim of a city that lies outside of the unit square is folded back into it.
+        places = np.abs(places)
+        places = 1.0 - np.abs(1.0 - places)
+        background = random.random(n) < self.background_share
+        places[background] = random.random((int(background.sum()), 2))
+        return places
+
+
+class _Cities(NamedTuple):
+    centres: Float64s  # (n_cities, 2)
+    spreads: Float64s  # (n_cities,) standard deviation on either axis
+    cumulative_shares: Float64s  # (n_cities,)
+
+
+@lru_cache(maxsize=4)
+def _cities(seed: int, n_cities: int) -> _Cities:
+    random = np.random.default_rng([seed, _CITIES])
+    return _Cities(
+        random.random((n_cities, 2)),
+        # Spreads fall with the root of the shares, so that all cities are equally dense: about 75
+        # times the mean of the space at their centres.
+        0.015 * np.arange(1, n_cities + 1) ** -0.5,
+        _cumulative_shares(n_cities, 1.0),
+    )
+
+
+@lru_cache(maxsize=4)
+def _cumulative_shares(n: int, exponent: float) -> Float64s:
+    """Return the cumulative probabilities of ranks 1 to n under Zipf's law."""
+    shares = np.cumsum(np.arange(1, n + 1, dtype=np.float64) ** -exponent)
+    shares /= shares[-1]
+    shares[-1] = 1.0  # so that no draw below 1 falls beyond the last rank
+    return shares
+
+
+def _log_uniform(random: np.random.Generator, low: float, high: float, n: int) -> Float64s:
+    return np.exp(random.uniform(np.log(low), np.log(high), n))
+
+
+def _boxes_around(random: np.random.Generator, centres: Float64s, areas: Float64s) -> Float64s:
+    """Return boxes of the given areas, between twice as wide and twice as high as the other."""
+    stretches = np.exp2(random.uniform(-0.5, 0.5, len(areas)))
+    sides = np.sqrt(areas)
+    halves = 0.5 * np.stack([sides * stretches, sides / stretches], axis=1)
+    return np.concatenate([centres - halves, centres + halves], axis=1)
+
+
+def _offsets(lengths: Int64s) -> Int64s:
+    offsets = np.zeros(len(lengths) + 1, np.int64)
+    np.cumsum(lengths, out=offsets[1:])
+    return offsets
+
+
+def _joined(parts: list[np.ndarray], dtype: type) -> np.ndarray:  # type: ignore[type-arg]
+    return np.concatenate(parts) if parts else np.empty(0, dtype)
+
+
+_HEADLINE = Workload(name="headline", tokens_mean=9.0)
+
+RANGE_MESSAGE_AREA = 1e-4
+"""Area of the region of a range message: in the unit square, a hundredth of its side."""
+
+REGION_AREAS = (1e-8, 1e-6, 1e-4, 1e-2, 1e-1)
+
+_LONG = {"tokens_min": 100, "tokens_max": 1_000}
+
+WORKLOADS: dict[str, Workload] = {
+    workload.name: workload
+    for workload in (
+        # Mean 9 tokens is Twitter's ([VLDBJ15] Table 2); the other short groups are [KDD13]'s.
+        _HEADLINE,
+        Workload(name="short_point"),
+        Workload(name="short_range", message_area=RANGE_MESSAGE_AREA),
+        Workload(name="long_point", **_LONG),
+        Workload(name="long_range", message_area=RANGE_MESSAGE_AREA, **_LONG),
+        *(
+            replace(
+                _HEADLINE, name=f"region_{area:.0e}", region_area_min=area, region_area_max=area
+            )
+            for area in REGION_AREAS
+        ),
+        replace(_HEADLINE, name="region_mixed", region_area_min=1e-8, region_area_max=1e-1),
+        *(
+            replace(_HEADLINE, name=f"keywords_{n}", keywords_min=n, keywords_max=n)
+            for n in range(1, 6)
+        ),
+    )
+}
+"""Workloads of the papers by name, at 1 M subscriptions; see :meth:`Workload.scaled`."""
+
+
+def find_workload(name: str) -> Workload:
+    """Return the workload of that name."""
+    try:
+        return WORKLOADS[name]
+    except KeyError:
+        known = ", ".join(WORKLOADS)
+        raise InvalidParameter(f"no workload '{name}'; expected one of {known}") from None
+
+
+def as_tables(
+    workload: Workload, *, messages_as: Literal["keywords", "text"] = "text"
+) -> tuple[pa.Table, pa.Table]:
+    """Return subscriptions and messages as Arrow tables in the columns that files have.
+
+    Subscriptions have ``id, keywords, min_x, min_y, max_x, max_y``. Messages have ``id``, their
+    words as a list in ``keywords`` or as a sentence in ``text``, and ``x, y`` when they are points,
+    else the four sides of their box. Token 7 is the word ``w7``.
+    """
+    if messages_as not in ("keywords", "text"):
+        raise InvalidParameter(f"messages_as is {messages_as!r}; expected 'keywords' or 'text'")
+    clauses = workload.subscriptions()
+    subscriptions = pa.table(
+        {
+            "id": _ids("s", len(clauses.boxes)),
+            "keywords": _word_lists(clauses.token_offsets, clauses.token_ids),
+            **_sides(clauses.boxes),
+        }
+    )
+    batch = workload.messages()
+    rows = np.arange(len(batch.boxes) + 1)
+    spoken = batch.token_ids != EVERYWHERE_TOKEN
+    words = _word_lists(batch.token_offsets - rows, batch.token_ids[spoken])
+    if messages_as == "text":
+        words = pc.binary_join(words, " ")
+    places = _sides(batch.boxes)
+    if workload.message_area == 0:
+        places = {"x": places["min_x"], "y": places["min_y"]}
+    messages = pa.table({"id": _ids("m", len(batch.boxes)), messages_as: words, **places})
+    return subscriptions, messages
+
+
+def _ids(prefix: str, n: int) -> pa.Array:
+    return _prefixed(prefix, pa.array(np.arange(n)))
+
+
+def _word_lists(offsets: Int64s, token_ids: Int32s) -> pa.Array:
+    return pa.ListArray.from_arrays(
+        pa.array(offsets, pa.int32()), _prefixed("w", pa.array(token_ids))
+    )
+
+
+def _prefixed(prefix: str, numbers: pa.Array) -> pa.Array:
+    return pc.binary_join_element_wise(prefix, numbers.cast(pa.string()), "")
+
+
+def _sides(boxes: Float64s) -> dict[str, pa.Array]:
+    names = ("min_x", "min_y", "max_x", "max_y")
+    return {name: pa.array(np.ascontiguousarray(boxes[:, i])) for i, name in enumerate(names)}
