@@ -1,0 +1,1 @@
+"""What Earshot is held to: a brute-force oracle, random cases, and the laws every index obeys."""

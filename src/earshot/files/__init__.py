@@ -1,0 +1,21 @@
+"""Reading and writing files: Parquet, GeoParquet, NDJSON, GeoJSON and CSV."""
+
+from earshot.files.columns import FileBatch
+from earshot.files.formats import format_of
+from earshot.files.reading import read_messages, read_subscriptions
+from earshot.files.rejects import OnError, Reject, reject_table, rejects_of_batch
+from earshot.files.writing import MatchWriter, TableWriter, write_table
+
+__all__ = [
+    "FileBatch",
+    "MatchWriter",
+    "OnError",
+    "Reject",
+    "TableWriter",
+    "format_of",
+    "read_messages",
+    "read_subscriptions",
+    "reject_table",
+    "rejects_of_batch",
+    "write_table",
+]

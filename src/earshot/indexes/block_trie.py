@@ -27,7 +27,7 @@ from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple, Self
 
 import numpy as np
 
@@ -40,13 +40,17 @@ from earshot.kernels.block_trie import (
     BlockTrieScratch,
     build_nodes,
     build_roots,
+    clause_positions,
     fill_lists,
     match_block_trie,
     place_summaries,
     sort_tokens_by_frequency,
 )
 from earshot.kernels.box_keys import BLOCK, DEAD_KEY, build_keys
-from earshot.model.arrays import ClauseArrays, Int32s, Int64s, MessageArrays
+from earshot.model.arrays import ClauseArrays, Int32s, Int64s, MessageArrays, gather_ranges, nbytes
+
+_RETRIES = 64
+"""More than the number of times that a message can be tried while its answer buffer grows."""
 
 
 @dataclass(frozen=True)
@@ -75,7 +79,7 @@ class BlockTrie(Index):
     arrays_type = BlockTrieArrays
     reports_once = True
 
-    _entry_positions: Int32s | None = None
+    _removal: _Removal | None = None
 
     @classmethod
     def _build_arrays(
@@ -110,7 +114,7 @@ class BlockTrie(Index):
             quantizer_of(clauses.boxes, "planar"),
             root_nodes,
             node_tokens,
-            nodes,
+            nodes.reshape(-1),
             np.full(n + BLOCK, DEAD_KEY),
             np.empty(n, np.int32),
             np.empty(n, np.int32),
@@ -151,16 +155,18 @@ class BlockTrie(Index):
         return BlockTrieScratch(
             np.zeros(self.n_tokens, np.uint8),
             np.empty(2 * (longest // BLOCK + 2 * BLOCK), np.int32),
-            np.empty(longest + BLOCK, np.int32),
-            np.empty(len(self.arrays.nodes) + 1, np.int32),
-            np.full(self.n_base_slots if self.has_repeats else 0, -1, np.int32),
+            np.empty(len(self.arrays.node_tokens) + 1, np.int32),
+            np.zeros(self.n_base_slots if self.has_repeats else 0, np.int32),
+            np.zeros(1, np.int32),
         )
 
     def _match_rows(
         self, messages: MessageArrays, start: int, stop: int, scratch: Any
     ) -> tuple[Int64s, Int32s, Counters]:
         work = np.zeros(2, np.int64)
-        scratch.last_seen[:] = -1
+        if scratch.serial[0] > np.iinfo(np.int32).max - (stop - start) * _RETRIES:
+            scratch.serial[0] = 0
+            scratch.last_seen[:] = 0
 
         def kernel(row: int, answers: Int32s, offsets: Int64s) -> int:
             return match_block_trie(
@@ -173,4 +179,34 @@ class BlockTrie(Index):
 
     def _bury(self, slots: Int32s) -> None:
         """Overwrite the keys of the slots' clauses, so that no test finds them any more."""
-        raise NotImplementedError
+        if self._removal is None:
+            self._removal = _Removal.of(self.arrays, self.clauses)
+        self.arrays.keys[self._removal.positions_of(slots)] = DEAD_KEY
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the structure; removal adds where each clause stands, at its first use."""
+        return super().nbytes + (0 if self._removal is None else nbytes(self._removal))
+
+
+class _Removal(NamedTuple):
+    """Where the clauses of each slot stand."""
+
+    positions: Int32s  # (n_clauses,) entry of each clause
+    slot_order: Int32s  # clauses sorted by slot; empty where clause i is slot i
+    slot_starts: Int64s  # (n_slots + 1,) clauses of slot i in slot_order; empty likewise
+
+    @classmethod
+    def of(cls, arrays: BlockTrieArrays, clauses: ClauseArrays) -> Self:
+        positions = clause_positions(arrays, len(clauses.subscriptions))
+        if len(arrays.slot_clauses) == 0:
+            return cls(positions, np.empty(0, np.int32), np.empty(0, np.int64))
+        slot_order = np.argsort(clauses.subscriptions, kind="stable").astype(np.int32)
+        counts = np.bincount(clauses.subscriptions, minlength=len(arrays.slot_clauses))
+        return cls(positions, slot_order, np.append(0, np.cumsum(counts)))
+
+    def positions_of(self, slots: Int32s) -> Int32s:
+        if len(self.slot_order) == 0:
+            return self.positions[slots]
+        _, rows = gather_ranges(self.slot_starts, slots)
+        return self.positions[self.slot_order[rows]]

@@ -325,9 +325,7 @@ class Index(ABC):
         return index
 
     def __getstate__(self) -> dict[str, Any]:
-        state = self.__dict__.copy()
-        state["_scratches"] = []  # working memory is not part of the index
-        return state
+        return {**self.__dict__, "_scratches": []}  # working memory is not part of the index
 
     # ---- matching, in one way for all ----------------------------------------------------------
 

@@ -7,6 +7,8 @@ spatial order, which is fast enough while the delta is a few percent of the inde
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import numpy.typing as npt
 
@@ -14,7 +16,7 @@ from earshot.indexes.answers import Counters, collect_answers
 from earshot.indexes.growing import GrowingArray
 from earshot.indexes.quantizing import quantizer_of
 from earshot.kernels.box_keys import BLOCK, DEAD_KEY
-from earshot.kernels.delta import DeltaArrays, insert_clauses, match_delta
+from earshot.kernels.delta import DeltaArrays, DeltaScratch, insert_clauses, match_delta
 from earshot.model.arrays import (
     ClauseArrays,
     Float64s,
@@ -56,6 +58,7 @@ class Delta:
         self._clause_positions = GrowingArray(np.empty(0, np.int64))
         self._slot_clauses = GrowingArray(np.zeros(1, np.int64))
         self._alive = GrowingArray(np.empty(0, np.uint8))
+        self._scratches: list[DeltaScratch | None] = []
 
     @property
     def n_slots(self) -> int:
@@ -137,19 +140,36 @@ class Delta:
         self, messages: MessageArrays, start: int, stop: int
     ) -> tuple[Int64s, Int32s, Counters]:
         """Match messages ``start:stop``; return offsets, slots and counters."""
-        marks = np.zeros(self.n_tokens, np.uint8)
-        last_seen = np.full(self.n_slots, -1, np.int32)
+        scratch = self._scratch()
         work = np.zeros(2, np.int64)
         arrays, clauses = self._arrays(), self.clauses()
 
         def kernel(row: int, answers: Int32s, offsets: Int64s) -> int:
             return match_delta(
                 arrays, clauses, self.first_slot, self.space == "lonlat", messages,
-                start, stop, row, marks, last_seen, answers, offsets, work,
+                start, stop, row, scratch, answers, offsets, work,
             )  # fmt: skip
 
         offsets, answers = collect_answers(stop - start, kernel)
+        self._scratches.append(scratch)
         return offsets, answers, Counters(int(work[0]), int(work[1]), len(answers))
+
+    def _scratch(self) -> DeltaScratch:
+        try:
+            scratch = self._scratches.pop()
+        except IndexError:
+            scratch = None
+        n_tokens, n_slots = self.n_tokens, self.n_slots
+        if scratch and len(scratch.marks) >= n_tokens and len(scratch.last_seen) >= n_slots:
+            return scratch
+        return DeltaScratch(
+            np.zeros(n_tokens + n_tokens // 4, np.uint8),
+            np.zeros(2 * n_slots, np.int64),
+            np.zeros(1, np.int64),
+        )
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_scratches": []}  # working memory is not part of the delta
 
     def _arrays(self) -> DeltaArrays:
         return DeltaArrays(

@@ -37,9 +37,7 @@ class KeywordFirst(Index):
 
     def _new_scratch(self) -> KeywordFirstScratch:
         return KeywordFirstScratch(
-            np.zeros(self.n_tokens, np.uint8),
-            np.zeros(len(self.clauses.subscriptions), np.uint16),
-            np.zeros(1, np.int64),
+            np.zeros(self.n_tokens, np.uint8), np.array(self.arrays.n_counted)
         )
 
     def _match_rows(

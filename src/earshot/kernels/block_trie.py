@@ -13,7 +13,9 @@ from earshot.kernels.box_keys import (
     TOP,
     Quantizer,
     box_limit,
-    is_uncertain,
+    key_touches,
+    prefetch,
+    strict_limit,
     touching_mask,
     trailing_zeros,
     union_key,
@@ -24,6 +26,8 @@ from earshot.model.arrays import Int32s, Int64s
 
 # Columns of ``nodes``.
 START, N_COMPLETE, N_OPEN, FIRST_CHILD, N_CHILDREN, COMPLETE_SUMMARY, OPEN_SUMMARY, _SPARE = range(8)
+AHEAD = 4
+"""How many blocks ahead keys are prefetched."""
 NODE_COLUMNS = 8  # 32 bytes: a node never straddles a cache line
 
 
@@ -33,7 +37,7 @@ class BlockTrieArrays(NamedTuple):
     quantizer: Quantizer
     root_nodes: Int32s  # (n_tokens,) node of each first token, -1 where no clause starts with it
     node_tokens: Int32s  # (n_nodes,) last token of the node's path; siblings ascending
-    nodes: Int32s  # (n_nodes, NODE_COLUMNS)
+    nodes: Int32s  # (n_nodes * NODE_COLUMNS,)
     keys: npt.NDArray[np.uint64]  # (n_clauses + BLOCK,) box keys of all lists, then padding
     entry_rows: Int32s  # (n_clauses,) slot in a complete list, clause in an open one
     entry_tokens: Int32s  # (n_clauses,) next token of the clause in an open list, -1 for none
@@ -47,9 +51,9 @@ class BlockTrieScratch(NamedTuple):
 
     marks: npt.NDArray[np.uint8]  # (n_tokens,)
     frontier: Int32s  # two halves, each for the blocks of one level of the longest list
-    hits: Int32s  # (longest list + BLOCK,)
     stack: Int32s  # nodes still to visit
-    last_seen: Int32s  # (n_slots,) message that reported the slot; empty without repeats
+    last_seen: Int32s  # (n_slots,) serial of the message that reported it; empty without repeats
+    serial: Int32s  # (1,) number of messages matched with this scratch so far
 
 
 # ---- building -----------------------------------------------------------------------------------
@@ -104,6 +108,14 @@ def _grown(rows, n):
 
 
 @kernel
+def _set_range(ranges, node, start, stop, depth, token):
+    ranges[node, 0] = start
+    ranges[node, 1] = stop
+    ranges[node, 2] = depth
+    ranges[node, 3] = token
+
+
+@kernel
 def build_nodes(
     order, root_starts, token_offsets, sorted_tokens, n_required, is_simple, split_above, min_child
 ):
@@ -125,7 +137,7 @@ def build_nodes(
     nodes = np.zeros((n_nodes + 16, NODE_COLUMNS), np.int32)
     for t in range(n_tokens):
         if root_nodes[t] >= 0:
-            ranges[root_nodes[t]] = (root_starts[t], root_starts[t + 1], 1, t)
+            _set_range(ranges, root_nodes[t], root_starts[t], root_starts[t + 1], 1, t)
     node = 0
     while node < n_nodes:
         start, stop, depth = ranges[node, 0], ranges[node, 1], ranges[node, 2]
@@ -176,8 +188,10 @@ def build_nodes(
                     if n_nodes == len(nodes):
                         nodes = _grown(nodes, n_nodes)
                         ranges = _grown(ranges, n_nodes)
-                    token = np.int32((codes[k] >> 32) - 2)
-                    ranges[n_nodes] = (start + write, start + write + g - k, depth + 1, token)
+                    token = (codes[k] >> 32) - 2
+                    _set_range(
+                        ranges, n_nodes, start + write, start + write + g - k, depth + 1, token
+                    )
                     n_nodes += 1
                     kept[write : write + g - k] = codes[k:g]
                     write += g - k
@@ -290,18 +304,19 @@ def fill_lists(
     first_node, last_node,
 ):  # fmt: skip
     """Fill keys, summaries, rows and next tokens of the lists of a range of nodes."""
+    nodes = arrays.nodes.reshape((-1, NODE_COLUMNS))
     codes = np.empty(arrays.longest_list[0], np.int64)
     for node in range(first_node, last_node):
-        start = arrays.nodes[node, START]
-        middle = start + arrays.nodes[node, N_COMPLETE]
-        stop = middle + arrays.nodes[node, N_OPEN]
+        start = nodes[node, START]
+        middle = start + nodes[node, N_COMPLETE]
+        stop = middle + nodes[node, N_OPEN]
         _fill_list(
             order, start, middle - start, clause_keys, codes,
-            arrays.keys, arrays.summary_keys, arrays.nodes[node, COMPLETE_SUMMARY],
+            arrays.keys, arrays.summary_keys, nodes[node, COMPLETE_SUMMARY],
         )  # fmt: skip
         _fill_list(
             order, middle, stop - middle, clause_keys, codes,
-            arrays.keys, arrays.summary_keys, arrays.nodes[node, OPEN_SUMMARY],
+            arrays.keys, arrays.summary_keys, nodes[node, OPEN_SUMMARY],
         )  # fmt: skip
         for k in range(start, middle):
             arrays.entry_rows[k] = subscriptions[order[k]]
@@ -315,6 +330,23 @@ def fill_lists(
             )
 
 
+@kernel
+def clause_positions(arrays, n_clauses):
+    """Return where among the entries each clause stands."""
+    positions = np.empty(n_clauses, np.int32)
+    nodes = arrays.nodes.reshape((-1, NODE_COLUMNS))
+    in_order = len(arrays.slot_clauses) == 0
+    for node in range(len(nodes)):
+        start = nodes[node, START]
+        middle = start + nodes[node, N_COMPLETE]
+        for k in range(start, middle):
+            slot = arrays.entry_rows[k]
+            positions[slot if in_order else arrays.slot_clauses[slot]] = k
+        for k in range(middle, middle + nodes[node, N_OPEN]):
+            positions[arrays.entry_rows[k]] = k
+    return positions
+
+
 # ---- matching -----------------------------------------------------------------------------------
 
 
@@ -324,22 +356,15 @@ def _low_bits(n):
 
 
 @kernel
-def _touching_entries(keys, start, n, summary_keys, summary, limit, frontier, hits, work):
-    """Write positions of the list's entries that touch ``limit`` to ``hits``; return how many.
+def _touching_blocks(n, summary_keys, summary, limit, frontier, work):
+    """Write the blocks of a list that may touch ``limit`` to the frontier.
 
-    A list of up to BLOCK entries is one test. A longer one is walked from its top summary, one
-    level at a time: the frontier holds the blocks of the current level that may touch.
+    A list of up to BLOCK entries is one block. A longer one is walked from its top summary, one
+    level at a time. Returns where in the frontier the blocks stand, and how many they are.
     """
-    n_hits = 0
+    frontier[0] = 0
     if n <= BLOCK:
-        mask = touching_mask(keys, np.int64(start), limit) & _low_bits(n)
-        work[0] += 1
-        work[1] += n
-        while mask != 0:
-            hits[n_hits] = start + trailing_zeros(mask)
-            n_hits += 1
-            mask &= mask - np.uint32(1)
-        return n_hits
+        return 0, 1
     n_level = (n + BLOCK - 1) // BLOCK
     level_start = np.int64(summary)
     depth = 1
@@ -347,13 +372,15 @@ def _touching_entries(keys, start, n, summary_keys, summary, limit, frontier, hi
         level_start += n_level
         n_level = (n_level + BLOCK - 1) // BLOCK
         depth += 1
-    half = len(frontier) >> 1
-    here, there = 0, half
-    frontier[here] = 0
+    here, there = 0, len(frontier) >> 1
     n_here = 1
     while depth > 0:
         n_there = 0
         for k in range(n_here):
+            if k + AHEAD < n_here:
+                ahead = level_start + np.int64(frontier[here + k + AHEAD]) * BLOCK
+                prefetch(summary_keys, ahead)
+                prefetch(summary_keys, ahead + 8)
             block = np.int64(frontier[here + k])
             mask = touching_mask(summary_keys, level_start + block * BLOCK, limit)
             mask &= _low_bits(n_level - block * BLOCK)
@@ -369,16 +396,7 @@ def _touching_entries(keys, start, n, summary_keys, summary, limit, frontier, hi
         for _ in range(depth):
             n_level = (n_level + BLOCK - 1) // BLOCK
         level_start -= n_level
-    for k in range(n_here):
-        offset = np.int64(frontier[here + k]) * BLOCK
-        mask = touching_mask(keys, start + offset, limit) & _low_bits(n - offset)
-        while mask != 0:
-            hits[n_hits] = start + offset + trailing_zeros(mask)
-            n_hits += 1
-            mask &= mask - np.uint32(1)
-    work[0] += n_here
-    work[1] += n_here * BLOCK
-    return n_hits
+    return here, n_here
 
 
 @kernel
@@ -410,86 +428,127 @@ def match_block_trie(
     arrays, clauses, is_lonlat, messages, start, stop, row, scratch, answers, offsets, work
 ):
     """Match messages ``start + row`` to ``stop``; see ``collect_answers`` for the protocol."""
-    keys, marks, hits, stack = arrays.keys, scratch.marks, scratch.hits, scratch.stack
+    keys, marks, stack, frontier = arrays.keys, scratch.marks, scratch.stack, scratch.frontier
     n_answers = offsets[row]
     capacity = len(answers)
     for m in range(start + row, stop):
         first, last = messages.token_offsets[m], messages.token_offsets[m + 1]
         min_x, min_y, max_x, max_y = messages.boxes[m]
         limit = box_limit(arrays.quantizer, min_x, min_y, max_x, max_y)
+        strict = strict_limit(limit)
         mark_tokens(messages.token_ids, first, last, marks, 1)
         full = False
+        scratch.serial[0] += 1
+        serial = scratch.serial[0]
         n_stack = 0
         for i in range(first, last):
             token = messages.token_ids[i]
             if token < len(arrays.root_nodes) and arrays.root_nodes[token] >= 0:
-                stack[n_stack] = arrays.root_nodes[token]
+                node_id = arrays.root_nodes[token]
+                prefetch(arrays.nodes, np.int64(node_id) * NODE_COLUMNS)
+                stack[n_stack] = node_id
                 n_stack += 1
+        for k in range(n_stack):
+            list_start = np.int64(arrays.nodes[stack[k] * NODE_COLUMNS + START])
+            prefetch(keys, list_start)
+            prefetch(arrays.entry_tokens, list_start)
         while n_stack > 0:
             n_stack -= 1
-            node = arrays.nodes[stack[n_stack]]
+            at = np.int64(stack[n_stack]) * NODE_COLUMNS
+            node = arrays.nodes[at : at + NODE_COLUMNS]
             if node[N_CHILDREN] > 0:
                 n_stack = _children(
                     arrays.node_tokens, node[FIRST_CHILD], node[N_CHILDREN],
                     messages.token_ids[first:last], marks, stack, n_stack,
                 )  # fmt: skip
-            if node[N_COMPLETE] > 0:
-                n_hits = _touching_entries(
-                    keys, node[START], node[N_COMPLETE],
-                    arrays.summary_keys, node[COMPLETE_SUMMARY],
-                    limit, scratch.frontier, hits, work,
-                )  # fmt: skip
-                if n_answers + n_hits > capacity:
-                    full = True
-                    break
-                for h in range(n_hits):
-                    position = hits[h]
-                    slot = arrays.entry_rows[position]
-                    if is_uncertain(keys[position], limit):
+            list_start, n = np.int64(node[START]), node[N_COMPLETE]
+            if n > 0:
+                here, n_blocks = _touching_blocks(
+                    n, arrays.summary_keys, node[COMPLETE_SUMMARY], limit, frontier, work
+                )
+                work[0] += n_blocks
+                for k in range(n_blocks):
+                    if k + AHEAD < n_blocks:
+                        ahead = list_start + np.int64(frontier[here + k + AHEAD]) * BLOCK
+                        prefetch(keys, ahead)
+                        prefetch(keys, ahead + 8)
+                        prefetch(arrays.entry_rows, ahead)
+                        prefetch(arrays.entry_rows, ahead + 15)
+                    offset = np.int64(frontier[here + k]) * BLOCK
+                    position = list_start + offset
+                    work[1] += min(BLOCK, n - offset)
+                    mask = touching_mask(keys, position, limit) & _low_bits(n - offset)
+                    if mask == 0:
+                        continue
+                    if n_answers + BLOCK > capacity:
+                        full = True
+                        break
+                    certain = mask & touching_mask(keys, position, strict)
+                    uncertain = mask ^ certain
+                    while certain != 0:
+                        answers[n_answers] = arrays.entry_rows[position + trailing_zeros(certain)]
+                        n_answers += 1
+                        certain &= certain - np.uint32(1)
+                    while uncertain != 0:
+                        slot = arrays.entry_rows[position + trailing_zeros(uncertain)]
+                        uncertain &= uncertain - np.uint32(1)
                         c = slot if len(arrays.slot_clauses) == 0 else arrays.slot_clauses[slot]
-                        if not box_touches(clauses.boxes, c, min_x, min_y, max_x, max_y):
-                            continue
-                    answers[n_answers] = slot
-                    n_answers += 1
-            if node[N_OPEN] > 0:
-                n_hits = _touching_entries(
-                    keys, node[START] + node[N_COMPLETE], node[N_OPEN],
-                    arrays.summary_keys, node[OPEN_SUMMARY],
-                    limit, scratch.frontier, hits, work,
-                )  # fmt: skip
-                if n_answers + n_hits > capacity:
-                    full = True
+                        if box_touches(clauses.boxes, c, min_x, min_y, max_x, max_y):
+                            answers[n_answers] = slot
+                            n_answers += 1
+                if full:
                     break
-                for h in range(n_hits):
-                    next_token = arrays.entry_tokens[hits[h]]
-                    if next_token >= 0 and marks[next_token] == 0:
+            list_start, n = list_start + n, node[N_OPEN]
+            if n > 0:
+                here, n_blocks = _touching_blocks(
+                    n, arrays.summary_keys, node[OPEN_SUMMARY], limit, frontier, work
+                )
+                work[0] += n_blocks
+                for k in range(n_blocks):
+                    if k + AHEAD < n_blocks:
+                        ahead = list_start + np.int64(frontier[here + k + AHEAD]) * BLOCK
+                        prefetch(keys, ahead)
+                        prefetch(keys, ahead + 8)
+                        prefetch(arrays.entry_tokens, ahead)
+                    offset = np.int64(frontier[here + k]) * BLOCK
+                    position = list_start + offset
+                    work[1] += min(BLOCK, n - offset)
+                    mask = touching_mask(keys, position, limit) & _low_bits(n - offset)
+                    if mask == 0:
                         continue
-                    c = arrays.entry_rows[hits[h]]
-                    if not tokens_match(
-                        clauses.token_ids,
-                        clauses.token_offsets[c],
-                        clauses.token_offsets[c + 1],
-                        marks,
-                    ):
-                        continue
-                    shaped = clauses.shape_rows[c] >= 0
-                    if (shaped or is_uncertain(keys[hits[h]], limit)) and not region_touches(
-                        clauses, c, is_lonlat, min_x, min_y, max_x, max_y
-                    ):
-                        continue
-                    slot = clauses.subscriptions[c]
-                    if len(scratch.last_seen) > 0:
-                        if scratch.last_seen[slot] == m:
+                    if n_answers + BLOCK > capacity:
+                        full = True
+                        break
+                    while mask != 0:
+                        entry = position + trailing_zeros(mask)
+                        mask &= mask - np.uint32(1)
+                        next_token = arrays.entry_tokens[entry]
+                        if next_token >= 0 and marks[next_token] == 0:
                             continue
-                        scratch.last_seen[slot] = m
-                    answers[n_answers] = slot
-                    n_answers += 1
+                        c = arrays.entry_rows[entry]
+                        if not tokens_match(
+                            clauses.token_ids,
+                            clauses.token_offsets[c],
+                            clauses.token_offsets[c + 1],
+                            marks,
+                        ):
+                            continue
+                        exact = key_touches(keys[entry], strict) and clauses.shape_rows[c] < 0
+                        if not exact and not region_touches(
+                            clauses, c, is_lonlat, min_x, min_y, max_x, max_y
+                        ):
+                            continue
+                        slot = clauses.subscriptions[c]
+                        if len(scratch.last_seen) > 0:
+                            if scratch.last_seen[slot] == serial:
+                                continue
+                            scratch.last_seen[slot] = serial
+                        answers[n_answers] = slot
+                        n_answers += 1
+                if full:
+                    break
         mark_tokens(messages.token_ids, first, last, marks, 0)
         if full:
-            if len(scratch.last_seen) > 0:
-                # The message is matched again from its start: forget what it has seen.
-                for k in range(offsets[m - start], n_answers):
-                    scratch.last_seen[answers[k]] = -1
             return m - start
         offsets[m - start + 1] = n_answers
     return stop - start

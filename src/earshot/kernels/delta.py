@@ -17,7 +17,7 @@ from earshot.kernels.box_keys import (
 )
 from earshot.kernels.jit import kernel
 from earshot.kernels.verify import mark_tokens, region_touches, tokens_match
-from earshot.model.arrays import Int32s
+from earshot.model.arrays import Int32s, Int64s
 
 
 class DeltaArrays(NamedTuple):
@@ -29,6 +29,14 @@ class DeltaArrays(NamedTuple):
     block_counts: Int32s  # (n_blocks,) keys in use, 1 to BLOCK
     keys: npt.NDArray[np.uint64]  # (n_blocks * BLOCK,) box keys, DEAD_KEY where unused or removed
     key_clauses: Int32s  # (n_blocks * BLOCK,) clause of each key
+
+
+class DeltaScratch(NamedTuple):
+    """Working memory of one matching thread; may be longer than the delta is."""
+
+    marks: npt.NDArray[np.uint8]  # (>= n_tokens,)
+    last_seen: Int64s  # (>= n_slots,) serial of the message that reported the slot
+    serial: Int64s  # (1,) number of messages matched with this scratch so far
 
 
 @kernel
@@ -61,10 +69,11 @@ def insert_clauses(arrays, clauses, first_clause, n_blocks, frequencies, clause_
 
 @kernel
 def match_delta(
-    arrays, clauses, first_slot, is_lonlat, messages, start, stop, row, marks, last_seen,
-    answers, offsets, work,
+    arrays, clauses, first_slot, is_lonlat, messages, start, stop, row, scratch, answers,
+    offsets, work,
 ):  # fmt: skip
     """Match messages ``start + row`` to ``stop``; see ``collect_answers`` for the protocol."""
+    marks, last_seen = scratch.marks, scratch.last_seen
     n_answers = offsets[row]
     for m in range(start + row, stop):
         first, last = messages.token_offsets[m], messages.token_offsets[m + 1]
@@ -72,6 +81,8 @@ def match_delta(
         limit = box_limit(arrays.quantizer, min_x, min_y, max_x, max_y)
         mark_tokens(messages.token_ids, first, last, marks, 1)
         full = False
+        scratch.serial[0] += 1
+        serial = scratch.serial[0]
         for i in range(first, last):
             token = messages.token_ids[i]
             block = arrays.heads[token] if token < len(arrays.heads) else np.int32(-1)
@@ -84,7 +95,7 @@ def match_delta(
                     mask &= mask - np.uint32(1)
                     c = arrays.key_clauses[position]
                     slot = clauses.subscriptions[c]
-                    if last_seen[slot - first_slot] == m:
+                    if last_seen[slot - first_slot] == serial:
                         continue
                     if tokens_match(
                         clauses.token_ids,
@@ -95,7 +106,7 @@ def match_delta(
                         if n_answers == len(answers):
                             full = True
                             break
-                        last_seen[slot - first_slot] = m
+                        last_seen[slot - first_slot] = serial
                         answers[n_answers] = slot
                         n_answers += 1
                 if full:
@@ -105,9 +116,6 @@ def match_delta(
                 break
         mark_tokens(messages.token_ids, first, last, marks, 0)
         if full:
-            # The message is matched again from its start: forget what it has seen.
-            for k in range(offsets[m - start], n_answers):
-                last_seen[answers[k] - first_slot] = -1
             return m - start
         offsets[m - start + 1] = n_answers
     return stop - start

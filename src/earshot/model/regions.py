@@ -142,12 +142,14 @@ def _reason(region: Region | Point, space: Space) -> str | None:
         case Everywhere():
             return None
         case Point(x, y):
-            return _first_reason(point_problems(*_columns(x, y), space))
+            xs, ys = _columns(x, y)
+            return _first_reason(point_problems(xs, ys, space))
         case Rectangle(min_x, min_y, max_x, max_y):
             row = np.stack(_columns(min_x, min_y, max_x, max_y), axis=1)
             return _first_reason(rectangle_problems(row, space))
         case Circle(x, y, radius):
-            return _first_reason(circle_problems(*_columns(x, y, radius), space))
+            xs, ys, radii = _columns(x, y, radius)
+            return _first_reason(circle_problems(xs, ys, radii, space))
         case Polygon(rings):
             return _polygon_reason(rings, space)
         case _:
@@ -216,16 +218,18 @@ def _invalid_ring_reason(part: Any, validity: str) -> str:
 def _overlap_reason(parts: Any) -> str | None:
     """Rings may nest or touch, but a crossing of two is a mistake rather than a region."""
     tree = shapely.STRtree(parts)
-    for predicate, word in (("overlaps", "crosses"), ("contains_properly", ""), ("covers", "")):
-        first, second = tree.query(parts, predicate=predicate)
-        if predicate == "overlaps" and len(first):
-            return f"ring {int(first.min())} {word} ring {int(second[first.argmin()])}"
-        if predicate == "covers":
-            pairs = set(zip(first.tolist(), second.tolist(), strict=True))
-            same = sorted((a, b) for a, b in pairs if a < b and (b, a) in pairs)
-            if same:
-                return f"rings {same[0][0]} and {same[0][1]} enclose the same area"
+    overlaps = _pairs(tree, parts, "overlaps")
+    if overlaps:
+        return "ring {} crosses ring {}; expected rings that nest or lie apart".format(*overlaps[0])
+    covers = _pairs(tree, parts, "covers")
+    same = [(a, b) for a, b in covers if a < b and (b, a) in set(covers)]
+    if same:
+        return "rings {} and {} are the same, so they enclose nothing".format(*same[0])
     return None
+
+
+def _pairs(tree: Any, parts: Any, predicate: str) -> list[tuple[int, int]]:
+    return sorted(zip(*tree.query(parts, predicate=predicate).tolist(), strict=True))
 
 
 def _polygon_boxes(rings: tuple[Ring, ...], space: Space) -> list[Box]:

@@ -173,8 +173,10 @@ def draw_subscriptions(
         raise InvalidParameter(
             f"areas {region_area_min} to {region_area_max}; expected 0 < smallest <= largest <= 1"
         )
+    # A text without words splits into one empty word.
     words = _words(messages["text"])
-    pickable = np.flatnonzero(pc.list_value_length(words).to_numpy(zero_copy_only=False) > 0)
+    wordless = pc.equal(pc.list_element(words, 0), "")
+    pickable = np.flatnonzero(~wordless.to_numpy(zero_copy_only=False))
     if n and not len(pickable):
         raise InvalidInput(f"none of the {len(words)} messages has a word to draw a keyword from")
     random = np.random.default_rng(seed)
@@ -213,7 +215,6 @@ def _draw_words(
     picked = words.take(pa.array(rows))
     parents = pc.list_parent_indices(picked).to_numpy()
     encoded = pc.dictionary_encode(picked.flatten())
-    # A message without words splits into one empty string, but is never picked.
     codes = encoded.indices.to_numpy()
     distinct = np.unique((parents << 32) + codes)
     distinct = distinct[np.lexsort((random.random(len(distinct)), distinct >> 32))]

@@ -1,0 +1,210 @@
+"""Random cases for the laws: clauses and messages from a :class:`Recipe` and its seed."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from earshot.model.arrays import (
+    EARTH_RADIUS_M,
+    EVERYWHERE_TOKEN,
+    ClauseArrays,
+    Float64s,
+    Int32s,
+    Int64s,
+    MessageArrays,
+    ShapeArrays,
+    Space,
+    no_shapes,
+)
+
+
+class Case(NamedTuple):
+    """Subscriptions and messages to match against each other."""
+
+    space: Space
+    clauses: ClauseArrays
+    messages: MessageArrays
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """What a random case looks like; equal recipes give equal cases.
+
+    Attributes:
+        seed: Seed of the generator.
+        space: Metric of the case.
+        n_subscriptions: Number of subscriptions.
+        n_messages: Number of messages.
+        n_tokens: Tokens that clauses ask for are 1 … ``n_tokens``.
+        n_unknown_tokens: Messages also carry tokens above ``n_tokens``, this many.
+        skew: Exponent of the Zipf distribution of tokens; 0 makes them equally frequent.
+        max_keywords: Required tokens of a clause are 1 to this many.
+        max_message_tokens: Tokens of a message are 0 to this many.
+        extent: Where the centres of regions and messages lie.
+        side: Longest side of a region, as a share of the extent.
+        message_side: Longest side of a message, as a share of the extent; 0 makes points.
+        grid: Sides are rounded to multiples of this, so that many touch exactly; 0 leaves them.
+        everywhere: Share of clauses without keywords.
+        forbidden: Share of clauses with one or two forbidden tokens.
+        several: Clauses over and above one per subscription, as a share of the subscriptions.
+        unbounded: Share of clauses with one or more infinite sides.
+        shapes: Share of clauses whose region is a circle or a polygon.
+        crossing: Share of messages whose box crosses the antimeridian.
+    """
+
+    seed: int = 1
+    space: Space = "planar"
+    n_subscriptions: int = 1200
+    n_messages: int = 100
+    n_tokens: int = 40
+    n_unknown_tokens: int = 0
+    skew: float = 0.8
+    max_keywords: int = 3
+    max_message_tokens: int = 10
+    extent: tuple[float, float, float, float] = (-180.0, -90.0, 180.0, 90.0)
+    side: float = 0.2
+    message_side: float = 0.0
+    grid: float = 0.0
+    everywhere: float = 0.02
+    forbidden: float = 0.0
+    several: float = 0.0
+    unbounded: float = 0.0
+    shapes: float = 0.0
+    crossing: float = 0.0
+
+
+def make_case(recipe: Recipe) -> Case:
+    """Return the case of a recipe."""
+    random = np.random.default_rng(recipe.seed)
+    return Case(recipe.space, _clauses(recipe, random), _messages(recipe, random))
+
+
+def _clauses(recipe: Recipe, random: np.random.Generator) -> ClauseArrays:
+    n_slots = recipe.n_subscriptions
+    extra = random.integers(0, max(n_slots, 1), round(recipe.several * n_slots))
+    slots = np.sort(np.concatenate([np.arange(n_slots), extra])).astype(np.int32)
+    n = len(slots)
+    tokens = [
+        _clause_tokens(recipe, random, everywhere, forbidden)
+        for everywhere, forbidden in random.random((n, 2)) < (recipe.everywhere, recipe.forbidden)
+    ]
+    boxes = _boxes(recipe, random, n, recipe.side)
+    open_rows = np.flatnonzero(random.random(n) < recipe.unbounded)
+    open_sides = random.random((len(open_rows), 4)) < 0.5
+    infinities = np.array([-np.inf, -np.inf, np.inf, np.inf])
+    boxes[open_rows] = np.where(open_sides, infinities, boxes[open_rows])
+    shape_rows = np.full(n, -1, np.int32)
+    shaped = np.flatnonzero(random.random(n) < recipe.shapes)
+    shape_rows[shaped] = np.arange(len(shaped))
+    shapes, boxes[shaped] = _shapes(recipe, random, boxes[shaped])
+    return ClauseArrays(slots, *ragged(tokens), boxes, shape_rows, shapes)
+
+
+def _messages(recipe: Recipe, random: np.random.Generator) -> MessageArrays:
+    lengths = random.integers(0, recipe.max_message_tokens + 1, recipe.n_messages)
+    n_tokens = recipe.n_tokens + recipe.n_unknown_tokens
+    tokens = [
+        [EVERYWHERE_TOKEN, *_tokens(random, int(length), n_tokens, recipe.skew)]
+        for length in lengths
+    ]
+    boxes = _boxes(recipe, random, recipe.n_messages, recipe.message_side)
+    crossing = random.random(recipe.n_messages) < recipe.crossing
+    boxes[crossing] = boxes[crossing][:, [2, 1, 0, 3]]
+    return MessageArrays(*ragged(tokens), boxes)
+
+
+def _clause_tokens(
+    recipe: Recipe, random: np.random.Generator, everywhere: bool, forbidden: bool
+) -> list[int]:
+    n_forbidden = int(random.integers(1, 3)) if forbidden else 0
+    n_required = int(random.integers(1, recipe.max_keywords + 1))
+    tokens = _tokens(random, n_required + n_forbidden, recipe.n_tokens, recipe.skew)
+    required = [EVERYWHERE_TOKEN] if everywhere else tokens[:n_required]
+    return required + [~token for token in tokens[n_required:]]
+
+
+def _tokens(random: np.random.Generator, n: int, n_tokens: int, skew: float) -> list[int]:
+    """Draw ``n`` distinct tokens from 1 … ``n_tokens``."""
+    weights = np.arange(1, n_tokens + 1, dtype=np.float64) ** -skew
+    drawn = random.choice(n_tokens, min(n, n_tokens), replace=False, p=weights / weights.sum())
+    return (drawn + 1).tolist()
+
+
+def _boxes(recipe: Recipe, random: np.random.Generator, n: int, side: float) -> Float64s:
+    """Draw boxes around centres in the extent; a side of 0 gives points."""
+    low, high = np.array(recipe.extent[:2]), np.array(recipe.extent[2:])
+    centres = random.uniform(low, high, (n, 2))
+    halves = (high / 2 - low / 2) * side * random.random((n, 2))
+    boxes = np.concatenate([centres - halves, centres + halves], axis=1)
+    if recipe.grid > 0:
+        boxes = np.round(boxes / recipe.grid) * recipe.grid
+    if recipe.space == "lonlat":
+        boxes = np.clip(boxes, [-180.0, -90.0, -180.0, -90.0], [180.0, 90.0, 180.0, 90.0])
+    return boxes
+
+
+def _shapes(
+    recipe: Recipe, random: np.random.Generator, boxes: Float64s
+) -> tuple[ShapeArrays, Float64s]:
+    """Return circles and polygons near the given boxes, and the boxes around them.
+
+    On longitude/latitude they are kept away from the poles and the antimeridian, where one region
+    has several boxes.
+    """
+    n = len(boxes)
+    if n == 0:
+        return no_shapes(), boxes
+    centres = boxes[:, :2] / 2 + boxes[:, 2:] / 2
+    if recipe.space == "lonlat":
+        centres = np.clip(centres, [-150.0, -60.0], [150.0, 60.0])
+    radii = np.minimum((boxes[:, 2] - boxes[:, 0]) / 2, 15.0)
+    is_circle = random.random(n) < 0.5
+    circles = np.full((n, 3), -1.0)
+    rings: list[Float64s] = []
+    n_rings = np.zeros(n, np.int64)
+    around = np.empty((n, 4))
+    for i, (x, y) in enumerate(centres):
+        if is_circle[i]:
+            half_x = half_y = radii[i]
+            circles[i] = x, y, radii[i]
+            if recipe.space == "lonlat":
+                angle = math.radians(half_y)
+                circles[i, 2] = angle * EARTH_RADIUS_M
+                half_x = math.degrees(math.asin(math.sin(angle) / math.cos(math.radians(y))))
+            # A little wider than computed, because the box must not cut the circle.
+            half_x, half_y = half_x * (1 + 1e-9), half_y * (1 + 1e-9)
+            around[i] = x - half_x, y - half_y, x + half_x, y + half_y
+            continue
+        outer = _star(random, x, y, radii[i])
+        rings.append(outer)
+        if random.random() < 0.3:
+            rings.append((outer - (x, y)) * 0.5 + (x, y))  # a hole
+        n_rings[i] = 1 if rings[-1] is outer else 2
+        around[i] = *outer.min(axis=0), *outer.max(axis=0)
+    ring_offsets, vertex_offsets = _offsets(n_rings), _offsets(np.array([len(r) for r in rings]))
+    vertices = np.concatenate([np.empty((0, 2)), *rings])
+    return ShapeArrays(circles, ring_offsets, vertex_offsets, vertices), around
+
+
+def _star(random: np.random.Generator, x: float, y: float, radius: float) -> Float64s:
+    """Return a closed ring around a point, with three to nine corners."""
+    n = int(random.integers(3, 10))
+    angles = (np.arange(n) + random.uniform(0, 0.9, n)) * (2 * math.pi / n)
+    radii = radius * random.uniform(0.3, 1.0, n)
+    ring = np.column_stack([x + radii * np.cos(angles), y + radii * np.sin(angles)])
+    return np.concatenate([ring, ring[:1]])
+
+
+def ragged(rows: list[list[int]]) -> tuple[Int64s, Int32s]:
+    """Return lists of tokens as offsets and token ids."""
+    lengths = np.array([len(row) for row in rows], np.int64)
+    return _offsets(lengths), np.array([t for row in rows for t in row], np.int32)
+
+
+def _offsets(lengths: npt.NDArray[np.int64]) -> Int64s:
+    return np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64)

@@ -1,0 +1,52 @@
+"""Which format a file has, by its name, and how its bytes are opened."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, Literal
+
+import pyarrow as pa
+
+from earshot.errors import InvalidFile
+
+Format = Literal["parquet", "ndjson", "json", "geojson", "csv"]
+
+_BY_SUFFIX: dict[str, Format] = {
+    ".parquet": "parquet",
+    ".geoparquet": "parquet",
+    ".ndjson": "ndjson",
+    ".jsonl": "ndjson",
+    ".geojsonl": "ndjson",
+    ".json": "json",
+    ".geojson": "geojson",
+    ".csv": "csv",
+}
+_COMPRESSIONS = {".gz": "gzip", ".zst": "zstd", ".bz2": "bz2"}
+
+
+def format_of(path: str | Path) -> Format:
+    """Return the format that a file's name claims; ``json`` may be lines, a list or GeoJSON."""
+    path = Path(path)
+    suffixes = [suffix.lower() for suffix in path.suffixes[-2:]]
+    if len(suffixes) == 2 and suffixes[1] in _COMPRESSIONS:
+        suffixes = suffixes[:1]
+    suffix = suffixes[-1] if suffixes else ""
+    if suffix not in _BY_SUFFIX:
+        raise InvalidFile(
+            f"{path}: unknown file type '{suffix}'; expected one of {', '.join(_BY_SUFFIX)} "
+            f"(text formats also with {', '.join(_COMPRESSIONS)} after it)"
+        )
+    return _BY_SUFFIX[suffix]
+
+
+def compression_of(path: str | Path) -> str | None:
+    """Return the compression that the last suffix of a file names, if any."""
+    return _COMPRESSIONS.get(Path(path).suffix.lower())
+
+
+def open_bytes(path: str | Path) -> Any:
+    """Open a file's (decompressed) bytes for reading."""
+    try:
+        return pa.input_stream(str(path), compression=compression_of(path))
+    except OSError as error:
+        raise InvalidFile(f"{path} cannot be opened: {error}") from error

@@ -1,0 +1,236 @@
+"""Reading NDJSON: one JSON object (or GeoJSON feature) per line.
+
+The file is cut into blocks of whole lines. Arrow reads a block that looks like the first one; a
+block with anything unusual in it (another type, a broken line, a geometry object) is read line by
+line, so that one bad line costs only itself.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyarrow import json as arrow_json
+
+from earshot.errors import InvalidFile
+from earshot.files.columns import (
+    NUMBERS,
+    FileBatch,
+    Layout,
+    batch_of_columns,
+    batch_of_records,
+    check_columns,
+)
+from earshot.files.formats import open_bytes
+from earshot.files.rejects import Reject, shortened
+from earshot.model.arrays import Int64s
+from earshot.model.schemas import KEYWORDS, IdKind, id_type
+
+BLOCK_BYTES = 1 << 23
+MAX_LINE_BYTES = 1 << 26
+"""A longer line is refused without being read."""
+
+_N_PEEKED = 100
+
+
+def read_ndjson(path: str, layout: Layout, ids: IdKind | None) -> Iterator[FileBatch]:
+    """Yield the rows of an NDJSON file; see :func:`earshot.files.read_subscriptions`."""
+    next_row = 0
+    shape: _Shape | None = None
+    for block, is_too_long in _blocks(path):
+        if is_too_long:
+            reason = f"the line is longer than {MAX_LINE_BYTES} bytes"
+            raw = shortened(block.decode("utf-8", "backslashreplace"))
+            reject = Reject(path, next_row, "", reason, raw)
+            if layout.on_error == "raise":
+                raise reject.error()
+            yield _only_rejects(layout, ids or (shape.ids if shape else "integer"), [reject])
+            next_row += 1
+            continue
+        if shape is None:
+            shape = _peek(block, layout, ids)
+        columns = shape.columns_of(block) if shape.schema is not None else None
+        if columns is not None:
+            n = len(columns["id"])
+            rows = np.arange(next_row, next_row + n, dtype=np.int64)
+            next_row += n
+            yield batch_of_columns(layout, columns, shape.ids, rows)
+            continue
+        records, rows, rejects, next_row = _records_of(block, next_row, layout)
+        result = batch_of_records(layout, records, shape.ids, rows)
+        rejects = sorted(rejects + result.rejects, key=lambda reject: reject.row)
+        if rejects and layout.on_error == "raise":
+            raise rejects[0].error()
+        yield result._replace(rejects=rejects)
+    if shape is None:
+        raise InvalidFile(f"{path} is empty; expected one JSON object per line")
+
+
+def flatten_feature(record: dict[str, Any]) -> dict[str, Any]:
+    """Return a GeoJSON feature as one flat record, any other record as it is."""
+    if record.get("type") != "Feature":
+        return record
+    properties = record.get("properties")
+    flat = dict(properties) if isinstance(properties, dict) else {}
+    if record.get("id") is not None:
+        flat["id"] = record["id"]
+    if record.get("geometry") is not None:
+        flat["geometry"] = record["geometry"]
+    return flat
+
+
+def _only_rejects(layout: Layout, ids: IdKind, rejects: list[Reject]) -> FileBatch:
+    empty = batch_of_records(layout, [], ids, np.empty(0, np.int64))
+    return empty._replace(rejects=rejects)
+
+
+def _blocks(path: str) -> Iterator[tuple[bytes, bool]]:
+    """Yield blocks of whole lines; a line that is too long comes alone, cut short and marked."""
+    with open_bytes(path) as stream:
+        pending: list[bytes] = []
+        n_pending = 0
+        is_skipping = False
+        is_first = True
+        while True:
+            try:
+                data: bytes = stream.read(BLOCK_BYTES)
+            except (OSError, pa.ArrowException) as error:
+                raise InvalidFile(f"{path} cannot be read: {error}") from error
+            if not data:
+                break
+            if is_first:
+                data, is_first = data.removeprefix(b"\xef\xbb\xbf"), False
+            cut = data.rfind(b"\n") + 1
+            if is_skipping:
+                end = data.find(b"\n") + 1
+                if end == 0:
+                    continue
+                is_skipping = False
+                data, cut = data[end:], cut - end
+            if cut == 0:
+                pending.append(data)
+                n_pending += len(data)
+                if n_pending > MAX_LINE_BYTES:
+                    yield pending[0][:4096], True
+                    pending, n_pending, is_skipping = [], 0, True
+                continue
+            yield b"".join([*pending, data[:cut]]), False
+            pending, n_pending = [data[cut:]], len(data) - cut
+        rest = b"".join(pending)
+        if rest.strip():
+            yield rest, False
+
+
+class _Shape:
+    """What the first lines look like: the schema to hand to Arrow, None to read line by line."""
+
+    def __init__(self, ids: IdKind, schema: pa.Schema | None, layout: Layout) -> None:
+        self.ids = ids
+        self.schema = schema
+        self.layout = layout
+
+    def columns_of(self, block: bytes) -> dict[str, pa.Array] | None:
+        """Return the block's columns, None when it has to be read line by line."""
+        try:
+            table = arrow_json.read_json(
+                pa.BufferReader(block),
+                read_options=arrow_json.ReadOptions(use_threads=False, block_size=len(block) + 1),
+                parse_options=arrow_json.ParseOptions(
+                    explicit_schema=self.schema, unexpected_field_behavior="ignore"
+                ),
+            )
+        except (OSError, pa.ArrowException):
+            return None
+        n_lines = block.count(b"\n") + (not block.endswith(b"\n"))
+        if len(table) != n_lines:  # blank lines, or several objects on one
+            return None
+        columns = {}
+        for field, names in self.layout.names.items():
+            found = [
+                column for column in map(table.column, names) if column.null_count < len(column)
+            ]
+            if found:
+                column = found[0] if len(found) == 1 else pc.coalesce(*found)
+                columns[field] = column.combine_chunks()
+            elif field == "id":
+                columns[field] = table.column(names[0]).combine_chunks()
+        return columns
+
+
+def _peek(block: bytes, layout: Layout, ids: IdKind | None) -> _Shape:
+    """Decide from the first lines what the file holds."""
+    records = []
+    is_feature = False
+    for line in block.split(b"\n", _N_PEEKED)[:_N_PEEKED]:
+        record = _record_of(line)
+        if isinstance(record, dict):
+            is_feature |= record.get("type") == "Feature"
+            records.append(flatten_feature(record))
+    if not records:
+        if layout.on_error == "raise":
+            return _Shape(ids or "integer", None, layout)
+        raise InvalidFile(
+            f"{layout.source}: none of the first lines is a JSON object; expected one per line"
+        )
+    present = {key for record in records for key in record}
+    chosen = [
+        field for field, names in layout.names.items() if any(name in present for name in names)
+    ]
+    check_columns(layout, chosen, present)
+    samples = {
+        field: next(
+            (record[n] for record in records for n in names if record.get(n) is not None), 0
+        )
+        for field, names in layout.names.items()
+    }
+    kind: IdKind = ids or ("string" if isinstance(samples["id"], str) else "integer")
+    if is_feature or isinstance(samples["geometry"], dict):
+        return _Shape(kind, None, layout)
+    types = {"id": id_type(kind), **dict.fromkeys(NUMBERS, pa.float64())}
+    if not isinstance(samples["keywords"], str):
+        types["keywords"] = KEYWORDS
+    schema = pa.schema(
+        [
+            (name, types.get(field, pa.string()))
+            for field, names in layout.names.items()
+            for name in names
+        ]
+    )
+    return _Shape(kind, schema if len(set(schema.names)) == len(schema) else None, layout)
+
+
+def _record_of(line: bytes) -> Any:
+    try:
+        return json.loads(line.decode("utf-8", "surrogateescape"))
+    except (ValueError, RecursionError) as error:
+        return error
+
+
+def _records_of(
+    block: bytes, next_row: int, layout: Layout
+) -> tuple[list[dict[str, Any]], Int64s, list[Reject], int]:
+    """Return the records of a block, their row numbers, the lines refused, and the next row."""
+    records: list[dict[str, Any]] = []
+    rows: list[int] = []
+    rejects: list[Reject] = []
+    for line in block.split(b"\n"):
+        if not line.strip():
+            continue
+        record = _record_of(line)
+        if isinstance(record, dict):
+            records.append(flatten_feature(record))
+            rows.append(next_row)
+        else:
+            reason = (
+                f"the line is not valid JSON: {record}"
+                if isinstance(record, Exception)
+                else f"the line is a JSON {type(record).__name__}; expected an object"
+            )
+            raw = shortened(line.decode("utf-8", "backslashreplace"))
+            rejects.append(Reject(layout.source, next_row, "", reason, raw))
+        next_row += 1
+    return records, np.array(rows, np.int64), rejects, next_row

@@ -1,0 +1,446 @@
+"""Boolean expressions over keywords, and their rewriting into clauses.
+
+::
+
+    expression := conjunction ("or" conjunction)*
+    conjunction := factor ("and" factor)*
+    factor := "not" factor | "(" expression ")" | word | "quoted words" | 'quoted words'
+
+Operators are read in any case. A word is any run of characters without spaces, parentheses and
+double quotes; quotes hold keywords with spaces, and keywords named ``and``, ``or`` or ``not``. A
+backslash inside quotes keeps the character after it.
+
+An expression is matched as a disjunction of clauses ([VLDBJ15] "general boolean expressions", and
+the decomposition in [KDD13] section 2). Each clause must require at least one keyword, because
+only the keywords of a message lead to the clauses it can match.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from typing import NamedTuple, TypeAlias
+
+from earshot.errors import InvalidExpression
+
+MAX_LENGTH = 16_384
+"""Characters in the text of an expression."""
+MAX_DEPTH = 50
+"""Nested parentheses and negations."""
+MAX_CLAUSES = 256
+"""Clauses of one expression, unless the caller allows more or fewer."""
+
+# One pair of parentheses can hold an "or" of "and", and there is one such pair around the whole.
+_MAX_NODE_DEPTH = 2 * MAX_DEPTH + 2
+
+_RESERVED = frozenset({"and", "or", "not"})
+_LEXEME = re.compile(
+    r"""\s*(?:
+        (?P<bracket>[()])
+      | (?P<double>"(?:[^"\\]|\\.)*")
+      | (?P<single>'(?:[^'\\]|\\.)*'(?![^\s()"]))
+      | (?P<word>[^\s()"]+)
+    )""",
+    re.VERBOSE | re.DOTALL,
+)
+_BARE_WORD = re.compile(r"""[^\s()"'][^\s()"]*""")
+
+
+@dataclass(frozen=True, slots=True)
+class Keyword:
+    """True for a message that has the keyword; one of several words needs all of them."""
+
+    text: str
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.text, str):
+            raise InvalidExpression(f"a keyword is text, got {self.text!r}")
+
+    def __str__(self) -> str:
+        if _BARE_WORD.fullmatch(self.text) and self.text.lower() not in _RESERVED:
+            return self.text
+        escaped = self.text.replace("\\", "\\\\").replace('"', '\\"')
+        return f'"{escaped}"'
+
+
+@dataclass(frozen=True, slots=True)
+class And:
+    """True where all operands are."""
+
+    operands: tuple[Expression, ...]
+    depth: int = field(init=False, compare=False, repr=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "operands", _several(self.operands, "and"))
+        object.__setattr__(self, "depth", _depth_above(self.operands, "and"))
+
+    def __str__(self) -> str:
+        return " and ".join(_enclosed(each) for each in self.operands)
+
+
+@dataclass(frozen=True, slots=True)
+class Or:
+    """True where at least one operand is."""
+
+    operands: tuple[Expression, ...]
+    depth: int = field(init=False, compare=False, repr=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "operands", _several(self.operands, "or"))
+        object.__setattr__(self, "depth", _depth_above(self.operands, "or"))
+
+    def __str__(self) -> str:
+        return " or ".join(_enclosed(each) for each in self.operands)
+
+
+@dataclass(frozen=True, slots=True)
+class Not:
+    """True where the operand is not."""
+
+    operand: Expression
+    depth: int = field(init=False, compare=False, repr=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "depth", _depth_above((self.operand,), "not"))
+
+    def __str__(self) -> str:
+        return f"not {_enclosed(self.operand)}"
+
+
+Expression: TypeAlias = Keyword | And | Or | Not
+
+
+class Clause(NamedTuple):
+    """A conjunction of tokens that a message must have and tokens that it must not have."""
+
+    required: tuple[str, ...]
+    forbidden: tuple[str, ...]
+
+    def __str__(self) -> str:
+        return " and ".join([*self.required, *(f"not {token}" for token in self.forbidden)])
+
+
+def all_of(keywords: Iterable[str]) -> Expression:
+    """Return the conjunction of one or more keywords."""
+    operands = tuple(Keyword(keyword) for keyword in keywords)
+    return operands[0] if len(operands) == 1 else And(operands)
+
+
+def _several(operands: Iterable[Expression], operator: str) -> tuple[Expression, ...]:
+    result = tuple(operands)
+    if len(result) < 2:
+        raise InvalidExpression(f"'{operator}' needs at least 2 operands, got {len(result)}")
+    return result
+
+
+def _depth_above(operands: tuple[Expression, ...], operator: str) -> int:
+    """Return the depth of a node over operands; bounded, as nodes are handled by recursion."""
+    depth = 0
+    for each in operands:
+        if not isinstance(each, (Keyword, And, Or, Not)):
+            raise InvalidExpression(
+                f"an operand of '{operator}' is a Keyword, And, Or or Not, got {each!r}"
+            )
+        if not isinstance(each, Keyword):
+            depth = max(depth, each.depth)
+    if depth >= _MAX_NODE_DEPTH:
+        raise InvalidExpression(f"the expression is nested more than {_MAX_NODE_DEPTH} deep")
+    return depth + 1
+
+
+def _enclosed(expression: Expression) -> str:
+    return f"({expression})" if isinstance(expression, (And, Or)) else str(expression)
+
+
+# ---- reading ------------------------------------------------------------------------------------
+
+
+class _Lexeme(NamedTuple):
+    kind: str  # "and", "or", "not", "(", ")", "keyword" or "end"
+    text: str  # as written; of a keyword, without quotes
+    position: int  # of its first character, counted from 1
+
+
+def parse(text: str) -> Expression:
+    """Read an expression; see the module for its grammar.
+
+    Raises:
+        InvalidExpression: Says what was found, where (characters count from 1), what was expected.
+    """
+    if not isinstance(text, str):
+        raise InvalidExpression(f"an expression is text, got a {type(text).__name__}")
+    if len(text) > MAX_LENGTH:
+        raise InvalidExpression(
+            f"the expression has {len(text)} characters; at most {MAX_LENGTH} are read"
+        )
+    return _Parser(text).run()
+
+
+class _Level:
+    """What has been read inside one pair of parentheses (or outside of all)."""
+
+    def __init__(self, opened_at: int) -> None:
+        self.opened_at = opened_at
+        self.alternatives: list[Expression] = []  # finished operands of "or"
+        self.factors: list[Expression] = []  # operands of the current "and"
+        self.n_negations = 0  # before the operand that comes next
+
+    def add(self, operand: Expression) -> None:
+        for _ in range(self.n_negations):
+            operand = Not(operand)
+        self.n_negations = 0
+        self.factors.append(operand)
+
+    def end_conjunction(self) -> None:
+        factors = tuple(self.factors)
+        self.alternatives.append(factors[0] if len(factors) == 1 else And(factors))
+        self.factors = []
+
+    def finish(self) -> Expression:
+        self.end_conjunction()
+        alternatives = tuple(self.alternatives)
+        return alternatives[0] if len(alternatives) == 1 else Or(alternatives)
+
+
+class _Parser:
+    """Reads lexemes one by one on an explicit stack, so that no input can exhaust Python's."""
+
+    def __init__(self, text: str) -> None:
+        self.text = text
+        self.levels = [_Level(0)]
+
+    def run(self) -> Expression:
+        wants_operand = True
+        previous: _Lexeme | None = None
+        for lexeme in _lexemes(self.text):
+            level = self.levels[-1]
+            if wants_operand:
+                if lexeme.kind == "keyword":
+                    level.add(Keyword(lexeme.text))
+                    wants_operand = False
+                elif lexeme.kind == "not":
+                    level.n_negations += 1
+                elif lexeme.kind == "(":
+                    self.levels.append(_Level(lexeme.position))
+                else:
+                    raise InvalidExpression(_missing_operand(lexeme, previous))
+                self.check_depth(lexeme)
+            elif lexeme.kind == "and":
+                wants_operand = True
+            elif lexeme.kind == "or":
+                level.end_conjunction()
+                wants_operand = True
+            elif lexeme.kind == ")":
+                if len(self.levels) == 1:
+                    raise InvalidExpression(f"')' at position {lexeme.position} closes nothing")
+                self.levels.pop()
+                self.levels[-1].add(level.finish())
+            elif lexeme.kind == "end":
+                break
+            else:
+                assert previous is not None
+                raise InvalidExpression(
+                    f"{previous.text!r} and {lexeme.text!r} at position {lexeme.position} stand "
+                    f"side by side; put 'and' or 'or' between them, or quote a keyword of several "
+                    f"words"
+                )
+            previous = lexeme
+        if len(self.levels) > 1:
+            raise InvalidExpression(f"'(' at position {self.levels[-1].opened_at} is never closed")
+        return self.levels[0].finish()
+
+    def check_depth(self, lexeme: _Lexeme) -> None:
+        if lexeme.kind == "keyword":
+            return
+        depth = len(self.levels) - 1 + sum(level.n_negations for level in self.levels)
+        if depth > MAX_DEPTH:
+            raise InvalidExpression(
+                f"parentheses and negations nest more than {MAX_DEPTH} deep "
+                f"at position {lexeme.position}"
+            )
+
+
+def _lexemes(text: str) -> Iterable[_Lexeme]:
+    position = 0
+    end = len(text.rstrip())
+    while position < end:
+        found = _LEXEME.match(text, position)
+        if found is None:
+            start = position + len(text[position:]) - len(text[position:].lstrip())
+            raise InvalidExpression(
+                f"the quote {text[start]} at position {start + 1} is never closed"
+            )
+        kind = str(found.lastgroup)
+        written = found.group(kind)
+        start = found.start(kind) + 1
+        position = found.end()
+        if kind == "bracket":
+            yield _Lexeme(written, written, start)
+        elif kind in ("double", "single"):
+            yield _Lexeme("keyword", re.sub(r"\\(.)", r"\1", written[1:-1], flags=re.DOTALL), start)
+        elif written.startswith("'"):
+            raise InvalidExpression(f"the quote ' at position {start} is never closed")
+        elif written.lower() in _RESERVED:
+            yield _Lexeme(written.lower(), written, start)
+        else:
+            yield _Lexeme("keyword", written, start)
+    yield _Lexeme("end", "", len(text) + 1)
+
+
+def _missing_operand(lexeme: _Lexeme, previous: _Lexeme | None) -> str:
+    if lexeme.kind == "end" and previous is None:
+        return "the expression is empty; expected a keyword"
+    found = "the end" if lexeme.kind == "end" else f"{lexeme.text!r} at position {lexeme.position}"
+    after = f" after {previous.text!r}" if previous is not None else ""
+    return f"expected a keyword, 'not' or '('{after}, found {found}"
+
+
+# ---- rewriting ----------------------------------------------------------------------------------
+
+# While rewriting, a clause is an integer with two bits per token: bit 2i is set when token i is
+# required, bit 2i + 1 when it is forbidden. "a absorbs b" is then ``a & b == a``.
+
+# Intermediate results may hold this many times the clauses allowed at the end, as later operands
+# can make most of them superfluous: (a1 or ... or a300) and a1.
+_SLACK = 4
+# Pairs of clauses compared or combined, so that no text takes more than about half a second.
+_MAX_WORK = 5_000_000
+
+
+def clauses(
+    expression: Expression,
+    tokens_of: Callable[[str], list[str]],
+    max_clauses: int = MAX_CLAUSES,
+) -> tuple[Clause, ...]:
+    """Rewrite an expression into clauses of which a message must match at least one.
+
+    A keyword becomes the conjunction of its tokens, so ``not "new york"`` is ``not new or not
+    york``. Clauses that others make superfluous and those that can never match are left out. Tokens
+    are ordered by their first appearance in the expression, clauses by their tokens.
+
+    Args:
+        expression: What to rewrite.
+        tokens_of: Returns the tokens of a keyword; the analyzer of the messages' text.
+        max_clauses: More clauses than this are refused.
+
+    Raises:
+        InvalidExpression: A keyword has no token, no message can match, a message without any of
+            the keywords could match, or there are too many clauses.
+    """
+    rewriter = _Rewriter(tokens_of, max_clauses)
+    found = rewriter.rewrite(expression, negated=False)
+    if not found:
+        raise InvalidExpression(
+            f"{_shortened(expression)} can never match: it asks for and forbids the same keyword"
+        )
+    if len(found) > max_clauses:
+        raise rewriter.too_many(expression)
+    result = tuple(rewriter.clause(bits) for bits in sorted(found, key=_bit_positions))
+    for clause in result:
+        if not clause.required:
+            raise InvalidExpression(
+                f"{_shortened(expression)} can match a message that has none of its keywords, "
+                f"because of: {clause}; add a keyword that such a message must have"
+            )
+    return result
+
+
+class _Rewriter:
+    def __init__(self, tokens_of: Callable[[str], list[str]], max_clauses: int) -> None:
+        self.tokens_of = tokens_of
+        self.max_clauses = max_clauses
+        self.token_numbers: dict[str, int] = {}
+        self.required_bits = 0
+        self.work = 0
+
+    def rewrite(self, expression: Expression, negated: bool) -> list[int]:
+        """Return the clauses of the expression or of its negation; none absorbs another."""
+        match expression:
+            case Not(operand):
+                return self.rewrite(operand, not negated)
+            case Keyword(text):
+                return self.keyword(text, negated)
+            case And(operands) | Or(operands):
+                parts = [self.rewrite(each, negated) for each in operands]
+                if isinstance(expression, And) != negated:
+                    return self.product(parts, expression)
+                union = {bits for part in parts for bits in part}
+                return self.absorbed(union, expression)
+
+    def keyword(self, text: str, negated: bool) -> list[int]:
+        tokens = self.tokens_of(text)
+        if not tokens:
+            raise InvalidExpression(f"{text!r} has no letters or digits, so no message can have it")
+        numbers = []
+        for token in tokens:
+            number = self.token_numbers.setdefault(token, len(self.token_numbers))
+            self.required_bits |= 1 << 2 * number
+            numbers.append(number)
+        if negated:
+            return sorted({1 << 2 * number + 1 for number in numbers})
+        bits = 0
+        for number in numbers:
+            bits |= 1 << 2 * number
+        return [bits]
+
+    def product(self, parts: list[list[int]], expression: Expression) -> list[int]:
+        """Return the conjunction of several disjunctions, the short ones first."""
+        parts = sorted(parts, key=len)
+        result = parts[0]
+        for part in parts[1:]:
+            found: set[int] = set()
+            for first in result:
+                self.do_work(len(part), expression)
+                for second in part:
+                    bits = first | second
+                    if not bits & (bits >> 1) & self.required_bits:
+                        found.add(bits)
+                if len(found) > _SLACK * _SLACK * self.max_clauses:
+                    found = set(self.absorbed(found, expression))
+            result = self.absorbed(found, expression)
+        return result
+
+    def absorbed(self, found: set[int], expression: Expression) -> list[int]:
+        """Return the clauses that no other absorbs."""
+        kept: list[int] = []
+        for bits in sorted(found, key=lambda bits: (bits.bit_count(), bits)):
+            self.do_work(len(kept), expression)
+            if not any(each & bits == each for each in kept):
+                kept.append(bits)
+                if len(kept) > _SLACK * self.max_clauses:
+                    raise self.too_many(expression)
+        return kept
+
+    def do_work(self, n_pairs: int, expression: Expression) -> None:
+        self.work += n_pairs
+        if self.work > _MAX_WORK:
+            raise self.too_many(expression)
+
+    def too_many(self, expression: Expression) -> InvalidExpression:
+        return InvalidExpression(
+            f"{_shortened(expression)} rewrites to more than {self.max_clauses} clauses "
+            f"(alternatives without 'or'); split it into several subscriptions"
+        )
+
+    def clause(self, bits: int) -> Clause:
+        tokens = list(self.token_numbers)
+        positions = _bit_positions(bits)
+        return Clause(
+            tuple(tokens[i // 2] for i in positions if i % 2 == 0),
+            tuple(tokens[i // 2] for i in positions if i % 2 == 1),
+        )
+
+
+def _bit_positions(bits: int) -> list[int]:
+    positions = []
+    while bits:
+        lowest = bits & -bits
+        positions.append(lowest.bit_length() - 1)
+        bits ^= lowest
+    return positions
+
+
+def _shortened(expression: Expression) -> str:
+    text = str(expression)
+    return f"'{text}'" if len(text) <= 80 else f"'{text[:77]}...'"

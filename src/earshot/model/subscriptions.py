@@ -1,0 +1,103 @@
+"""What a subscriber asks for."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Iterable
+from dataclasses import dataclass
+from datetime import datetime
+from typing import TypeAlias
+
+from earshot.errors import InvalidInput
+from earshot.model.expressions import And, Expression, Keyword, Not, Or, all_of, parse
+from earshot.model.regions import Circle, Everywhere, Polygon, Rectangle, Region
+
+Id: TypeAlias = int | str
+"""How callers name their subscriptions and messages."""
+
+
+@dataclass(frozen=True, slots=True)
+class Subscription:
+    """Keywords and a region: matches the messages that have the keywords and touch the region.
+
+    Attributes:
+        id: The caller's name for it.
+        keywords: All of them must be in the message. Without any (and without an expression) every
+            message in the region matches.
+        expression: A boolean expression over keywords instead; text is read on construction.
+        region: Where it listens.
+        expires: When it ends by itself, with a time zone.
+    """
+
+    id: Id
+    keywords: tuple[str, ...] = ()
+    expression: Expression | str | None = None
+    region: Region = Everywhere()  # noqa: RUF009 - frozen, so one instance can be shared
+    expires: datetime | None = None
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "id", checked_id(self.id, "subscription"))
+        where = f"subscription {self.id!r}"
+        keywords = checked_keywords(self.keywords, where)
+        object.__setattr__(self, "keywords", keywords)
+        if isinstance(self.expression, str):
+            object.__setattr__(self, "expression", parse(self.expression))
+        elif not isinstance(self.expression, (Keyword, And, Or, Not, type(None))):
+            raise InvalidInput(f"{where}: expression {self.expression!r} is not text")
+        if keywords and self.expression is not None:
+            raise InvalidInput(f"{where} has keywords and an expression; expected one of the two")
+        if not isinstance(self.region, (Rectangle, Circle, Polygon, Everywhere)):
+            raise InvalidInput(
+                f"{where}: region {self.region!r} is not a Rectangle, Circle, Polygon or "
+                f"Everywhere; for a place without extent use Circle(x, y, 0)"
+            )
+        if not keywords and self.expression is None and isinstance(self.region, Everywhere):
+            raise InvalidInput(
+                f"{where} has neither keywords nor a region, so every message would match; "
+                f"give at least one"
+            )
+        check_time(self.expires, f"{where}: expires")
+
+    @property
+    def condition(self) -> Expression | None:
+        """The keywords or the expression as one expression; None when the region is all."""
+        if self.keywords:
+            return all_of(self.keywords)
+        assert not isinstance(self.expression, str)
+        return self.expression
+
+
+def checked_id(value: object, noun: str) -> Id:
+    """Return an id as a plain int or str."""
+    if isinstance(value, str):
+        return str(value)
+    if not isinstance(value, bool):
+        try:
+            return operator.index(value)  # type: ignore[arg-type]  # this is the check
+        except TypeError:
+            pass
+    raise InvalidInput(f"the id of a {noun} is an int or a str, got {value!r}")
+
+
+def checked_keywords(keywords: Iterable[str], where: str) -> tuple[str, ...]:
+    """Return keywords as a tuple; a single text in their place is a mistake."""
+    if isinstance(keywords, str):
+        raise InvalidInput(f"{where}: keywords is the text {keywords!r}; expected [{keywords!r}]")
+    result = tuple(keywords)
+    for keyword in result:
+        if not isinstance(keyword, str) or not keyword.strip():
+            raise InvalidInput(f"{where}: keyword {keyword!r} is not a text with something in it")
+    return result
+
+
+def check_time(time: object, where: str) -> None:
+    """Refuse times without a zone: what they mean depends on the machine that reads them."""
+    if time is None:
+        return
+    if not isinstance(time, datetime):
+        raise InvalidInput(f"{where} {time!r} is not a datetime")
+    if time.utcoffset() is None:
+        raise InvalidInput(
+            f"{where} {time.isoformat()} has no time zone; "
+            f"add one, for example .replace(tzinfo=datetime.UTC)"
+        )
