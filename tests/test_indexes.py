@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -11,6 +12,7 @@ from hypothesis import strategies as st
 
 from earshot.checks import laws
 from earshot.checks.generate import Case, Recipe, make_case, ragged
+from earshot.checks.oracle import matches_of
 from earshot.errors import InvalidParameter, SavedIndexError
 from earshot.indexes import DEFAULT_INDEX, INDEXES, index_type, open_index
 from earshot.indexes.contract import Index, Parameters
@@ -18,7 +20,7 @@ from earshot.indexes.keyword_first import KeywordFirst
 from earshot.indexes.linear_scan import LinearScan
 from earshot.indexes.spatial_first import SpatialFirst, SpatialFirstParameters
 from earshot.kernels.spatial_first import hilbert_position
-from earshot.model.arrays import EVERYWHERE_TOKEN, MessageArrays, box_clauses
+from earshot.model.arrays import EVERYWHERE_TOKEN, MessageArrays, box_clauses, take_clauses
 
 TYPES = list(INDEXES.values())
 each_index = pytest.mark.parametrize("tested", TYPES, ids=lambda tested: tested.name)
@@ -49,7 +51,7 @@ def test_only_structures_must_prune() -> None:
         laws.check_prunes(LinearScan)
 
 
-# ---- small cases ----------------------------------------------------------------------------------
+# ---- small cases --------------------------------------------------------------------------------
 
 # Few values and few tokens, so that equal, touching and nested things are the rule.
 COORDINATES = st.sampled_from([0.0, 1.0, float(np.nextafter(1.0, 2.0)), 2.0, 3.0])
@@ -88,7 +90,28 @@ def test_small_cases_equal_the_oracle(tested: type[Index], case: Case) -> None:
     laws.assert_case(tested, case)
 
 
-# ---- registry -------------------------------------------------------------------------------------
+@each_index
+@settings(max_examples=40, deadline=None)
+@given(data=st.data(), case=cases())
+def test_small_changes_equal_the_oracle(
+    tested: type[Index], data: st.DataObject, case: Case
+) -> None:
+    n_slots = int(case.clauses.subscriptions.max(initial=-1)) + 1
+    cuts = sorted(data.draw(st.lists(st.integers(0, n_slots), max_size=3), label="cuts"))
+    parts = np.searchsorted(cuts, case.clauses.subscriptions, side="right")
+    index = tested.build(take_clauses(case.clauses, np.flatnonzero(parts == 0)), space="planar")
+    expected = matches_of(case.clauses, case.messages, case.space)
+    live = set(range(cuts[0] if cuts else n_slots))
+    for part, (start, stop) in enumerate(pairwise([*cuts, n_slots]), 1):
+        index.insert(take_clauses(case.clauses, np.flatnonzero(parts == part)))
+        live |= set(range(start, stop))
+        gone = data.draw(st.sets(st.sampled_from(sorted(live))) if live else st.just(set()))
+        index.remove(sorted(gone))
+        live -= gone
+        laws.assert_live(index, case, expected, live)
+
+
+# ---- registry -----------------------------------------------------------------------------------
 
 
 def test_names_lead_to_their_structures() -> None:
@@ -124,7 +147,7 @@ def test_open_index_refuses_what_it_does_not_know(tmp_path: Path) -> None:
         open_index(tmp_path / "saved")
 
 
-# ---- options --------------------------------------------------------------------------------------
+# ---- options ------------------------------------------------------------------------------------
 
 
 @each_index
@@ -163,7 +186,7 @@ def test_trees_of_any_shape_find_the_same(fan_out: int, n: int) -> None:
         assert set(found.subscriptions[start:stop]) == set(wanted.subscriptions[start:stop])
 
 
-# ---- structures -----------------------------------------------------------------------------------
+# ---- structures ---------------------------------------------------------------------------------
 
 
 def test_r_tree_nodes_are_the_smallest_boxes_around_their_children() -> None:
@@ -174,9 +197,9 @@ def test_r_tree_nodes_are_the_smallest_boxes_around_their_children() -> None:
     ).arrays
     assert sorted(tree.entry_clauses) == list(range(777))
     assert np.array_equal(tree.boxes[:777], case.clauses.boxes[tree.entry_clauses])
-    levels = [tree.boxes[a:b] for a, b in zip(tree.level_offsets, tree.level_offsets[1:])]  # noqa: B905
+    levels = [tree.boxes[a:b] for a, b in pairwise(tree.level_offsets)]
     assert [len(level) for level in levels] == [777, 156, 32, 7, 2, 1]
-    for below, level in zip(levels, levels[1:]):  # noqa: B905
+    for below, level in pairwise(levels):
         for node, box in enumerate(level):
             children = below[node * fan_out : (node + 1) * fan_out]
             assert box[:2].tolist() == children[:, :2].min(axis=0).tolist()
@@ -198,7 +221,7 @@ def test_hilbert_curve_visits_neighbours_in_turn() -> None:
     # The corner of the curve that a small square lies in is passed without leaving the square.
     assert sorted(cells) == list(range(side * side))
     path = [cells[position] for position in range(side * side)]
-    for (x, y), (next_x, next_y) in zip(path, path[1:]):  # noqa: B905
+    for (x, y), (next_x, next_y) in pairwise(path):
         assert abs(x - next_x) + abs(y - next_y) == 1
 
 

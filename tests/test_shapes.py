@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from earshot.checks import oracle
 from earshot.kernels.shapes import orientation, shape_touches_box, sphere_distance_m
-from earshot.model.arrays import EARTH_RADIUS_M
+from earshot.model.arrays import EARTH_RADIUS_M, Float64s
 from earshot.model.regions import Circle, Polygon, shape_arrays
 
 Box = tuple[float, float, float, float]
@@ -234,7 +234,7 @@ def test_circle_in_the_plane_agrees_with_the_oracle(
 def sampled_distance_m(x: float, y: float, box: Box, n: int = 400) -> float:
     """Smallest distance to a grid of points in the box, by unit vectors instead of haversines."""
 
-    def vectors(lon: np.ndarray, lat: np.ndarray) -> np.ndarray:  # type: ignore[type-arg]
+    def vectors(lon: Float64s, lat: Float64s) -> Float64s:
         lon, lat = np.radians(lon), np.radians(lat)
         return np.stack(
             [np.cos(lat) * np.cos(lon), np.cos(lat) * np.sin(lon), np.sin(lat)], axis=-1

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import NamedTuple
 
 import numpy as np
@@ -78,8 +79,9 @@ class Recipe:
     crossing: float = 0.0
 
 
+@lru_cache(maxsize=64)
 def make_case(recipe: Recipe) -> Case:
-    """Return the case of a recipe."""
+    """Return the case of a recipe; the arrays are shared, so copy what you change."""
     random = np.random.default_rng(recipe.seed)
     return Case(recipe.space, _clauses(recipe, random), _messages(recipe, random))
 
@@ -89,50 +91,47 @@ def _clauses(recipe: Recipe, random: np.random.Generator) -> ClauseArrays:
     extra = random.integers(0, max(n_slots, 1), round(recipe.several * n_slots))
     slots = np.sort(np.concatenate([np.arange(n_slots), extra])).astype(np.int32)
     n = len(slots)
+    is_everywhere = random.random(n) < recipe.everywhere
+    n_required = random.integers(1, recipe.max_keywords + 1, n)
+    n_forbidden = random.integers(1, 3, n) * (random.random(n) < recipe.forbidden)
+    drawn = _tokens(random, n_required + n_forbidden, recipe.n_tokens, recipe.skew)
     tokens = [
-        _clause_tokens(recipe, random, everywhere, forbidden)
-        for everywhere, forbidden in random.random((n, 2)) < (recipe.everywhere, recipe.forbidden)
+        [*([EVERYWHERE_TOKEN] if everywhere else row[:k]), *(~token for token in row[k:])]
+        for row, k, everywhere in zip(drawn, n_required.tolist(), is_everywhere, strict=True)
     ]
     boxes = _boxes(recipe, random, n, recipe.side)
-    open_rows = np.flatnonzero(random.random(n) < recipe.unbounded)
-    open_sides = random.random((len(open_rows), 4)) < 0.5
-    infinities = np.array([-np.inf, -np.inf, np.inf, np.inf])
-    boxes[open_rows] = np.where(open_sides, infinities, boxes[open_rows])
+    kinds = random.random(n)
+    shaped = np.flatnonzero(kinds < recipe.shapes)
     shape_rows = np.full(n, -1, np.int32)
-    shaped = np.flatnonzero(random.random(n) < recipe.shapes)
     shape_rows[shaped] = np.arange(len(shaped))
     shapes, boxes[shaped] = _shapes(recipe, random, boxes[shaped])
+    unbounded = np.flatnonzero(kinds > 1 - recipe.unbounded)
+    infinities = np.array([-np.inf, -np.inf, np.inf, np.inf])
+    is_open = random.random((len(unbounded), 4)) < 0.5
+    boxes[unbounded] = np.where(is_open, infinities, boxes[unbounded])
     return ClauseArrays(slots, *ragged(tokens), boxes, shape_rows, shapes)
 
 
 def _messages(recipe: Recipe, random: np.random.Generator) -> MessageArrays:
     lengths = random.integers(0, recipe.max_message_tokens + 1, recipe.n_messages)
     n_tokens = recipe.n_tokens + recipe.n_unknown_tokens
-    tokens = [
-        [EVERYWHERE_TOKEN, *_tokens(random, int(length), n_tokens, recipe.skew)]
-        for length in lengths
-    ]
+    drawn = _tokens(random, lengths, n_tokens, recipe.skew)
+    tokens = [[EVERYWHERE_TOKEN, *row] for row in drawn]
     boxes = _boxes(recipe, random, recipe.n_messages, recipe.message_side)
     crossing = random.random(recipe.n_messages) < recipe.crossing
     boxes[crossing] = boxes[crossing][:, [2, 1, 0, 3]]
     return MessageArrays(*ragged(tokens), boxes)
 
 
-def _clause_tokens(
-    recipe: Recipe, random: np.random.Generator, everywhere: bool, forbidden: bool
-) -> list[int]:
-    n_forbidden = int(random.integers(1, 3)) if forbidden else 0
-    n_required = int(random.integers(1, recipe.max_keywords + 1))
-    tokens = _tokens(random, n_required + n_forbidden, recipe.n_tokens, recipe.skew)
-    required = [EVERYWHERE_TOKEN] if everywhere else tokens[:n_required]
-    return required + [~token for token in tokens[n_required:]]
-
-
-def _tokens(random: np.random.Generator, n: int, n_tokens: int, skew: float) -> list[int]:
-    """Draw ``n`` distinct tokens from 1 … ``n_tokens``."""
+def _tokens(
+    random: np.random.Generator, lengths: Int64s, n_tokens: int, skew: float
+) -> list[list[int]]:
+    """Draw distinct tokens from 1 … ``n_tokens``, as many for each row as its length says."""
+    # The largest of weighted random numbers are a weighted sample without replacement.
     weights = np.arange(1, n_tokens + 1, dtype=np.float64) ** -skew
-    drawn = random.choice(n_tokens, min(n, n_tokens), replace=False, p=weights / weights.sum())
-    return (drawn + 1).tolist()
+    numbers = np.log(random.random((len(lengths), n_tokens))) / weights
+    order = np.argsort(-numbers, axis=1) + 1
+    return [row[:length] for row, length in zip(order.tolist(), lengths.tolist(), strict=True)]
 
 
 def _boxes(recipe: Recipe, random: np.random.Generator, n: int, side: float) -> Float64s:

@@ -14,12 +14,12 @@ from __future__ import annotations
 import hashlib
 import pickle
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import lru_cache
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
-import numpy.typing as npt
 
 from earshot.checks.generate import Case, Recipe, make_case, ragged
 from earshot.checks.oracle import matches_of
@@ -29,6 +29,7 @@ from earshot.indexes.contract import Index
 from earshot.model.arrays import (
     EVERYWHERE_TOKEN,
     ClauseArrays,
+    Float64s,
     MessageArrays,
     box_clauses,
     take_clauses,
@@ -36,6 +37,7 @@ from earshot.model.arrays import (
 )
 
 Law = Callable[[type[Index]], None]
+Boxes = Sequence[Sequence[float]] | Float64s
 
 MIXED = Recipe(
     seed=11, space="lonlat", message_side=0.1, n_unknown_tokens=5, forbidden=0.2, several=0.4,
@@ -52,7 +54,7 @@ def laws_for(index_type: type[Index]) -> list[Law]:
     return laws
 
 
-# ---- answers equal the oracle's -------------------------------------------------------------------
+# ---- answers equal the oracle's -----------------------------------------------------------------
 
 
 def check_points(index_type: type[Index]) -> None:
@@ -84,9 +86,7 @@ def check_shapes(index_type: type[Index]) -> None:
 
 def check_shapes_on_lonlat(index_type: type[Index]) -> None:
     """Circles in metres, and polygons in degrees, are matched exactly."""
-    assert_equals_oracle(
-        index_type, Recipe(seed=6, space="lonlat", shapes=0.7, message_side=0.03)
-    )
+    assert_equals_oracle(index_type, Recipe(seed=6, space="lonlat", shapes=0.7, message_side=0.03))
 
 
 def check_forbidden_tokens(index_type: type[Index]) -> None:
@@ -181,11 +181,11 @@ def check_long_clauses(index_type: type[Index]) -> None:
     assert_case(index_type, Case("planar", clauses, messages))
 
 
-# ---- places at their limits ------------------------------------------------------------------------
+# ---- places at their limits ---------------------------------------------------------------------
 
 
 def check_touching_counts(index_type: type[Index]) -> None:
-    """Boundaries are closed: a shared edge or corner is a match, one ulp of space between is not."""
+    """Boundaries are closed: a shared edge or corner is a match, a gap of one ulp is not."""
     low, high = 1.0, 2.0
     below, above = np.nextafter(low, -np.inf), np.nextafter(high, np.inf)
     sides = [(below, below), (below, low), (low, low), (1.5, 1.5), (high, high), (high, above),
@@ -263,7 +263,7 @@ def check_infinite_boxes(index_type: type[Index]) -> None:
     assert_equals_oracle(index_type, Recipe(seed=22, unbounded=0.8, message_side=0.1))
 
 
-# ---- sizes at their limits -------------------------------------------------------------------------
+# ---- sizes at their limits ----------------------------------------------------------------------
 
 
 def check_empty_index(index_type: type[Index]) -> None:
@@ -291,7 +291,9 @@ def check_empty_batch(index_type: type[Index]) -> None:
 
 def check_messages_without_tokens(index_type: type[Index]) -> None:
     """A message with no known keyword reaches only clauses that ask for none."""
-    clauses = _clauses([[1], [EVERYWHERE_TOKEN], [EVERYWHERE_TOKEN, ~1]], [[0.0, 0.0, 1.0, 1.0]] * 3)
+    clauses = _clauses(
+        [[1], [EVERYWHERE_TOKEN], [EVERYWHERE_TOKEN, ~1]], [[0.0, 0.0, 1.0, 1.0]] * 3
+    )
     index = index_type.build(clauses, space="planar")
     found = index.match(_messages([[], [1]], [[0.5, 0.5, 0.5, 0.5]] * 2))
     assert _answers(found) == [{1, 2}, {0, 1}]
@@ -324,12 +326,14 @@ def check_growing_answers(index_type: type[Index]) -> None:
     index = index_type.build(clauses, space="planar")
     places = [[0.5, 0.5, 0.5, 0.5]] * 4
     messages = _messages([[1], [1, 2], [3], [1, 2]], places)
-    _assert_answers(index.match(messages), [set(range(0, n, 2)), set(range(n)), set(), set(range(n))])
+    _assert_answers(
+        index.match(messages), [set(range(0, n, 2)), set(range(n)), set(), set(range(n))]
+    )
     singles = [index.match(take_messages(messages, np.array([row]))).counters for row in range(4)]
     assert index.match(messages).counters == tuple(sum(each) for each in zip(*singles, strict=True))
 
 
-# ---- order, batches, threads -----------------------------------------------------------------------
+# ---- order, batches, threads --------------------------------------------------------------------
 
 
 def check_many_equal_one_by_one(index_type: type[Index]) -> None:
@@ -342,7 +346,7 @@ def check_many_equal_one_by_one(index_type: type[Index]) -> None:
 
 
 def check_repeated_batches(index_type: type[Index]) -> None:
-    """Matching leaves nothing behind: the same batch has the same answers, a thousand times over."""
+    """Matching leaves nothing behind: the same batch always has the same answers."""
     case = make_case(Recipe(seed=23, n_subscriptions=60, n_messages=10, n_tokens=5, side=1.0))
     index = _build(index_type, case)
     first = index.match(case.messages)
@@ -398,7 +402,7 @@ def check_frequencies_change_no_answer(index_type: type[Index]) -> None:
         _assert_answers(index.match(case.messages), _expected(MIXED))
 
 
-# ---- wrong input -----------------------------------------------------------------------------------
+# ---- wrong input --------------------------------------------------------------------------------
 
 
 def check_wrong_boxes_are_rejected(index_type: type[Index]) -> None:
@@ -409,15 +413,24 @@ def check_wrong_boxes_are_rejected(index_type: type[Index]) -> None:
     for box in ([2.0, 0, 1, 1], [0, 2.0, 1, 1], [nan, 0, 1, 1], [0, nan, 1, 1], [0, 0, nan, 1],
                 [0, 0, 1, nan]):  # fmt: skip
         bad = good._replace(boxes=np.array([box], np.float64))
-        _assert_rejected(lambda bad=bad: index_type.build(bad, space="planar"))
-        _assert_rejected(lambda bad=bad: index.insert(bad._replace(subscriptions=bad.subscriptions + 1)))
+        _assert_rejected(index_type.build, bad, space="planar")
+        _assert_rejected(index.insert, bad._replace(subscriptions=bad.subscriptions + 1))
     assert index.n_slots == 1
+
+
+def check_wrong_message_boxes_are_rejected(index_type: type[Index]) -> None:
+    """NaN in a message box, and a box upside down, are refused."""
+    case = make_case(MIXED)
+    index = _build(index_type, case)
+    for box in ([np.nan, 0, 1, 1], [0, np.nan, 1, 1], [0, 0, np.nan, 1], [0, 0, 1, np.nan],
+                [0, 2.0, 1, 1]):  # fmt: skip
+        _assert_rejected(index.match, _messages([[1], [1]], [[0, 0, 1, 1], box]))
 
 
 def check_crossing_planar_messages_are_rejected(index_type: type[Index]) -> None:
     """A plane has no antimeridian: a message box with min_x > max_x is refused there."""
     index = index_type.build(_clauses([[1]], [[0.0, 0.0, 1.0, 1.0]]), space="planar")
-    _assert_rejected(lambda: index.match(_messages([[1]], [[1.0, 0.0, 0.0, 1.0]])))
+    _assert_rejected(index.match, _messages([[1]], [[1.0, 0.0, 0.0, 1.0]]))
 
 
 def check_wrong_clauses_are_rejected(index_type: type[Index]) -> None:
@@ -429,7 +442,7 @@ def check_wrong_clauses_are_rejected(index_type: type[Index]) -> None:
         good._replace(boxes=good.boxes[:1]),
         good._replace(shape_rows=good.shape_rows[:1]),
     ):
-        _assert_rejected(lambda bad=bad: index_type.build(bad, space="planar"))
+        _assert_rejected(index_type.build, bad, space="planar")
 
 
 def check_wrong_slots_are_rejected(index_type: type[Index]) -> None:
@@ -437,19 +450,27 @@ def check_wrong_slots_are_rejected(index_type: type[Index]) -> None:
     case = make_case(MIXED)
     head, tail = _split(case.clauses, 400)
     index = index_type.build(head, space=case.space)
-    _assert_rejected(lambda: index.insert(_split(case.clauses, 401)[1]))
-    _assert_rejected(lambda: index.insert(head))
-    _assert_rejected(lambda: index.remove([400]))
-    _assert_rejected(lambda: index.remove([-1]))
-    _assert_rejected(lambda: index.remove([7, 8, 7]))
+    _assert_rejected(index.insert, _split(case.clauses, 401)[1])
+    _assert_rejected(index.insert, head)
+    _assert_rejected(index.remove, [400])
+    _assert_rejected(index.remove, [-1])
+    _assert_rejected(index.remove, [7, 8, 7])
     index.insert(tail)
     index.remove([5, 600])
-    _assert_rejected(lambda: index.remove([4, 5]))
-    _assert_rejected(lambda: index.remove([600]))
-    _assert_live(index, case, _expected(MIXED), set(range(1200)) - {5, 600})
+    _assert_rejected(index.remove, [4, 5])
+    _assert_rejected(index.remove, [600])
+    assert_live(index, case, _expected(MIXED), set(range(1200)) - {5, 600})
 
 
-# ---- changes ---------------------------------------------------------------------------------------
+def check_slots_without_clauses_are_rejected(index_type: type[Index]) -> None:
+    """Slots run from 0 without gaps, so that their number tells whether any has several clauses."""
+    good = _clauses([[1]] * 3, [[0.0, 0.0, 1.0, 1.0]] * 3)
+    for slots in ([0, 0, 2], [1, 2, 3], [-1, 0, 1]):
+        bad = good._replace(subscriptions=np.array(slots, np.int32))
+        _assert_rejected(index_type.build, bad, space="planar")
+
+
+# ---- changes ------------------------------------------------------------------------------------
 
 
 def check_insert_equals_build(index_type: type[Index]) -> None:
@@ -457,9 +478,9 @@ def check_insert_equals_build(index_type: type[Index]) -> None:
     case = make_case(MIXED)
     for cuts in ([0, 1200], [0, 1, 2, 1200], [600, 601, 1200], [1000, 1100, 1200]):
         index = index_type.build(_part(case.clauses, 0, cuts[0]), space=case.space)
-        for start, stop in zip(cuts[:-1], cuts[1:], strict=True):
+        for start, stop in pairwise(cuts):
             index.insert(_part(case.clauses, start, stop))
-        _assert_live(index, case, _expected(MIXED), set(range(1200)))
+        assert_live(index, case, _expected(MIXED), set(range(1200)))
 
 
 def check_insert_order_is_irrelevant(index_type: type[Index]) -> None:
@@ -470,14 +491,16 @@ def check_insert_order_is_irrelevant(index_type: type[Index]) -> None:
     rows = np.random.default_rng(25).permutation(len(tail.subscriptions))
     index.insert(take_clauses(tail, rows))
     index.remove([700, 1100])
-    _assert_live(index, case, _expected(MIXED), set(range(1200)) - {700, 1100})
+    assert_live(index, case, _expected(MIXED), set(range(1200)) - {700, 1100})
 
 
 def check_insert_of_new_tokens_and_places(index_type: type[Index]) -> None:
     """Inserted clauses may bring tokens and places that the index has never seen."""
     base = _clauses([[1]], [[0.0, 0.0, 1.0, 1.0]])
     index = index_type.build(base, space="planar")
-    more = _clauses([[5000], [1, ~6000], [1]], [[1e9, 0, 1e9, 9], [-5, -5, 0, 0], [7, 7, np.inf, 8]])
+    more = _clauses(
+        [[5000], [1, ~6000], [1]], [[1e9, 0, 1e9, 9], [-5, -5, 0, 0], [7, 7, np.inf, 8]]
+    )
     index.insert(more._replace(subscriptions=more.subscriptions + 1))
     found = index.match(
         _messages(
@@ -509,7 +532,7 @@ def check_remove_everything(index_type: type[Index]) -> None:
     index = index_type.build(head, space=case.space)
     index.insert(tail)
     index.remove(np.random.default_rng(26).permutation(1200))
-    _assert_live(index, case, _expected(MIXED), set())
+    assert_live(index, case, _expected(MIXED), set())
     assert index.rebuilt()[0].n_subscriptions == 0
 
 
@@ -524,7 +547,7 @@ def check_move_is_remove_and_insert(index_type: type[Index]) -> None:
         index.remove(np.arange(start, start + 50))
         index.insert(_part(tail, 300 + start, 350 + start))
         live = set(range(start + 50, 350 + start))
-        _assert_live(index, case, _expected(recipe), live)
+        assert_live(index, case, _expected(recipe), live)
 
 
 def check_interleavings(index_type: type[Index]) -> None:
@@ -547,7 +570,7 @@ def check_interleavings(index_type: type[Index]) -> None:
                 rows = random.choice(len(case.messages.boxes), 25, replace=False)
                 expected = [_expected(MIXED)[row] for row in rows]
                 some = case._replace(messages=take_messages(case.messages, rows))
-                _assert_live(index, some, expected, live)
+                assert_live(index, some, expected, live)
 
 
 def check_rebuilt_equals(index_type: type[Index]) -> None:
@@ -561,10 +584,10 @@ def check_rebuilt_equals(index_type: type[Index]) -> None:
     found = [set(old_slots[sorted(slots)].tolist()) for slots in _answers(new.match(case.messages))]
     assert found == [slots & live for slots in _expected(MIXED)]
     assert index.n_changes > 0
-    _assert_live(index, case, _expected(MIXED), live)
+    assert_live(index, case, _expected(MIXED), live)
 
 
-# ---- saving ----------------------------------------------------------------------------------------
+# ---- saving -------------------------------------------------------------------------------------
 
 
 def check_saved_equals_opened(index_type: type[Index]) -> None:
@@ -578,11 +601,11 @@ def check_saved_equals_opened(index_type: type[Index]) -> None:
             directory = Path(parent) / "saved"
             index.save(directory)
             opened = index_type.open(directory)
-            _assert_live(opened, case, _expected(MIXED), live)
+            assert_live(opened, case, _expected(MIXED), live)
             assert opened.parameters == index.parameters
             assert opened.space == index.space
             assert (opened.n_slots, opened.n_changes) == (index.n_slots, index.n_changes)
-            _assert_live(index, case, _expected(MIXED), live)
+            assert_live(index, case, _expected(MIXED), live)
 
 
 def check_changes_stay_out_of_the_directory(index_type: type[Index]) -> None:
@@ -597,14 +620,14 @@ def check_changes_stay_out_of_the_directory(index_type: type[Index]) -> None:
         opened.insert(_part(case.clauses, 1100, 1200))
         gone = sorted(live)[::3]
         opened.remove(gone)
-        _assert_live(opened, case, _expected(MIXED), (live | set(range(1100, 1200))) - set(gone))
+        assert_live(opened, case, _expected(MIXED), (live | set(range(1100, 1200))) - set(gone))
         assert _digest(directory) == before
-        _assert_live(index, case, _expected(MIXED), live)
-        _assert_live(index_type.open(directory), case, _expected(MIXED), live)
+        assert_live(index, case, _expected(MIXED), live)
+        assert_live(index_type.open(directory), case, _expected(MIXED), live)
         # And what was changed after opening can be saved in turn.
         opened.save(Path(parent) / "again")
         again = index_type.open(Path(parent) / "again")
-        _assert_live(again, case, _expected(MIXED), (live | set(range(1100, 1200))) - set(gone))
+        assert_live(again, case, _expected(MIXED), (live | set(range(1100, 1200))) - set(gone))
 
 
 def check_empty_index_is_saved(index_type: type[Index]) -> None:
@@ -616,7 +639,7 @@ def check_empty_index_is_saved(index_type: type[Index]) -> None:
         opened = index_type.open(Path(parent) / "saved")
         assert _answers(opened.match(case.messages)) == [set()] * len(case.messages.boxes)
         opened.insert(case.clauses)
-        _assert_live(opened, case, _expected(MIXED), set(range(1200)))
+        assert_live(opened, case, _expected(MIXED), set(range(1200)))
 
 
 def check_pickle_equals(index_type: type[Index]) -> None:
@@ -625,14 +648,14 @@ def check_pickle_equals(index_type: type[Index]) -> None:
     index, live = _changed_index(index_type, case)
     index.match(case.messages)
     copy = pickle.loads(pickle.dumps(index))
-    _assert_live(copy, case, _expected(MIXED), live)
+    assert_live(copy, case, _expected(MIXED), live)
     gone = sorted(live)[::2]
     copy.remove(gone)
-    _assert_live(copy, case, _expected(MIXED), live - set(gone))
-    _assert_live(index, case, _expected(MIXED), live)
+    assert_live(copy, case, _expected(MIXED), live - set(gone))
+    assert_live(index, case, _expected(MIXED), live)
 
 
-# ---- facts -----------------------------------------------------------------------------------------
+# ---- facts --------------------------------------------------------------------------------------
 
 
 def check_counters(index_type: type[Index]) -> None:
@@ -708,9 +731,11 @@ _LAWS: list[Law] = [
     check_inputs_are_untouched,
     check_frequencies_change_no_answer,
     check_wrong_boxes_are_rejected,
+    check_wrong_message_boxes_are_rejected,
     check_crossing_planar_messages_are_rejected,
     check_wrong_clauses_are_rejected,
     check_wrong_slots_are_rejected,
+    check_slots_without_clauses_are_rejected,
     check_insert_equals_build,
     check_insert_order_is_irrelevant,
     check_insert_of_new_tokens_and_places,
@@ -731,7 +756,7 @@ _LAWS_OF_STRUCTURES: list[Law] = [check_prunes]
 """Laws of indexes that have arrays of their own; a plain scan cannot prune."""
 
 
-# ---- how laws are checked --------------------------------------------------------------------------
+# ---- how laws are checked -----------------------------------------------------------------------
 
 
 def assert_equals_oracle(index_type: type[Index], recipe: Recipe) -> None:
@@ -765,7 +790,7 @@ def _assert_answers(found: Matches, expected: list[set[int]]) -> None:
     assert found.counters.answers == len(found.subscriptions)
 
 
-def _assert_live(index: Index, case: Case, expected: list[set[int]], live: set[int]) -> None:
+def assert_live(index: Index, case: Case, expected: list[set[int]], live: set[int]) -> None:
     """Assert that the index delivers to the live subscriptions, as the oracle does, and no other.
 
     ``expected`` are answers if all were live: no subscription changes another one's answers.
@@ -776,13 +801,12 @@ def _assert_live(index: Index, case: Case, expected: list[set[int]], live: set[i
     assert set(slots[index.is_alive(slots)].tolist()) == live
 
 
-def _assert_rejected(action: Callable[[], object]) -> None:
+def _assert_rejected(action: Callable[..., object], *args: object, **options: object) -> None:
     try:
-        action()
-    except InvalidInput as error:
-        assert str(error), "the error says nothing"
-    else:
-        raise AssertionError("wrong input was accepted")
+        action(*args, **options)
+    except InvalidInput:
+        return
+    raise AssertionError("wrong input was accepted")
 
 
 def _answers(found: Matches) -> list[set[int]]:
@@ -822,11 +846,11 @@ def _split(clauses: ClauseArrays, slot: int) -> tuple[ClauseArrays, ClauseArrays
     return _part(clauses, 0, slot), _part(clauses, slot, int(clauses.subscriptions.max()) + 1)
 
 
-def _clauses(token_rows: list[list[int]], boxes: npt.ArrayLike) -> ClauseArrays:
+def _clauses(token_rows: list[list[int]], boxes: Boxes) -> ClauseArrays:
     return box_clauses(*ragged(token_rows), boxes)
 
 
-def _messages(token_rows: list[list[int]], boxes: npt.ArrayLike) -> MessageArrays:
+def _messages(token_rows: list[list[int]], boxes: Boxes) -> MessageArrays:
     """Return messages with the given tokens; every message carries the reserved one besides."""
     offsets, tokens = ragged([[EVERYWHERE_TOKEN, *row] for row in token_rows])
     return MessageArrays(offsets, tokens, np.array(boxes, np.float64).reshape(-1, 4))

@@ -273,7 +273,13 @@ def _id_column(array: pa.Array, ids: IdKind, problems: Problems) -> pa.Array:
         return array.cast(pa.string())
     if not is_text(array.type):
         if pa.types.is_uint64(array.type):
-            array = _without(array, pc.greater(array, _INT64_MAX), "id", _id_overflow, problems)
+            array = _without(
+                array,
+                pc.greater(array, pa.scalar(_INT64_MAX, pa.uint64())),
+                "id",
+                _id_overflow,
+                problems,
+            )
         return array.cast(pa.int64())
     # Arrow would read 0x10 as 16 and 007 as 7; an id that does not print as it was is none.
     odd = pc.match_substring_regex(array.view(pa.binary()), r"^(-?0.|-0$|[^-0-9]|-?.*[^-0-9])")
@@ -375,7 +381,7 @@ def _geometry_column(array: pa.Array, problems: Problems) -> pa.Array:
     is_wkt = given & ~is_json
     if is_wkt.any():
         shapes[is_wkt] = shapely.from_wkt(values[is_wkt], on_invalid="ignore")
-    for position in np.flatnonzero(given & np.equal(shapes, None)):
+    for position in np.flatnonzero(given & shapely.is_missing(shapes)):
         reason = _geometry_reason(texts[position], bool(is_json[position]))
         problems.setdefault(int(position), ("geometry", reason))
     return pa.array(shapely.to_wkb(shapes), pa.binary())

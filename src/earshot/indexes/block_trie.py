@@ -41,8 +41,11 @@ from earshot.kernels.block_trie import (
     build_nodes,
     build_roots,
     clause_positions,
+    fill_codes,
     fill_lists,
+    fill_root_list,
     match_block_trie,
+    n_summary_keys,
     place_summaries,
     sort_tokens_by_frequency,
 )
@@ -111,47 +114,44 @@ class BlockTrie(Index):
         if not in_order:
             slot_clauses[clauses.subscriptions] = np.arange(n, dtype=np.int32)
         arrays = BlockTrieArrays(
-            quantizer_of(clauses.boxes, "planar"),
-            root_nodes,
-            node_tokens,
-            nodes.reshape(-1),
-            np.full(n + BLOCK, DEAD_KEY),
-            np.empty(n, np.int32),
-            np.empty(n, np.int32),
-            np.full(n_summaries + BLOCK, DEAD_KEY),
-            slot_clauses,
-            np.array([longest], np.int64),
+            quantizer=quantizer_of(clauses.boxes, "planar"),
+            root_nodes=root_nodes,
+            node_tokens=node_tokens,
+            nodes=nodes.reshape(-1),
+            keys=np.full(2 * n + BLOCK, DEAD_KEY),
+            entry_rows=np.empty(2 * n, np.int32),
+            entry_tokens=np.empty(2 * n, np.int32),
+            summary_keys=np.full(n_summaries + n_summary_keys(n) + BLOCK, DEAD_KEY),
+            slot_clauses=slot_clauses,
+            longest_list=np.array([longest], np.int64),
+            root_summary=np.array([n_summaries], np.int64),
         )
         clause_keys = np.empty(n, np.uint64)
-        rows = np.arange(n, dtype=np.int32)
-        cuts = np.linspace(0, n, n_threads + 1).astype(int).tolist()
-        # Nodes are cut where the clauses of the first level divide evenly: children come last and
-        # hold few clauses each, so equal numbers of nodes there are balanced too.
-        node_cuts = np.linspace(0, len(nodes), 8 * n_threads + 1).astype(int).tolist()
+        codes = np.empty(n, np.int64)
+        tokens = (clauses.token_offsets, sorted_tokens, n_required, is_simple)
+
+        def fill_keys(start: int, stop: int) -> None:
+            build_keys(arrays.quantizer, clauses.boxes, start, clause_keys[start:stop])
+            fill_codes(clause_keys, start, codes[start:stop])
+
+        def fill_nodes(start: int, stop: int) -> None:
+            fill_lists(
+                arrays, depths, order, codes, clause_keys, *tokens,
+                clauses.subscriptions, start, stop,
+            )  # fmt: skip
+
+        def fill_root() -> None:
+            fill_root_list(arrays, np.sort(codes), clause_keys, *tokens)
+
         with ThreadPoolExecutor(n_threads) as pool:
-            list(
-                pool.map(
-                    lambda a, b: build_keys(
-                        arrays.quantizer, clauses.boxes, rows[a:b], clause_keys[a:b]
-                    ),
-                    cuts[:-1],
-                    cuts[1:],
-                )
-            )
-            list(
-                pool.map(
-                    lambda a, b: fill_lists(
-                        arrays, depths, order, clause_keys, clauses.token_offsets, sorted_tokens,
-                        n_required, clauses.subscriptions, a, b,
-                    ),  # fmt: skip
-                    node_cuts[:-1],
-                    node_cuts[1:],
-                )
-            )
+            list(pool.map(fill_keys, *_cut(n, n_threads)))
+            root = pool.submit(fill_root)
+            list(pool.map(fill_nodes, *_cut(len(nodes), 16 * n_threads)))
+            root.result()
         return arrays
 
     def _new_scratch(self) -> BlockTrieScratch:
-        longest = int(self.arrays.longest_list[0])
+        longest = max(int(self.arrays.longest_list[0]), len(self.clauses.subscriptions))
         return BlockTrieScratch(
             np.zeros(self.n_tokens, np.uint8),
             np.empty(2 * (longest // BLOCK + 2 * BLOCK), np.int32),
@@ -189,10 +189,16 @@ class BlockTrie(Index):
         return super().nbytes + (0 if self._removal is None else nbytes(self._removal))
 
 
+def _cut(n: int, n_parts: int) -> tuple[list[int], list[int]]:
+    """Return starts and stops of about equal parts of ``n`` things."""
+    cuts = np.linspace(0, n, n_parts + 1).astype(int).tolist()
+    return cuts[:-1], cuts[1:]
+
+
 class _Removal(NamedTuple):
     """Where the clauses of each slot stand."""
 
-    positions: Int32s  # (n_clauses,) entry of each clause
+    positions: Int32s  # (n_clauses, 2) entry of each clause in a node's list and in the root list
     slot_order: Int32s  # clauses sorted by slot; empty where clause i is slot i
     slot_starts: Int64s  # (n_slots + 1,) clauses of slot i in slot_order; empty likewise
 

@@ -79,11 +79,12 @@ class SpatialFirst(Index):
         work = np.zeros(2, np.int64)
 
         def kernel(row: int, answers: Int32s, offsets: Int64s) -> int:
-            return match_spatial_first(  # type: ignore[no-any-return]
+            next_row: int = match_spatial_first(
                 self.arrays, self.parameters.fan_out, self.clauses, self.alive,
                 self.space == "lonlat", messages, start, stop, row, scratch,
                 answers, offsets, work,
             )  # fmt: skip
+            return next_row
 
         offsets, answers = collect_answers(stop - start, kernel)
         return offsets, answers, Counters(int(work[0]), int(work[1]), len(answers))

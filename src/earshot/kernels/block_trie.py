@@ -21,13 +21,16 @@ from earshot.kernels.box_keys import (
     union_key,
 )
 from earshot.kernels.jit import kernel
-from earshot.kernels.verify import box_touches, mark_tokens, region_touches, tokens_match
+from earshot.kernels.shapes import shape_touches_box
+from earshot.kernels.verify import box_touches, mark_tokens, tokens_match
 from earshot.model.arrays import Int32s, Int64s
 
 # Columns of ``nodes``.
 START, N_COMPLETE, N_OPEN, FIRST_CHILD, N_CHILDREN, COMPLETE_SUMMARY, OPEN_SUMMARY, _SPARE = range(8)
 AHEAD = 4
 """How many blocks ahead keys are prefetched."""
+ROOT_BLOCKS_PER_TOKEN = 16
+"""Blocks of the root list that cost about as much as following one token of a message."""
 NODE_COLUMNS = 8  # 32 bytes: a node never straddles a cache line
 
 
@@ -38,12 +41,14 @@ class BlockTrieArrays(NamedTuple):
     root_nodes: Int32s  # (n_tokens,) node of each first token, -1 where no clause starts with it
     node_tokens: Int32s  # (n_nodes,) last token of the node's path; siblings ascending
     nodes: Int32s  # (n_nodes * NODE_COLUMNS,)
-    keys: npt.NDArray[np.uint64]  # (n_clauses + BLOCK,) box keys of all lists, then padding
-    entry_rows: Int32s  # (n_clauses,) slot in a complete list, clause in an open one
-    entry_tokens: Int32s  # (n_clauses,) next token of the clause in an open list, -1 for none
+    keys: npt.NDArray[np.uint64]  # (2 * n_clauses + BLOCK,) lists of the nodes, root list, padding
+    entry_rows: Int32s  # (2 * n_clauses,) slot in a complete list, clause in an open one
+    entry_tokens: Int32s  # (2 * n_clauses,) in an open list, what is left to verify: t >= 0 only the
+    # next token t, t < -1 the next token ~t - 1 and more, -1 something else than tokens
     summary_keys: npt.NDArray[np.uint64]  # (n_summaries + BLOCK,) lowest level first, list by list
     slot_clauses: Int32s  # (n_slots,) a clause of each slot; empty where clause i is slot i
     longest_list: Int64s  # (1,)
+    root_summary: Int64s  # (1,) where the summary keys of the root list begin
 
 
 class BlockTrieScratch(NamedTuple):
@@ -267,17 +272,15 @@ def spatial_code(key):
 
 
 @kernel
-def _fill_list(order, start, n, clause_keys, codes, keys, summary_keys, summary):
-    """Bring one list into spatial order; fill its keys and summaries."""
-    if n > 1:
-        for k in range(n):
-            c = order[start + k]
-            codes[k] = (spatial_code(clause_keys[c]) << 32) | np.int64(c)
-        codes[:n].sort()
-        for k in range(n):
-            order[start + k] = np.int32(codes[k] & 0xFFFFFFFF)
-    for k in range(n):
-        keys[start + k] = clause_keys[order[start + k]]
+def fill_codes(clause_keys, start, codes):
+    """Fill sort codes of clauses from ``start`` on: spatial code, then clause in the low half."""
+    for k in range(len(codes)):
+        codes[k] = (spatial_code(clause_keys[start + k]) << 32) | np.int64(start + k)
+
+
+@kernel
+def _fill_summaries(keys, start, n, summary_keys, summary):
+    """Fill the summary keys of one list, lowest level first."""
     if n <= BLOCK:
         return
     n_level = (n + BLOCK - 1) // BLOCK
@@ -299,11 +302,34 @@ def _fill_list(order, start, n, clause_keys, codes, keys, summary_keys, summary)
 
 
 @kernel
+def _fill_list(order, start, n, clause_codes, clause_keys, codes, arrays, summary):
+    """Bring one list of a node into spatial order; fill its keys and summaries."""
+    if n > 1:
+        for k in range(n):
+            codes[k] = clause_codes[order[start + k]]
+        codes[:n].sort()
+        for k in range(n):
+            order[start + k] = np.int32(codes[k] & 0xFFFFFFFF)
+    for k in range(n):
+        arrays.keys[start + k] = clause_keys[order[start + k]]
+    _fill_summaries(arrays.keys, start, n, arrays.summary_keys, summary)
+
+
+@kernel
+def _left_to_verify(c, depth, token_offsets, sorted_tokens, n_required, is_simple):
+    """Return what is left to verify of a clause whose first ``depth`` tokens are known to match."""
+    if n_required[c] <= depth:
+        return np.int32(-1)
+    token = sorted_tokens[token_offsets[c] + depth]
+    return token if is_simple[c] != 0 and n_required[c] == depth + 1 else -token - 2
+
+
+@kernel
 def fill_lists(
-    arrays, depths, order, clause_keys, token_offsets, sorted_tokens, n_required, subscriptions,
-    first_node, last_node,
+    arrays, depths, order, clause_codes, clause_keys, token_offsets, sorted_tokens, n_required,
+    is_simple, subscriptions, first_node, last_node,
 ):  # fmt: skip
-    """Fill keys, summaries, rows and next tokens of the lists of a range of nodes."""
+    """Fill keys, summaries, rows and tokens of the lists of a range of nodes."""
     nodes = arrays.nodes.reshape((-1, NODE_COLUMNS))
     codes = np.empty(arrays.longest_list[0], np.int64)
     for node in range(first_node, last_node):
@@ -311,29 +337,43 @@ def fill_lists(
         middle = start + nodes[node, N_COMPLETE]
         stop = middle + nodes[node, N_OPEN]
         _fill_list(
-            order, start, middle - start, clause_keys, codes,
-            arrays.keys, arrays.summary_keys, nodes[node, COMPLETE_SUMMARY],
+            order, start, middle - start, clause_codes, clause_keys, codes,
+            arrays, nodes[node, COMPLETE_SUMMARY],
         )  # fmt: skip
         _fill_list(
-            order, middle, stop - middle, clause_keys, codes,
-            arrays.keys, arrays.summary_keys, nodes[node, OPEN_SUMMARY],
+            order, middle, stop - middle, clause_codes, clause_keys, codes,
+            arrays, nodes[node, OPEN_SUMMARY],
         )  # fmt: skip
         for k in range(start, middle):
             arrays.entry_rows[k] = subscriptions[order[k]]
             arrays.entry_tokens[k] = -1
         for k in range(middle, stop):
-            c = order[k]
-            arrays.entry_rows[k] = c
-            depth = depths[node]
-            arrays.entry_tokens[k] = (
-                sorted_tokens[token_offsets[c] + depth] if n_required[c] > depth else -1
+            arrays.entry_rows[k] = order[k]
+            arrays.entry_tokens[k] = _left_to_verify(
+                order[k], depths[node], token_offsets, sorted_tokens, n_required, is_simple
             )
 
 
 @kernel
+def fill_root_list(
+    arrays, sorted_codes, clause_keys, token_offsets, sorted_tokens, n_required, is_simple
+):
+    """Fill the root list: all clauses in spatial order, each with its rarest token to verify."""
+    n = len(sorted_codes)
+    for k in range(n):
+        c = np.int32(sorted_codes[k] & 0xFFFFFFFF)
+        arrays.keys[n + k] = clause_keys[c]
+        arrays.entry_rows[n + k] = c
+        arrays.entry_tokens[n + k] = _left_to_verify(
+            c, 0, token_offsets, sorted_tokens, n_required, is_simple
+        )
+    _fill_summaries(arrays.keys, n, n, arrays.summary_keys, arrays.root_summary[0])
+
+
+@kernel
 def clause_positions(arrays, n_clauses):
-    """Return where among the entries each clause stands."""
-    positions = np.empty(n_clauses, np.int32)
+    """Return where each clause stands in a node's list, and where in the root list."""
+    positions = np.empty((n_clauses, 2), np.int32)
     nodes = arrays.nodes.reshape((-1, NODE_COLUMNS))
     in_order = len(arrays.slot_clauses) == 0
     for node in range(len(nodes)):
@@ -341,9 +381,11 @@ def clause_positions(arrays, n_clauses):
         middle = start + nodes[node, N_COMPLETE]
         for k in range(start, middle):
             slot = arrays.entry_rows[k]
-            positions[slot if in_order else arrays.slot_clauses[slot]] = k
+            positions[slot if in_order else arrays.slot_clauses[slot], 0] = k
         for k in range(middle, middle + nodes[node, N_OPEN]):
-            positions[arrays.entry_rows[k]] = k
+            positions[arrays.entry_rows[k], 0] = k
+    for k in range(n_clauses, 2 * n_clauses):
+        positions[arrays.entry_rows[k], 1] = k
     return positions
 
 
@@ -356,11 +398,12 @@ def _low_bits(n):
 
 
 @kernel
-def _touching_blocks(n, summary_keys, summary, limit, frontier, work):
+def _touching_blocks(n, summary_keys, summary, limit, frontier, most, work):
     """Write the blocks of a list that may touch ``limit`` to the frontier.
 
     A list of up to BLOCK entries is one block. A longer one is walked from its top summary, one
-    level at a time. Returns where in the frontier the blocks stand, and how many they are.
+    level at a time. Returns where in the frontier the blocks stand, and how many they are; -1 as
+    soon as a level has more than ``most``.
     """
     frontier[0] = 0
     if n <= BLOCK:
@@ -388,6 +431,9 @@ def _touching_blocks(n, summary_keys, summary, limit, frontier, work):
                 frontier[there + n_there] = block * BLOCK + trailing_zeros(mask)
                 n_there += 1
                 mask &= mask - np.uint32(1)
+            if n_there > most:
+                work[0] += k + 1
+                return 0, -1
         work[0] += n_here
         here, there = there, here
         n_here = n_there
@@ -400,7 +446,106 @@ def _touching_blocks(n, summary_keys, summary, limit, frontier, work):
 
 
 @kernel
-def _children(node_tokens, first, n, message_tokens, marks, stack, n_stack):
+def _report_complete(
+    arrays, clauses, start, n, blocks, box, limit, answers, n_answers, work
+):
+    """Append the slots of a complete list's touching entries; return their new number, or -1."""
+    keys, entry_rows = arrays.keys, arrays.entry_rows
+    strict = strict_limit(limit)
+    for k in range(len(blocks)):
+        if k + AHEAD < len(blocks):
+            ahead = start + np.int64(blocks[k + AHEAD]) * BLOCK
+            prefetch(keys, ahead)
+            prefetch(keys, ahead + 8)
+            prefetch(entry_rows, ahead)
+            prefetch(entry_rows, ahead + 15)
+        offset = np.int64(blocks[k]) * BLOCK
+        position = start + offset
+        work[1] += min(BLOCK, n - offset)
+        mask = touching_mask(keys, position, limit) & _low_bits(n - offset)
+        if mask == 0:
+            continue
+        if n_answers + BLOCK > len(answers):
+            return -1
+        certain = mask & touching_mask(keys, position, strict)
+        uncertain = mask ^ certain
+        while certain != 0:
+            answers[n_answers] = entry_rows[position + trailing_zeros(certain)]
+            n_answers += 1
+            certain &= certain - np.uint32(1)
+        while uncertain != 0:
+            slot = entry_rows[position + trailing_zeros(uncertain)]
+            uncertain &= uncertain - np.uint32(1)
+            c = slot if len(arrays.slot_clauses) == 0 else arrays.slot_clauses[slot]
+            if box_touches(clauses.boxes, c, box[0], box[1], box[2], box[3]):
+                answers[n_answers] = slot
+                n_answers += 1
+    work[0] += len(blocks)
+    return n_answers
+
+
+@kernel
+def _report_open(
+    arrays, clauses, is_lonlat, start, n, blocks, box, limit, scratch, answers, n_answers, work
+):
+    """Verify an open list's touching entries and append their slots; return as for complete."""
+    keys, entry_rows, entry_tokens = arrays.keys, arrays.entry_rows, arrays.entry_tokens
+    marks = scratch.marks
+    in_order = len(arrays.slot_clauses) == 0
+    strict = strict_limit(limit)
+    for k in range(len(blocks)):
+        if k + AHEAD < len(blocks):
+            ahead = start + np.int64(blocks[k + AHEAD]) * BLOCK
+            prefetch(keys, ahead)
+            prefetch(keys, ahead + 8)
+            prefetch(entry_tokens, ahead)
+            prefetch(entry_tokens, ahead + 15)
+        offset = np.int64(blocks[k]) * BLOCK
+        position = start + offset
+        work[1] += min(BLOCK, n - offset)
+        mask = touching_mask(keys, position, limit) & _low_bits(n - offset)
+        if mask == 0:
+            continue
+        if n_answers + BLOCK > len(answers):
+            return -1
+        while mask != 0:
+            entry = position + trailing_zeros(mask)
+            mask &= mask - np.uint32(1)
+            token = entry_tokens[entry]
+            if token >= 0:
+                if marks[token] == 0:
+                    continue
+                c = entry_rows[entry]
+            else:
+                if token < -1 and marks[-token - 2] == 0:
+                    continue
+                c = entry_rows[entry]
+                if not tokens_match(
+                    clauses.token_ids, clauses.token_offsets[c], clauses.token_offsets[c + 1], marks
+                ):
+                    continue
+                shape = clauses.shape_rows[c]
+                if shape >= 0 and not shape_touches_box(
+                    clauses.shapes, shape, is_lonlat, box[0], box[1], box[2], box[3]
+                ):
+                    continue
+            if not key_touches(keys[entry], strict) and not box_touches(
+                clauses.boxes, c, box[0], box[1], box[2], box[3]
+            ):
+                continue
+            slot = c if in_order else clauses.subscriptions[c]
+            if token < 0 and len(scratch.last_seen) > 0:
+                if scratch.last_seen[slot] == scratch.serial[0]:
+                    continue
+                scratch.last_seen[slot] = scratch.serial[0]
+            answers[n_answers] = slot
+            n_answers += 1
+    work[0] += len(blocks)
+    return n_answers
+
+
+@kernel
+def _push_children(node_tokens, first, n, message_tokens, marks, stack, n_stack):
     """Push those of ``n`` children whose token is in the message; return the stack's height."""
     if n <= 8 * len(message_tokens):
         for child in range(first, first + n):
@@ -424,131 +569,95 @@ def _children(node_tokens, first, n, message_tokens, marks, stack, n_stack):
 
 
 @kernel
+def _descend(
+    arrays, clauses, is_lonlat, message_tokens, n_stack, box, limit, scratch, answers, n_answers,
+    work,
+):  # fmt: skip
+    """Visit the nodes on the stack and their children; return the number of answers, or -1."""
+    nodes, stack, frontier = arrays.nodes, scratch.stack, scratch.frontier
+    for k in range(n_stack):
+        start = np.int64(nodes[np.int64(stack[k]) * NODE_COLUMNS + START])
+        prefetch(arrays.keys, start)
+        prefetch(arrays.entry_tokens, start)
+    everything = np.int64(1) << 40
+    while n_stack > 0:
+        n_stack -= 1
+        node = np.int64(stack[n_stack]) * NODE_COLUMNS
+        if nodes[node + N_CHILDREN] > 0:
+            n_stack = _push_children(
+                arrays.node_tokens, nodes[node + FIRST_CHILD], nodes[node + N_CHILDREN],
+                message_tokens, scratch.marks, stack, n_stack,
+            )  # fmt: skip
+        start, n = np.int64(nodes[node + START]), np.int64(nodes[node + N_COMPLETE])
+        if n > 0:
+            here, n_blocks = _touching_blocks(
+                n, arrays.summary_keys, nodes[node + COMPLETE_SUMMARY], limit, frontier,
+                everything, work,
+            )  # fmt: skip
+            n_answers = _report_complete(
+                arrays, clauses, start, n, frontier[here : here + n_blocks], box, limit,
+                answers, n_answers, work,
+            )  # fmt: skip
+            if n_answers < 0:
+                return n_answers
+        start, n = start + n, np.int64(nodes[node + N_OPEN])
+        if n > 0:
+            here, n_blocks = _touching_blocks(
+                n, arrays.summary_keys, nodes[node + OPEN_SUMMARY], limit, frontier,
+                everything, work,
+            )  # fmt: skip
+            n_answers = _report_open(
+                arrays, clauses, is_lonlat, start, n, frontier[here : here + n_blocks], box, limit,
+                scratch, answers, n_answers, work,
+            )  # fmt: skip
+            if n_answers < 0:
+                return n_answers
+    return n_answers
+
+
+@kernel
 def match_block_trie(
     arrays, clauses, is_lonlat, messages, start, stop, row, scratch, answers, offsets, work
 ):
     """Match messages ``start + row`` to ``stop``; see ``collect_answers`` for the protocol."""
-    keys, marks, stack, frontier = arrays.keys, scratch.marks, scratch.stack, scratch.frontier
+    stack, frontier = scratch.stack, scratch.frontier
+    n_clauses = np.int64(len(clauses.subscriptions))
     n_answers = offsets[row]
-    capacity = len(answers)
     for m in range(start + row, stop):
-        first, last = messages.token_offsets[m], messages.token_offsets[m + 1]
-        min_x, min_y, max_x, max_y = messages.boxes[m]
-        limit = box_limit(arrays.quantizer, min_x, min_y, max_x, max_y)
-        strict = strict_limit(limit)
-        mark_tokens(messages.token_ids, first, last, marks, 1)
-        full = False
+        message_tokens = messages.token_ids[messages.token_offsets[m] : messages.token_offsets[m + 1]]
+        box = messages.boxes[m]
+        limit = box_limit(arrays.quantizer, box[0], box[1], box[2], box[3])
         scratch.serial[0] += 1
-        serial = scratch.serial[0]
         n_stack = 0
-        for i in range(first, last):
-            token = messages.token_ids[i]
+        for i in range(len(message_tokens)):
+            token = message_tokens[i]
             if token < len(arrays.root_nodes) and arrays.root_nodes[token] >= 0:
-                node_id = arrays.root_nodes[token]
-                prefetch(arrays.nodes, np.int64(node_id) * NODE_COLUMNS)
-                stack[n_stack] = node_id
+                stack[n_stack] = arrays.root_nodes[token]
+                prefetch(arrays.nodes, np.int64(stack[n_stack]) * NODE_COLUMNS)
                 n_stack += 1
-        for k in range(n_stack):
-            list_start = np.int64(arrays.nodes[stack[k] * NODE_COLUMNS + START])
-            prefetch(keys, list_start)
-            prefetch(arrays.entry_tokens, list_start)
-        while n_stack > 0:
-            n_stack -= 1
-            at = np.int64(stack[n_stack]) * NODE_COLUMNS
-            node = arrays.nodes[at : at + NODE_COLUMNS]
-            if node[N_CHILDREN] > 0:
-                n_stack = _children(
-                    arrays.node_tokens, node[FIRST_CHILD], node[N_CHILDREN],
-                    messages.token_ids[first:last], marks, stack, n_stack,
-                )  # fmt: skip
-            list_start, n = np.int64(node[START]), node[N_COMPLETE]
-            if n > 0:
-                here, n_blocks = _touching_blocks(
-                    n, arrays.summary_keys, node[COMPLETE_SUMMARY], limit, frontier, work
-                )
-                work[0] += n_blocks
-                for k in range(n_blocks):
-                    if k + AHEAD < n_blocks:
-                        ahead = list_start + np.int64(frontier[here + k + AHEAD]) * BLOCK
-                        prefetch(keys, ahead)
-                        prefetch(keys, ahead + 8)
-                        prefetch(arrays.entry_rows, ahead)
-                        prefetch(arrays.entry_rows, ahead + 15)
-                    offset = np.int64(frontier[here + k]) * BLOCK
-                    position = list_start + offset
-                    work[1] += min(BLOCK, n - offset)
-                    mask = touching_mask(keys, position, limit) & _low_bits(n - offset)
-                    if mask == 0:
-                        continue
-                    if n_answers + BLOCK > capacity:
-                        full = True
-                        break
-                    certain = mask & touching_mask(keys, position, strict)
-                    uncertain = mask ^ certain
-                    while certain != 0:
-                        answers[n_answers] = arrays.entry_rows[position + trailing_zeros(certain)]
-                        n_answers += 1
-                        certain &= certain - np.uint32(1)
-                    while uncertain != 0:
-                        slot = arrays.entry_rows[position + trailing_zeros(uncertain)]
-                        uncertain &= uncertain - np.uint32(1)
-                        c = slot if len(arrays.slot_clauses) == 0 else arrays.slot_clauses[slot]
-                        if box_touches(clauses.boxes, c, min_x, min_y, max_x, max_y):
-                            answers[n_answers] = slot
-                            n_answers += 1
-                if full:
-                    break
-            list_start, n = list_start + n, node[N_OPEN]
-            if n > 0:
-                here, n_blocks = _touching_blocks(
-                    n, arrays.summary_keys, node[OPEN_SUMMARY], limit, frontier, work
-                )
-                work[0] += n_blocks
-                for k in range(n_blocks):
-                    if k + AHEAD < n_blocks:
-                        ahead = list_start + np.int64(frontier[here + k + AHEAD]) * BLOCK
-                        prefetch(keys, ahead)
-                        prefetch(keys, ahead + 8)
-                        prefetch(arrays.entry_tokens, ahead)
-                    offset = np.int64(frontier[here + k]) * BLOCK
-                    position = list_start + offset
-                    work[1] += min(BLOCK, n - offset)
-                    mask = touching_mask(keys, position, limit) & _low_bits(n - offset)
-                    if mask == 0:
-                        continue
-                    if n_answers + BLOCK > capacity:
-                        full = True
-                        break
-                    while mask != 0:
-                        entry = position + trailing_zeros(mask)
-                        mask &= mask - np.uint32(1)
-                        next_token = arrays.entry_tokens[entry]
-                        if next_token >= 0 and marks[next_token] == 0:
-                            continue
-                        c = arrays.entry_rows[entry]
-                        if not tokens_match(
-                            clauses.token_ids,
-                            clauses.token_offsets[c],
-                            clauses.token_offsets[c + 1],
-                            marks,
-                        ):
-                            continue
-                        exact = key_touches(keys[entry], strict) and clauses.shape_rows[c] < 0
-                        if not exact and not region_touches(
-                            clauses, c, is_lonlat, min_x, min_y, max_x, max_y
-                        ):
-                            continue
-                        slot = clauses.subscriptions[c]
-                        if len(scratch.last_seen) > 0:
-                            if scratch.last_seen[slot] == serial:
-                                continue
-                            scratch.last_seen[slot] = serial
-                        answers[n_answers] = slot
-                        n_answers += 1
-                if full:
-                    break
-        mark_tokens(messages.token_ids, first, last, marks, 0)
-        if full:
+        n_found = n_answers
+        if n_stack > 0:
+            # [CIKM15] chooses per message between text and space by estimated cost; so does this.
+            here, n_blocks = _touching_blocks(
+                n_clauses, arrays.summary_keys, arrays.root_summary[0], limit, frontier,
+                ROOT_BLOCKS_PER_TOKEN * n_stack, work,
+            )  # fmt: skip
+            if n_blocks != 0:
+                mark_tokens(message_tokens, 0, len(message_tokens), scratch.marks, 1)
+                if n_blocks > 0:
+                    n_found = _report_open(
+                        arrays, clauses, is_lonlat, n_clauses, n_clauses,
+                        frontier[here : here + n_blocks], box, limit, scratch,
+                        answers, n_answers, work,
+                    )  # fmt: skip
+                else:
+                    n_found = _descend(
+                        arrays, clauses, is_lonlat, message_tokens, n_stack, box, limit, scratch,
+                        answers, n_answers, work,
+                    )  # fmt: skip
+                mark_tokens(message_tokens, 0, len(message_tokens), scratch.marks, 0)
+        if n_found < 0:
             return m - start
+        n_answers = n_found
         offsets[m - start + 1] = n_answers
     return stop - start

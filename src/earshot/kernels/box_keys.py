@@ -96,13 +96,11 @@ def box_limit(quantizer, min_x, min_y, max_x, max_y):
 
 
 @kernel
-def build_keys(quantizer, boxes, rows, keys):
-    """Fill ``keys[i]`` with the key of ``boxes[rows[i]]``."""
-    for i in range(len(rows)):
-        row = rows[i]
-        keys[i] = box_key(
-            quantizer, boxes[row, 0], boxes[row, 1], boxes[row, 2], boxes[row, 3]
-        )
+def build_keys(quantizer, boxes, start, keys):
+    """Fill ``keys`` with those of the boxes from ``start`` on."""
+    for k in range(len(keys)):
+        box = boxes[start + k]
+        keys[k] = box_key(quantizer, box[0], box[1], box[2], box[3])
 
 
 @kernel

@@ -37,7 +37,7 @@ from llvmlite import ir
 from numba import types
 from numba.extending import intrinsic
 
-from earshot.kernels.jit import kernel
+from earshot.kernels.jit import inline, kernel
 
 # Classes of code points. The first five are the characters of words, in the order of `is_word`.
 LETTER = 0
@@ -76,15 +76,29 @@ SCANNED_IDS = 24
 _SHORT_BYTES = 11
 _MULTIPLIER_A = np.uint64(0x9E3779B97F4A7C15)
 _MULTIPLIER_B = np.uint64(0xD6E8FEB86659FD93)
-_BYTE_HIGH_BITS = np.uint64(0x8080808080808080)
+_ID_BITS = np.uint64(0xFFFFFFFF)
+
+# Numba makes floats of mixed signed and unsigned integers, hence these.
 _U0 = np.uint64(0)
 _U1 = np.uint64(1)
+_U2 = np.uint64(2)
+_U3 = np.uint64(3)
 _U24 = np.uint64(24)
 _U29 = np.uint64(29)
 _U32 = np.uint64(32)
-_U64 = np.uint64(64)
-_ALL_BITS = np.uint64(0xFFFFFFFFFFFFFFFF)
-_ID_BITS = np.uint64(0xFFFFFFFF)
+
+# Eight bytes at once: adding 0x80 - c to a byte below 0x80 sets its high bit if the byte is >= c.
+_EACH_BYTE = np.uint64(0x0101010101010101)
+_BYTE_HIGH_BITS = np.uint64(0x8080808080808080)
+_FIRST_HIGH_BIT = np.uint64(0x80)
+_FROM_A = np.uint64(0x80 - ord("a"))
+_ABOVE_Z = np.uint64(0x80 - ord("z") - 1)
+_FROM_UPPER_A = np.uint64(0x80 - ord("A"))
+_ABOVE_UPPER_Z = np.uint64(0x80 - ord("Z") - 1)
+_FROM_0 = np.uint64(0x80 - ord("0"))
+_ABOVE_9 = np.uint64(0x80 - ord("9") - 1)
+_UNDERSCORE_BYTE = np.uint64(ord("_"))
+_FROM_1 = np.uint64(0x7F)
 
 
 def _ascii_classes():
@@ -101,6 +115,9 @@ def _ascii_classes():
 
 
 ASCII_CLASSES = _ascii_classes()
+# Bits of a token's bytes 0-7 and 8-10, by its length.
+WORD_MASKS = np.array([(1 << 8 * min(n, 8)) - 1 for n in range(_SHORT_BYTES + 1)], np.uint64)
+TAIL_MASKS = np.array([(1 << 8 * max(n - 8, 0)) - 1 for n in range(_SHORT_BYTES + 1)], np.uint64)
 
 
 # ---- memory ---------------------------------------------------------------------------------
@@ -119,6 +136,19 @@ def load_word(typingctx, array, position):
 
 
 @intrinsic
+def store_word(typingctx, array, position, word):
+    """Write eight bytes to any position of a byte array; unchecked."""
+
+    def codegen(context, builder, signature, args):
+        data = context.make_array(signature.args[0])(context, builder, args[0]).data
+        address = builder.bitcast(builder.gep(data, [args[1]]), ir.IntType(64).as_pointer())
+        builder.store(args[2], address, align=1)
+        return context.get_dummy_value()
+
+    return types.void(array, types.intp, types.uint64), codegen
+
+
+@intrinsic
 def prefetch_slot(typingctx, slots, row):
     """Ask for the cache line of ``slots[row]``; 16-byte rows, unchecked."""
 
@@ -134,6 +164,16 @@ def prefetch_slot(typingctx, slots, row):
         return context.get_dummy_value()
 
     return types.void(slots, types.intp), codegen
+
+
+@intrinsic
+def trailing_zeros(typingctx, word):
+    """Number of zero bits below the lowest one bit; 64 for 0."""
+
+    def codegen(context, builder, signature, args):
+        return builder.cttz(args[0], ir.Constant(ir.IntType(1), 0))
+
+    return types.uint64(types.uint64), codegen
 
 
 # ---- UTF-8 ----------------------------------------------------------------------------------
@@ -199,22 +239,27 @@ def survey(data, starts, stops):
     longest = 0
     for row in range(len(starts)):
         longest = max(longest, stops[row] - starts[row])
-    bits = np.uint8(0)
+    bits = _U0
     if len(starts) > 0:
-        # One pass over everything between the first and the last text: vectorised, 10 GB/s.
-        for i in range(starts[0], max(starts[0], stops[-1])):
-            bits |= data[i]
-    return longest, bits >= 0x80
+        # One pass over everything between the first and the last text.
+        i, stop = starts[0], stops[-1]
+        while i + 8 <= stop:
+            bits |= load_word(data, i)
+            i += 8
+        while i < stop:
+            bits |= np.uint64(data[i])
+            i += 1
+    return longest, bits & _BYTE_HIGH_BITS != _U0
 
 
 # ---- folding --------------------------------------------------------------------------------
 
 
 @kernel
-def entry_of(unicode, code):
+def entry_of(pages, entries, code):
     """Return the entry of a code point."""
-    page = np.int64(unicode.pages[code >> 8])
-    return np.int64(unicode.entries[page << 8 | code & 255])
+    page = np.int64(pages[code >> 8])
+    return np.int64(entries[page << 8 | code & 255])
 
 
 @kernel
@@ -226,6 +271,7 @@ def survey_folding(data, starts, stops, unicode, needs_context):
     class is not below its predecessor's. (The result then passes the quick check of UAX #15 at
     every boundary, and the normal form is unique.)
     """
+    pages, entries, fold_offsets, _ = unicode
     longest = 0
     for row in range(len(starts)):
         i, stop = starts[row], stops[row]
@@ -248,7 +294,7 @@ def survey_folding(data, starts, stops, unicode, needs_context):
                 length += 1
                 last_combining = 0
                 continue
-            entry = entry_of(unicode, code)
+            entry = entry_of(pages, entries, code)
             kind = entry >> 4 & 3
             combining = entry >> 6 & 255
             if kind == CONTEXT or (kind == KEEP and 0 < combining < last_combining):
@@ -260,26 +306,31 @@ def survey_folding(data, starts, stops, unicode, needs_context):
                 length += width
             elif kind == REPLACE:
                 k = entry >> 14
-                length += unicode.fold_offsets[k + 1] - unicode.fold_offsets[k]
+                length += fold_offsets[k + 1] - fold_offsets[k]
         longest = max(longest, length)
     return longest
 
 
 @kernel
-def fold_ascii(data, start, stop, scratch, position):
-    """Write a text in lower case to ``scratch``; return the end."""
-    for k in range(stop - start):
-        byte = data[start + k]
-        is_upper = (byte >= 65) & (byte <= 90)
-        scratch[position + k] = byte + np.uint8(32) * np.uint8(is_upper)
-    return position + stop - start
+def lower_case(word):
+    """Return eight ASCII characters in lower case."""
+    upper = (word + _EACH_BYTE * _FROM_UPPER_A) ^ (word + _EACH_BYTE * _ABOVE_UPPER_Z)
+    return word | (upper & _BYTE_HIGH_BITS) >> _U2
 
 
 @kernel
-def fold_unicode(data, start, stop, unicode, scratch, position):
+def fold_text(data, start, stop, unicode, scratch, position):
     """Write a text that needs no context, folded, to ``scratch``; return the end."""
+    pages, entries, fold_offsets, fold_bytes = unicode
     i = start
     while i < stop:
+        if i + 8 <= stop:
+            word = load_word(data, i)
+            if word & _BYTE_HIGH_BITS == _U0:
+                store_word(scratch, position, lower_case(word))
+                position += 8
+                i += 8
+                continue
         byte = data[i]
         if byte < 0x80:
             scratch[position] = byte + 32 if 65 <= byte <= 90 else byte
@@ -292,7 +343,7 @@ def fold_unicode(data, start, stop, unicode, scratch, position):
             position += 1
             i += 1
             continue
-        entry = entry_of(unicode, code)
+        entry = entry_of(pages, entries, code)
         kind = entry >> 4 & 3
         if kind == KEEP:
             for k in range(width):
@@ -300,10 +351,8 @@ def fold_unicode(data, start, stop, unicode, scratch, position):
             position += width
         elif kind == REPLACE:
             replacement = entry >> 14
-            for k in range(
-                unicode.fold_offsets[replacement], unicode.fold_offsets[replacement + 1]
-            ):
-                scratch[position] = unicode.fold_bytes[k]
+            for k in range(fold_offsets[replacement], fold_offsets[replacement + 1]):
+                scratch[position] = fold_bytes[k]
                 position += 1
         i += width
     return position
@@ -324,19 +373,28 @@ def mix(word, more):
 def token_key(data, start, length):
     """Return first word, tag and hash of a token; ``data`` has padding behind the token."""
     if length <= _SHORT_BYTES:
-        word = load_word(data, start)
-        tag = np.uint64(length) << _U24
-        if length < 8:
-            word &= (_U1 << np.uint64(length << 3)) - _U1
-        elif length > 8:
-            tail = load_word(data, start + 8)
-            tag |= tail & ((_U1 << np.uint64((length - 8) << 3)) - _U1)
+        # Without further branches: lengths are what no processor can predict.
+        word = load_word(data, start) & WORD_MASKS[length]
+        tag = load_word(data, start + 8) & TAIL_MASKS[length] | np.uint64(length) << _U24
         return word, tag, mix(word, tag)
     h = np.uint64(length)
     for i in range(0, length - 8, 8):
         h = mix(load_word(data, start + i), h)
     h = mix(load_word(data, start + length - 8), h)
     return h, np.uint64(min(length, 255)) << _U24, h
+
+
+@kernel
+def make_keys(data, spans, first, last, slots, keys):
+    """Write first word, tag and hash of each token, and prefetch its slot."""
+    mask = len(slots) - 1
+    for k in range(first, last):
+        start, length = np.int64(spans[k] >> _U32), np.int64(spans[k] & _ID_BITS)
+        word, tag, token_hash = token_key(data, start, length)
+        prefetch_slot(slots, np.int64(token_hash) & mask)
+        keys[k, 0] = word
+        keys[k, 1] = tag
+        keys[k, 2] = token_hash
 
 
 @kernel
@@ -351,9 +409,8 @@ def same_bytes(data, start, length, token_bytes, token_start, token_stop):
 
 
 @kernel
-def find_slot(vocabulary, data, start, length, word, tag, token_hash):
+def find_slot(slots, token_offsets, token_bytes, data, start, length, word, tag, token_hash):
     """Return the slot that holds the token, or the free slot where it would go."""
-    slots = vocabulary.slots
     mask = len(slots) - 1
     slot = np.int64(token_hash) & mask
     while True:
@@ -364,10 +421,8 @@ def find_slot(vocabulary, data, start, length, word, tag, token_hash):
             if length <= _SHORT_BYTES:
                 return slot
             token = np.int64(held & _ID_BITS)
-            offsets = vocabulary.token_offsets
-            if same_bytes(
-                data, start, length, vocabulary.token_bytes, offsets[token], offsets[token + 1]
-            ):
+            begin, end = token_offsets[token], token_offsets[token + 1]
+            if same_bytes(data, start, length, token_bytes, begin, end):
                 return slot
         slot = (slot + 1) & mask
 
@@ -375,13 +430,14 @@ def find_slot(vocabulary, data, start, length, word, tag, token_hash):
 @kernel
 def append_token(vocabulary, n_tokens, slot, data, start, length, word, tag):
     """Store a new token under id ``n_tokens``; there must be room."""
-    begin = vocabulary.token_offsets[n_tokens]
+    token_bytes, token_offsets, slots, frequencies = vocabulary
+    begin = token_offsets[n_tokens]
     for k in range(length):
-        vocabulary.token_bytes[begin + k] = data[start + k]
-    vocabulary.token_offsets[n_tokens + 1] = begin + length
-    vocabulary.frequencies[n_tokens] = 0
-    vocabulary.slots[slot, 0] = word
-    vocabulary.slots[slot, 1] = tag << _U32 | np.uint64(n_tokens)
+        token_bytes[begin + k] = data[start + k]
+    token_offsets[n_tokens + 1] = begin + length
+    frequencies[n_tokens] = 0
+    slots[slot, 0] = word
+    slots[slot, 1] = tag << _U32 | np.uint64(n_tokens)
 
 
 @kernel
@@ -407,6 +463,7 @@ def find_tokens(data, offsets, grow, vocabulary, n_tokens, ids):
 
     With ``grow`` there must be room for all of them. Returns the new number of tokens.
     """
+    token_bytes, token_offsets, slots, _ = vocabulary
     for i in range(len(ids)):
         start = offsets[i]
         length = offsets[i + 1] - start
@@ -414,8 +471,10 @@ def find_tokens(data, offsets, grow, vocabulary, n_tokens, ids):
             ids[i] = 0
             continue
         word, tag, token_hash = token_key(data, start, length)
-        slot = find_slot(vocabulary, data, start, length, word, tag, token_hash)
-        held = vocabulary.slots[slot, 1]
+        slot = find_slot(
+            slots, token_offsets, token_bytes, data, start, length, word, tag, token_hash
+        )
+        held = slots[slot, 1]
         if held != _U0:
             ids[i] = np.int64(held & _ID_BITS)
         elif grow:
@@ -438,31 +497,40 @@ def count_documents(ids, frequencies):
 
 
 @kernel
-def class_at(text, i, unicode):
-    """Return class and width of the folded code point at ``i``."""
-    held = np.int64(ASCII_CLASSES[text[i]])
-    if held != NOT_ASCII:
-        return held, 1
+def class_beyond_ascii(text, i, pages, entries):
+    """Return class and width of the folded code point at ``i``, which is not ASCII."""
     code, width = decode_valid(text, i)
-    return entry_of(unicode, code) & 15, width
+    return entry_of(pages, entries, code) & 15, width
+
+
+@inline
+def class_at(text, i, pages, entries):
+    """Return class and width of the folded code point at ``i``."""
+    held, width = np.int64(ASCII_CLASSES[text[i]]), 1
+    if held == NOT_ASCII:
+        held, width = class_beyond_ascii(text, i, pages, entries)
+    return held, width
 
 
 @kernel
-def record(text, start, stop, slots, records, n_records):
-    """Note a token and prefetch its slot; return the new number of records."""
-    word, tag, token_hash = token_key(text, start, stop - start)
-    prefetch_slot(slots, np.int64(token_hash) & (len(slots) - 1))
-    records.starts[n_records] = start
-    records.lengths[n_records] = stop - start
-    records.words[n_records] = word
-    records.tags[n_records] = tag
-    records.hashes[n_records] = token_hash
-    return n_records + 1
+def other_bytes(word):
+    """Return the high bit of each byte that is not one of ``a-z 0-9 _``."""
+    low = word & ~_BYTE_HIGH_BITS
+    letters = (low + _EACH_BYTE * _FROM_A) ^ (low + _EACH_BYTE * _ABOVE_Z)
+    digits = (low + _EACH_BYTE * _FROM_0) ^ (low + _EACH_BYTE * _ABOVE_9)
+    not_underscore = (low ^ (_EACH_BYTE * _UNDERSCORE_BYTE)) + _EACH_BYTE * _FROM_1
+    return (~(letters | digits | ~not_underscore) | word) & _BYTE_HIGH_BITS
+
+
+@inline
+def span(start, stop):
+    """Return start and length of a token in one word."""
+    return np.uint64(start) << _U32 | np.uint64(stop - start)
 
 
 @kernel
-def segment(text, start, stop, unicode, slots, records, n_records):
-    """Append a record for each token of a folded text; ``text[stop]`` must be 0.
+def segment(text, start, stop, pages, entries, spans, n_spans):
+    """Append the span of each token of a folded text; ``text[stop]`` must be 0.
 
     The rules are those of :mod:`earshot.text.analyzer`.
     """
@@ -470,13 +538,20 @@ def segment(text, start, stop, unicode, slots, records, n_records):
     after_word = False
     tag_stop = -1  # where the body of the current hashtag ends: nothing joins across it
     while i < stop:
-        held, width = class_at(text, i, unicode)
+        held, width = class_at(text, i, pages, entries)
         if held < MARK:
             begin = i
             before = held
             i += width
             while True:
-                held, width = class_at(text, i, unicode)
+                others = other_bytes(load_word(text, i))
+                if others & _FIRST_HIGH_BIT == _U0:
+                    while others == _U0:
+                        i += 8
+                        others = other_bytes(load_word(text, i))
+                    i += np.int64(trailing_zeros(others) >> _U3)
+                    before = np.int64(ASCII_CLASSES[text[i - 1]])
+                held, width = class_at(text, i, pages, entries)
                 if held <= MARK:
                     if held != MARK:  # a mark belongs to the character it sits on
                         before = held
@@ -485,13 +560,14 @@ def segment(text, start, stop, unicode, slots, records, n_records):
                     (held == APOSTROPHE and before == LETTER)
                     or (held == POINT and before == DIGIT)
                 ) and i != tag_stop:
-                    after, after_width = class_at(text, i + 1, unicode)
+                    after, after_width = class_at(text, i + 1, pages, entries)
                     if after != before:
                         break
                     i += 1 + after_width
                 else:
                     break
-            n_records = record(text, begin, i, slots, records, n_records)
+            spans[n_spans] = span(begin, i)
+            n_spans += 1
             after_word = True
         elif held == NO_SPACE:
             previous = -1
@@ -499,23 +575,26 @@ def segment(text, start, stop, unicode, slots, records, n_records):
                 begin = i
                 while True:
                     i += width
-                    held, width = class_at(text, i, unicode)
+                    held, width = class_at(text, i, pages, entries)
                     if held != MARK:
                         break
-                n_records = record(text, begin, i, slots, records, n_records)
+                spans[n_spans] = span(begin, i)
+                n_spans += 1
                 if previous >= 0:
-                    n_records = record(text, previous, i, slots, records, n_records)
+                    spans[n_spans] = span(previous, i)
+                    n_spans += 1
                 previous = begin
             after_word = True
         elif held == SIGN and not after_word:
             body = i + 1
             end = body
-            held, width = class_at(text, end, unicode)
+            held, width = class_at(text, end, pages, entries)
             if held <= NO_SPACE and held != MARK:
                 while held <= NO_SPACE:
                     end += width
-                    held, width = class_at(text, end, unicode)
-                n_records = record(text, i, end, slots, records, n_records)
+                    held, width = class_at(text, end, pages, entries)
+                spans[n_spans] = span(i, end)
+                n_spans += 1
                 if text[i] == 64:  # @: a mention is one token
                     body = end
                     after_word = True
@@ -527,14 +606,15 @@ def segment(text, start, stop, unicode, slots, records, n_records):
                 begin = i
                 i += width
                 if held == REGIONAL:
-                    held, width = class_at(text, i, unicode)
+                    held, width = class_at(text, i, pages, entries)
                     if held == REGIONAL:
                         i += width
-                n_records = record(text, begin, i, slots, records, n_records)
+                spans[n_spans] = span(begin, i)
+                n_spans += 1
             else:
                 i += width
             after_word = False
-    return n_records
+    return n_spans
 
 
 # ---- resolving ------------------------------------------------------------------------------
@@ -548,10 +628,10 @@ def is_repeat(token, ids, first, end, stamp, seen_ids, seen_stamps):
     also entered.
     """
     if end - first < SCANNED_IDS:
+        found = False  # without leaving early the loop is vectorised
         for k in range(first, end):
-            if ids[k] == token:
-                return True
-        return False
+            found |= ids[k] == token
+        return found
     if end - first == SCANNED_IDS:  # entering them again with a repeated token does no harm
         for k in range(first, end):
             enter(ids[k], stamp, seen_ids, seen_stamps)
@@ -579,12 +659,13 @@ def analyze_texts(
     stops,
     folded,
     unicode,
-    is_ascii,
     longest,
     grow,
     vocabulary,
     counts,
-    records,
+    spans,
+    keys,
+    span_ends,
     scratch,
     seen_ids,
     seen_stamps,
@@ -599,13 +680,15 @@ def analyze_texts(
         starts: First byte of each text.
         stops: End of each text.
         folded: Texts that were folded elsewhere: ``rows`` (ascending), ``offsets``, ``data``.
-        unicode: Entries of the code points; not read when ``is_ascii``.
-        is_ascii: Whether all texts are.
+        unicode: Entries of the code points; not read where all are ASCII.
         longest: Bytes of the longest text once folded.
         grow: Whether unknown tokens are added; otherwise they are dropped.
         vocabulary: Buffers of the vocabulary, with room.
         counts: [number of tokens], updated when growing.
-        records: Room for ``GROUP_TOKENS + longest`` token records.
+        spans: Room for ``GROUP_TOKENS + longest + 1`` tokens: start in the scratch buffer << 32,
+            and length in bytes.
+        keys: The same, three words each: first word, tag, hash.
+        span_ends: Room for the end of each text's spans, ``GROUP_TOKENS`` texts.
         scratch: ``GROUP_BYTES + longest + PADDING_BYTES`` bytes.
         seen_ids: Power of two, at least twice the distinct tokens of a text.
         seen_stamps: The same; no value above ``row`` yet.
@@ -616,49 +699,48 @@ def analyze_texts(
     Returns:
         The next row, and what is needed to go on with it.
     """
+    token_bytes, token_offsets, slots, frequencies = vocabulary
+    pages, entries = unicode.pages, unicode.entries
+    folded_rows, folded_offsets, folded_data = folded
     n_rows = len(starts)
     n_ids = offsets[row]
     n_tokens = counts[0]
-    n_slots = len(vocabulary.slots)
     next_folded = 0
-    while next_folded < len(folded.rows) and folded.rows[next_folded] < row:
+    while next_folded < len(folded_rows) and folded_rows[next_folded] < row:
         next_folded += 1
     while row < n_rows:
         # Fold and segment a group of texts.
-        group_folded = next_folded
         last = row
         used = 0
-        n_records = 0
-        while last < n_rows and n_records < GROUP_TOKENS and used < GROUP_BYTES:
+        n_spans = 0
+        while last < n_rows and n_spans < GROUP_TOKENS and used < GROUP_BYTES:
             if last - row == GROUP_TOKENS:  # empty texts make no records
                 break
             start, stop = starts[last], stops[last]
-            if is_ascii:
-                end = fold_ascii(data, start, stop, scratch, used)
-            elif next_folded < len(folded.rows) and folded.rows[next_folded] == last:
+            if next_folded < len(folded_rows) and folded_rows[next_folded] == last:
                 end = used
-                for k in range(folded.offsets[next_folded], folded.offsets[next_folded + 1]):
-                    scratch[end] = folded.data[k]
+                for k in range(folded_offsets[next_folded], folded_offsets[next_folded + 1]):
+                    scratch[end] = folded_data[k]
                     end += 1
                 next_folded += 1
             else:
-                end = fold_unicode(data, start, stop, unicode, scratch, used)
+                end = fold_text(data, start, stop, unicode, scratch, used)
             scratch[end] = 0
-            n_records = segment(
-                scratch, used, end, unicode, vocabulary.slots, records, n_records
-            )
-            records.ends[last - row] = n_records
+            first_span = n_spans
+            n_spans = segment(scratch, used, end, pages, entries, spans, n_spans)
+            make_keys(scratch, spans, first_span, n_spans, slots, keys)
+            span_ends[last - row] = n_spans
             used = end + 1
             last += 1
-        if n_ids + n_records > len(ids):
+        if n_ids + n_spans > len(ids):
             counts[0] = n_tokens
             return row, NEEDS_IDS
         if grow and (
-            2 * (n_tokens + n_records) > n_slots
-            or n_tokens + n_records >= len(vocabulary.token_offsets)
-            or n_tokens + n_records > len(vocabulary.frequencies)
+            2 * (n_tokens + n_spans) > len(slots)
+            or n_tokens + n_spans >= len(token_offsets)
+            or n_tokens + n_spans > len(frequencies)
             # A pair of characters repeats the bytes of both, a hashtag those of its words.
-            or vocabulary.token_offsets[n_tokens] + 4 * used > len(vocabulary.token_bytes)
+            or token_offsets[n_tokens] + 4 * used > len(token_bytes)
         ):
             counts[0] = n_tokens
             return row, NEEDS_VOCABULARY
@@ -666,14 +748,14 @@ def analyze_texts(
         k = 0
         for text in range(row, last):
             first_id = n_ids
-            while k < records.ends[text - row]:
-                start, length = records.starts[k], records.lengths[k]
-                word, tag = records.words[k], records.tags[k]
+            while k < span_ends[text - row]:
+                start, length = np.int64(spans[k] >> _U32), np.int64(spans[k] & _ID_BITS)
+                word, tag, token_hash = keys[k, 0], keys[k, 1], keys[k, 2]
                 slot = find_slot(
-                    vocabulary, scratch, start, length, word, tag, records.hashes[k]
+                    slots, token_offsets, token_bytes, scratch, start, length, word, tag, token_hash
                 )
                 k += 1
-                token = np.int64(vocabulary.slots[slot, 1] & _ID_BITS)
+                token = np.int64(slots[slot, 1] & _ID_BITS)
                 if token == 0:
                     if not grow:
                         continue
@@ -690,10 +772,11 @@ def analyze_texts(
 
 
 @kernel
-def map_tokens(offsets, ids, targets, seen_ids, seen_stamps):
-    """Replace ids by their targets, drop those below 0 and the repeats within each text.
+def map_tokens(offsets, ids, stem_ids, token_ids, seen_ids, seen_stamps):
+    """Replace surface forms by the tokens of their stems, without repeats within a text.
 
-    Returns offsets and ids; ``seen_stamps`` must be 0.
+    Forms without a stem and stems without a token are -1 and are dropped. Returns offsets and ids;
+    ``seen_stamps`` must be 0.
     """
     new_offsets = np.empty_like(offsets)
     new_ids = np.empty_like(ids)
@@ -702,11 +785,12 @@ def map_tokens(offsets, ids, targets, seen_ids, seen_stamps):
     for text in range(len(offsets) - 1):
         first = n
         for k in range(offsets[text], offsets[text + 1]):
-            target = targets[ids[k]]
-            if target >= 0 and not is_repeat(
-                target, new_ids, first, n, text + 1, seen_ids, seen_stamps
+            stem = stem_ids[ids[k]]
+            token = -1 if stem < 0 else token_ids[stem]
+            if token >= 0 and not is_repeat(
+                token, new_ids, first, n, text + 1, seen_ids, seen_stamps
             ):
-                new_ids[n] = target
+                new_ids[n] = token
                 n += 1
         new_offsets[text + 1] = n
     return new_offsets, new_ids[:n]

@@ -419,7 +419,7 @@ class _Rewriter:
 
     def too_many(self, expression: Expression) -> InvalidExpression:
         return InvalidExpression(
-            f"{_shortened(expression)} rewrites to more than {self.max_clauses} clauses "
+            f"{_shortened(expression)} makes more than {self.max_clauses} clauses "
             f"(alternatives without 'or'); split it into several subscriptions"
         )
 

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
@@ -116,7 +116,8 @@ def boxes(region: Region | Point, space: Space) -> list[Box]:
         case Rectangle(min_x, min_y, max_x, max_y):
             return _split((min_x, min_y, max_x, max_y), space)
         case Circle(x, y, radius):
-            return _tuples(circle_boxes([x], [y], [radius], space)[1])
+            found = circle_boxes(x, y, radius, space)[1]
+            return [(row[0], row[1], row[2], row[3]) for row in found.tolist()]
         case Polygon(rings):
             return _polygon_boxes(rings, space)
 
@@ -138,44 +139,93 @@ def _closed_ring(positions: Iterable[Sequence[float]]) -> Ring:
 
 def _reason(region: Region | Point, space: Space) -> str | None:
     """Return what is wrong with the region, or None."""
+    problem: tuple[str, str] | None
     match region:
         case Everywhere():
             return None
         case Point(x, y):
-            xs, ys = _columns(x, y)
-            return _first_reason(point_problems(xs, ys, space))
+            problem = _point_problem(_number(x), _number(y), space)
         case Rectangle(min_x, min_y, max_x, max_y):
-            row = np.stack(_columns(min_x, min_y, max_x, max_y), axis=1)
-            return _first_reason(rectangle_problems(row, space))
+            problem = _rectangle_problem(
+                _number(min_x), _number(min_y), _number(max_x), _number(max_y), space
+            )
         case Circle(x, y, radius):
-            xs, ys, radii = _columns(x, y, radius)
-            return _first_reason(circle_problems(xs, ys, radii, space))
+            problem = _circle_problem(_number(x), _number(y), _number(radius), space)
         case Polygon(rings):
             return _polygon_reason(rings, space)
         case _:
             return (
                 f"{region!r} is not a region; "
-                "expected a Point, Rectangle, Circle, Polygon or Everywhere"
+                f"expected a Point, Rectangle, Circle, Polygon or Everywhere"
             )
+    return None if problem is None else problem[1]
 
 
-def _columns(*values: float) -> tuple[Float64s, ...]:
-    for value in values:
-        if isinstance(value, bool) or not isinstance(value, (int, float, np.number)):
-            raise InvalidRegion(f"{value!r} is not a number")
-    return tuple(np.array([value], np.float64) for value in values)
+def _number(value: object) -> float:
+    if isinstance(value, bool) or not isinstance(value, (int, float, np.number)):
+        raise InvalidRegion(f"{value!r} is not a number")
+    return float(value)
 
 
-def _first_reason(problems: list[Problem]) -> str | None:
-    return problems[0][2] if problems else None
+def _point_problem(x: float, y: float, space: Space) -> tuple[str, str] | None:
+    """Return the field and the reason of what is wrong with a point, or None."""
+    return _coordinate_problem("x", x, space) or _coordinate_problem("y", y, space)
 
 
-def _tuples(rows: Float64s) -> list[Box]:
-    return [(row[0], row[1], row[2], row[3]) for row in rows.tolist()]
+def _rectangle_problem(
+    min_x: float, min_y: float, max_x: float, max_y: float, space: Space
+) -> tuple[str, str] | None:
+    problem = (
+        _coordinate_problem("min_x", min_x, space)
+        or _coordinate_problem("min_y", min_y, space)
+        or _coordinate_problem("max_x", max_x, space)
+        or _coordinate_problem("max_y", max_y, space)
+    )
+    if problem is None and min_y > max_y:
+        return "min_y", f"min_y {min_y} is greater than max_y {max_y}"
+    if problem is None and min_x > max_x and space == "planar":
+        return "min_x", f"min_x {min_x} is greater than max_x {max_x}"
+    return problem
+
+
+def _circle_problem(x: float, y: float, radius: float, space: Space) -> tuple[str, str] | None:
+    problem = _point_problem(x, y, space)
+    if problem is not None:
+        return problem
+    if not math.isfinite(radius):
+        return "radius", f"radius {radius} is not finite"
+    if radius < 0.0:
+        return "radius", f"radius {radius} is negative"
+    if space == "lonlat" and radius > HALF_CIRCUMFERENCE_M:
+        return "radius", (
+            f"radius {radius} m is more than half the Earth's circumference, "
+            f"{HALF_CIRCUMFERENCE_M:.1f} m; use Everywhere"
+        )
+    return None
+
+
+def _coordinate_problem(field: str, value: float, space: Space) -> tuple[str, str] | None:
+    if space == "planar":
+        return None if math.isfinite(value) else (field, f"{field} {value} is not finite")
+    name, limit = ("longitude", 180) if field.endswith("x") else ("latitude", 90)
+    if -limit <= value <= limit:
+        return None
+    if not math.isfinite(value):
+        return field, f"{name} {value} is not finite"
+    return field, f"{name} {value} is outside [-{limit}, {limit}]"
 
 
 def _split(box: Box, space: Space) -> list[Box]:
-    return _tuples(split_rectangles(np.array([box], np.float64), space)[1])
+    """Cut one box at the antimeridian; :func:`split_rectangles` does the same for many."""
+    min_x, min_y, max_x, max_y = box
+    if space == "planar":
+        return [box]
+    if min_x > max_x:
+        return [(min_x, min_y, 180.0, max_y), (-180.0, min_y, max_x, max_y)]
+    if (min_x == -180.0) == (max_x == 180.0):
+        return [box]
+    twin_x = 180.0 if min_x == -180.0 else -180.0
+    return [box, (twin_x, min_y, twin_x, max_y)]
 
 
 # ---- polygons -----------------------------------------------------------------------------------
@@ -191,9 +241,9 @@ def _polygon_reason(rings: tuple[Ring, ...], space: Space) -> str | None:
                 f"expected at least 4, of which the last repeats the first"
             )
     positions = np.array([position for ring in rings for position in ring], np.float64)
-    reason = _first_reason(point_problems(positions[:, 0], positions[:, 1], space))
-    if reason is not None:
-        return reason
+    problems = point_problems(positions[:, 0], positions[:, 1], space)
+    if problems:
+        return problems[0][2]
     largest = float(np.abs(positions).max())
     if largest > LARGEST_POLYGON_COORDINATE:
         return (
@@ -255,56 +305,58 @@ def _polygon_boxes(rings: tuple[Ring, ...], space: Space) -> list[Box]:
 # ---- batches ------------------------------------------------------------------------------------
 
 
+# A problem is found for whole columns at once; its words are then written for the wrong rows only.
+
+
 def point_problems(x: npt.ArrayLike, y: npt.ArrayLike, space: Space) -> list[Problem]:
-    """Return what is wrong with points, given as two columns."""
-    return _coordinate_problems({"x": x, "y": y}, space)
+    """Return the first problem of each wrong point; points are given as two columns."""
+    xs, ys = _columns(x, y)
+    return _problems(_are_inside(xs, ys, space), [xs, ys], _point_problem, space)
 
 
 def rectangle_problems(rectangles: npt.ArrayLike, space: Space) -> list[Problem]:
-    """Return what is wrong with rectangles, given as rows of min_x, min_y, max_x, max_y."""
-    columns = np.asarray(rectangles, np.float64).reshape(-1, 4)
-    min_x, min_y, max_x, max_y = columns.T
-    problems = _coordinate_problems(
-        {"min_x": min_x, "min_y": min_y, "max_x": max_x, "max_y": max_y}, space
-    )
-    problems += [
-        (row, "min_y", f"min_y {low} is greater than max_y {high}")
-        for row, low, high in _where(min_y > max_y, min_y, max_y)
-    ]
+    """Return the first problem of each wrong rectangle; rows are min_x, min_y, max_x, max_y."""
+    columns = _columns(*np.asarray(rectangles, np.float64).reshape(-1, 4).T)
+    min_x, min_y, max_x, max_y = columns
+    good = _are_inside(min_x, min_y, space) & _are_inside(max_x, max_y, space) & (min_y <= max_y)
     if space == "planar":
-        problems += [
-            (row, "min_x", f"min_x {low} is greater than max_x {high}")
-            for row, low, high in _where(min_x > max_x, min_x, max_x)
-        ]
-    return sorted(problems, key=lambda problem: problem[0])
+        good &= min_x <= max_x
+    return _problems(good, columns, _rectangle_problem, space)
 
 
 def circle_problems(
     x: npt.ArrayLike, y: npt.ArrayLike, radius: npt.ArrayLike, space: Space
 ) -> list[Problem]:
-    """Return what is wrong with circles, given as three columns."""
-    radii = np.asarray(radius, np.float64)
-    problems = point_problems(x, y, space)
-    problems += [
-        (row, "radius", f"radius {value} is not finite")
-        for row, value in _where(~np.isfinite(radii), radii)
-    ]
-    problems += [
-        (row, "radius", f"radius {value} is negative")
-        for row, value in _where(np.isfinite(radii) & (radii < 0.0), radii)
-    ]
-    if space == "lonlat":
-        too_large = np.isfinite(radii) & (radii > HALF_CIRCUMFERENCE_M)
-        problems += [
-            (
-                row,
-                "radius",
-                f"radius {value} m is more than half the Earth's circumference, "
-                f"{HALF_CIRCUMFERENCE_M:.1f} m; use Everywhere",
-            )
-            for row, value in _where(too_large, radii)
-        ]
-    return sorted(problems, key=lambda problem: problem[0])
+    """Return the first problem of each wrong circle; circles are given as three columns."""
+    columns = _columns(x, y, radius)
+    xs, ys, radii = columns
+    largest = HALF_CIRCUMFERENCE_M if space == "lonlat" else np.finfo(np.float64).max
+    good = _are_inside(xs, ys, space) & (radii >= 0.0) & (radii <= largest)
+    return _problems(good, columns, _circle_problem, space)
+
+
+def _columns(*columns: npt.ArrayLike) -> list[Float64s]:
+    return [np.atleast_1d(np.asarray(column, np.float64)) for column in columns]
+
+
+def _are_inside(x: Float64s, y: Float64s, space: Space) -> npt.NDArray[np.bool_]:
+    if space == "planar":
+        return np.isfinite(x) & np.isfinite(y)
+    return (np.abs(x) <= 180.0) & (np.abs(y) <= 90.0)
+
+
+def _problems(
+    good: npt.NDArray[np.bool_],
+    columns: Sequence[Float64s],
+    problem_of: Callable[..., tuple[str, str] | None],
+    space: Space,
+) -> list[Problem]:
+    problems: list[Problem] = []
+    for row in np.flatnonzero(~good).tolist():
+        problem = problem_of(*(float(column[row]) for column in columns), space)
+        assert problem is not None
+        problems.append((row, *problem))
+    return problems
 
 
 def split_rectangles(rectangles: npt.ArrayLike, space: Space) -> tuple[Int64s, Float64s]:
@@ -318,11 +370,9 @@ def split_rectangles(rectangles: npt.ArrayLike, space: Space) -> tuple[Int64s, F
     if space == "planar":
         return rows, found
     min_x, max_x = found[:, 0], found[:, 2]
-    crossing = min_x > max_x
-    at_west = (min_x == -180.0) & (max_x < 180.0)
-    at_east = (max_x == 180.0) & (min_x > -180.0) & ~crossing
-    # A crossing rectangle reaches both meridians by its two halves.
-    at_west &= ~crossing
+    crossing = min_x > max_x  # reaches both meridians, by its two halves
+    at_west = ~crossing & (min_x == -180.0) & (max_x < 180.0)
+    at_east = ~crossing & (max_x == 180.0) & (min_x > -180.0)
     more_rows = np.flatnonzero(crossing | at_west | at_east)
     if not len(more_rows):
         return rows, found
@@ -344,7 +394,7 @@ def circle_boxes(
 
     They are a hair too large, so that no point is lost whose distance is rounded to the radius.
     """
-    xs, ys, radii = (np.atleast_1d(np.asarray(column, np.float64)) for column in (x, y, radius))
+    xs, ys, radii = _columns(x, y, radius)
     if space == "planar":
         reach = radii * _PLANAR_SLACK
         with np.errstate(over="ignore"):  # a side beyond the largest number is infinite
@@ -377,8 +427,7 @@ def circle_boxes(
 
 def circle_shape_arrays(x: npt.ArrayLike, y: npt.ArrayLike, radius: npt.ArrayLike) -> ShapeArrays:
     """Return the shape table of circles, given as three columns; row i is circle i."""
-    columns = [np.atleast_1d(np.asarray(column, np.float64)) for column in (x, y, radius)]
-    circles = np.ascontiguousarray(np.stack(columns, axis=1))
+    circles = np.ascontiguousarray(np.stack(_columns(x, y, radius), axis=1))
     return ShapeArrays(
         circles,
         np.zeros(len(circles) + 1, np.int64),
@@ -407,36 +456,6 @@ def shape_arrays(regions: Sequence[Circle | Polygon]) -> ShapeArrays:
         np.cumsum(np.array(n_vertices, np.int64)),
         np.array(vertices, np.float64).reshape(-1, 2),
     )
-
-
-def _coordinate_problems(columns: Mapping[str, npt.ArrayLike], space: Space) -> list[Problem]:
-    """Return coordinates that are not finite or outside the space; first by row, then by field."""
-    problems: list[Problem] = []
-    for field, column in columns.items():
-        values = np.asarray(column, np.float64)
-        good = np.isfinite(values)
-        if space == "lonlat":
-            good &= np.abs(values) <= (180.0 if field.endswith("x") else 90.0)
-        problems += [
-            (row, field, _coordinate_reason(field, value, space))
-            for row, value in _where(~good, values)
-        ]
-    return sorted(problems, key=lambda problem: problem[0])
-
-
-def _coordinate_reason(field: str, value: float, space: Space) -> str:
-    if space == "planar":
-        return f"{field} {value} is not finite"
-    name, limit = ("longitude", 180) if field.endswith("x") else ("latitude", 90)
-    if not math.isfinite(value):
-        return f"{name} {value} is not finite"
-    return f"{name} {value} is outside [-{limit}, {limit}]"
-
-
-def _where(wrong: npt.NDArray[np.bool_], *columns: Float64s) -> Iterable[tuple[Any, ...]]:
-    """Return the row numbers that are wrong, with their values in the given columns."""
-    rows = np.flatnonzero(wrong)
-    return zip(rows.tolist(), *(column[rows].tolist() for column in columns), strict=True)
 
 
 # ---- WKT, WKB and GeoJSON -----------------------------------------------------------------------
@@ -473,31 +492,51 @@ def parse_geometries(
     """
     geometries, problems = _read_geometries(values)
     problems |= _geometry_problems(geometries, problems)
-    good = np.array([row not in problems for row in range(len(geometries))], np.bool_)
     if space is not None:
         coordinates, index = shapely.get_coordinates(geometries, return_index=True)
         for position, _, reason in point_problems(coordinates[:, 0], coordinates[:, 1], space):
             problems.setdefault(int(index[position]), reason)
-        good = np.array([row not in problems for row in range(len(geometries))], np.bool_)
+    is_good = _others(len(geometries), problems)
+    is_point = shapely.get_type_id(geometries) == shapely.GeometryType.POINT
     regions: list[Region | Point | None] = [None] * len(geometries)
-    types = shapely.get_type_id(geometries)
-    points = np.flatnonzero(good & (types == shapely.GeometryType.POINT))
-    for row, (x, y) in zip(
-        points.tolist(), shapely.get_coordinates(geometries[points]).tolist(), strict=True
-    ):
+    rows = np.flatnonzero(is_good & is_point)
+    for row, (x, y) in _zip_rows(rows, shapely.get_coordinates(geometries[rows])):
         regions[row] = Point(x, y)
-    is_rectangle = np.zeros(len(geometries), np.bool_)
-    areas = np.flatnonzero(good & (types != shapely.GeometryType.POINT))
-    is_rectangle[areas] = _are_rectangles(geometries[areas])
-    rectangles = np.flatnonzero(is_rectangle)
-    for row, sides in zip(
-        rectangles.tolist(), shapely.bounds(geometries[rectangles]).tolist(), strict=True
+    rows = np.flatnonzero(is_good & ~is_point)
+    are_rectangles = _are_rectangles(geometries[rows])
+    for row, sides in _zip_rows(
+        rows[are_rectangles], shapely.bounds(geometries[rows[are_rectangles]])
     ):
         regions[row] = Rectangle(*sides)
-    for row in areas[~is_rectangle[areas]].tolist():
-        rings = shapely.get_rings(geometries[row])
-        regions[row] = Polygon(shapely.get_coordinates(ring).tolist() for ring in rings)
+    rows = rows[~are_rectangles]
+    for row, rings in zip(rows.tolist(), _rings_of(geometries[rows]), strict=True):
+        regions[row] = Polygon(rings)
     return regions, sorted(problems.items())
+
+
+def _rings_of(geometries: npt.NDArray[np.object_]) -> Iterable[list[list[list[float]]]]:
+    """Return the rings of each polygon or multipolygon."""
+    parts, part_rows = shapely.get_parts(geometries, return_index=True)
+    rings, ring_parts = shapely.get_rings(parts, return_index=True)
+    positions = shapely.get_coordinates(rings).tolist()
+    ends = np.cumsum(shapely.get_num_coordinates(rings)).tolist()
+    result: list[list[list[list[float]]]] = [[] for _ in geometries]
+    start = 0
+    for row, end in zip(part_rows[ring_parts].tolist(), ends, strict=True):
+        result[row].append(positions[start:end])
+        start = end
+    return result
+
+
+def _others(n: int, rows: Iterable[int]) -> npt.NDArray[np.bool_]:
+    """Return a mask of ``n`` rows that leaves out the given ones."""
+    mask = np.ones(n, np.bool_)
+    mask[np.fromiter(rows, np.int64)] = False
+    return mask
+
+
+def _zip_rows(rows: npt.NDArray[Any], values: Float64s) -> Iterable[tuple[int, list[float]]]:
+    return zip(rows.tolist(), values.tolist(), strict=True)
 
 
 def _read_geometries(
@@ -559,10 +598,7 @@ def _geometry_problems(
     coordinates, index = shapely.get_coordinates(geometries, return_index=True)
     for row in np.unique(index[~np.isfinite(coordinates).all(axis=1)]).tolist():
         problems.setdefault(row, "a coordinate is not finite")
-    checked = np.array(
-        [row for row in range(len(geometries)) if row not in problems and row not in known],
-        np.int64,
-    )
+    checked = np.flatnonzero(_others(len(geometries), [*problems, *known]))
     invalid = checked[~shapely.is_valid(geometries[checked])]
     for row, reason in zip(
         invalid.tolist(), shapely.is_valid_reason(geometries[invalid]).tolist(), strict=True
@@ -572,13 +608,11 @@ def _geometry_problems(
 
 
 def _are_rectangles(geometries: npt.NDArray[np.object_]) -> npt.NDArray[np.bool_]:
-    """Return which valid polygons are axis-parallel rectangles.
+    """Return which valid polygons and multipolygons are axis-parallel rectangles.
 
     A valid ring of five positions that are all corners of its bounding box has no other way to go.
     """
-    result = (shapely.get_num_coordinates(geometries) == 5) & (
-        shapely.get_type_id(geometries) == shapely.GeometryType.POLYGON
-    )
+    result = shapely.get_num_coordinates(geometries) == 5
     bounds = shapely.bounds(geometries).reshape(-1, 4)
     coordinates, index = shapely.get_coordinates(geometries, return_index=True)
     on_corner = np.ones(len(coordinates), np.bool_)

@@ -1,0 +1,281 @@
+"""How a workload is measured: build, agree on the answers, then time in turns.
+
+All competitors of a workload are built in one process. Each first answers as many messages as fit
+its time budget, which also warms it up and gives the checksums that must agree; then all are timed
+in turns, so that a disturbance of the machine hits them alike. Checksums are computed outside of
+the timed part.
+"""
+
+from __future__ import annotations
+
+import gc
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from earshot.bench.checksums import as_pairs, check_agreement, checksum, prefix_lengths
+from earshot.bench.competitors import Competitor
+from earshot.indexes.answers import Counters, Matches
+from earshot.model.arrays import ClauseArrays, MessageArrays, Space, take_messages
+from earshot.workloads.synthetic import Workload
+
+Row = dict[str, Any]
+"""One line of the results; see ``bench/README.md`` for the fields."""
+
+ANSWERS_PER_CALL = 50_000_000
+"""A timed call is cut where its answers would take more than 200 MB."""
+
+
+class Case(NamedTuple):
+    """Subscriptions and messages to measure with."""
+
+    name: str
+    clauses: ClauseArrays
+    messages: MessageArrays
+    space: Space
+    n_tokens: int
+
+    @property
+    def n_subscriptions(self) -> int:
+        """Number of subscriptions (each has one clause in the benchmark)."""
+        return len(self.clauses.subscriptions)
+
+
+class Effort(NamedTuple):
+    """How long to measure."""
+
+    budget_s: float  # time for one pass of one competitor over the messages
+    repetitions: int  # timed passes
+    n_latency: int  # single-message calls, at most
+    opens: bool  # whether saving and opening is measured
+
+
+@dataclass
+class Contender:
+    """A competitor while it is measured."""
+
+    competitor: Competitor
+    build_s: float = 0.0
+    compile_s: float = 0.0
+    open_s: float | None = None
+    n_messages: int = 0
+    n_answers: int = 0
+    counters: Counters | None = None
+    checksums: dict[int, int] = field(default_factory=dict)
+    elapsed_s: list[float] = field(default_factory=list)
+    latencies_ns: list[int] = field(default_factory=list)
+
+    @property
+    def name(self) -> str:
+        """Name of the competitor."""
+        return self.competitor.name
+
+
+def case_of(workload: Workload) -> Case:
+    """Generate a workload."""
+    return Case(
+        workload.name,
+        workload.subscriptions(),
+        workload.messages(),
+        workload.space,
+        workload.n_tokens,
+    )
+
+
+def measure(
+    case: Case,
+    competitors: list[Competitor],
+    effort: Effort,
+    compile_s: dict[str, float],
+    say: Callable[[str], None],
+) -> Iterator[Row]:
+    """Measure all competitors on one case, and yield a row for each.
+
+    Args:
+        case: What to match.
+        competitors: Fresh competitors; they are closed afterwards.
+        effort: How long to measure.
+        compile_s: Compile times by name; filled for competitors seen for the first time.
+        say: Told what is going on.
+
+    Raises:
+        AnswersDiffer: Two competitors disagree; no row is yielded then.
+    """
+    contenders = prepare(case, competitors, effort, compile_s, say)
+    for _ in range(effort.repetitions):
+        for contender in contenders:
+            contender.elapsed_s.append(timed_pass(contender, case.messages))
+    for contender in contenders:
+        contender.latencies_ns = _latencies(contender, case.messages, effort)
+    rows = [row_of(case, contender) for contender in contenders]
+    for contender in contenders:
+        contender.competitor.close()
+    del contenders
+    gc.collect()
+    yield from rows
+
+
+def prepare(
+    case: Case,
+    competitors: list[Competitor],
+    effort: Effort,
+    compile_s: dict[str, float],
+    say: Callable[[str], None],
+) -> list[Contender]:
+    """Build all competitors, let each answer within its budget, and compare the answers."""
+    contenders = []
+    for competitor in competitors:
+        if competitor.name not in compile_s:
+            compile_s[competitor.name] = _compile_s(competitor, case)
+        contender = Contender(competitor, compile_s=compile_s[competitor.name])
+        contender.build_s = elapsed_s(
+            lambda competitor=competitor: competitor.build(case.clauses, case.space, case.n_tokens)
+        )
+        contender.open_s = _open_s(competitor) if effort.opens else None
+        first_pass(contender, case.messages, effort.budget_s)
+        say(
+            f"{case.name}: {competitor.name} built in {contender.build_s:.1f} s, answered "
+            f"{contender.n_messages} of {len(case.messages.boxes)} messages"
+        )
+        contenders.append(contender)
+    check_agreement(case.name, {c.name: c.checksums for c in contenders})
+    return contenders
+
+
+def first_pass(contender: Contender, messages: MessageArrays, budget_s: float) -> None:
+    """Answer longer and longer prefixes until the next would leave the budget."""
+    spent_s, total, contender.n_answers = 0.0, 0, 0
+    work = np.zeros(3, np.int64)
+    counted = True
+    start = 0
+    for length in prefix_lengths(len(messages.boxes)):
+        if start and spent_s / start * length > budget_s:
+            break
+        part = take_messages(messages, np.arange(start, length))
+        began = time.perf_counter()
+        answers = contender.competitor.match(part)
+        spent_s += time.perf_counter() - began
+        total = (total + checksum(answers, start)) % 2**64
+        contender.checksums[length] = total
+        contender.n_answers += len(as_pairs(answers).slots)
+        if isinstance(answers, Matches):
+            work += np.array(answers.counters)
+        else:
+            counted = False
+        start = length
+    contender.n_messages = start
+    contender.counters = Counters(*work.tolist()) if counted else None
+
+
+def timed_pass(contender: Contender, messages: MessageArrays, n_threads: int = 1) -> float:
+    """Return the seconds for all messages of the contender's first pass, in few large calls."""
+    n = contender.n_messages
+    per_call = max(1, int(ANSWERS_PER_CALL * n / max(contender.n_answers, 1)))
+    parts = [
+        take_messages(messages, np.arange(at, min(at + per_call, n))) for at in range(0, n, per_call)
+    ]
+    return sum(
+        elapsed_s(lambda part=part: contender.competitor.match(part, n_threads)) for part in parts
+    )
+
+
+def elapsed_s(call: Callable[[], Any]) -> float:
+    """Return the seconds that a call takes."""
+    began = time.perf_counter()
+    call()
+    return time.perf_counter() - began
+
+
+def row_of(case: Case, contender: Contender) -> Row:
+    """Return the result of one competitor on one case."""
+    n = contender.n_messages
+    sizes = contender.competitor.sizes()
+    n_subscriptions = max(case.n_subscriptions, 1)
+    row: Row = {
+        "workload": case.name,
+        "competitor": contender.name,
+        "n_subscriptions": case.n_subscriptions,
+        "n_messages": n,
+        "n_messages_offered": len(case.messages.boxes),
+        "n_threads": 1,
+        "compile_s": contender.compile_s,
+        "build_s": contender.build_s,
+        "open_s": contender.open_s,
+        "index_bytes_per_subscription": _share(sizes.index, n_subscriptions),
+        "stored_bytes_per_subscription": _share(sizes.stored, n_subscriptions),
+        "answers_per_message": contender.n_answers / max(n, 1),
+        "counters_per_message": None
+        if contender.counters is None
+        else {key: value / max(n, 1) for key, value in contender.counters._asdict().items()},
+        "checksum": f"{contender.checksums[n]:016x}",
+        "checksums": {str(k): f"{value:016x}" for k, value in contender.checksums.items()},
+        **rates(contender.elapsed_s, n, contender.n_answers),
+    }
+    if contender.latencies_ns:
+        latencies_us = np.array(contender.latencies_ns) / 1e3
+        row["latency_us"] = {
+            "p50": float(np.percentile(latencies_us, 50)),
+            "p99": float(np.percentile(latencies_us, 99)),
+            "n": len(latencies_us),
+        }
+    return row
+
+
+def rates(times_s: list[float], n_messages: int, n_answers: int) -> Row:
+    """Return best, mean and standard deviation of the rates of repeated passes."""
+    each = n_messages / np.maximum(np.array(times_s), 1e-9)
+    return {
+        "elapsed_s": times_s,
+        "messages_per_s": float(each.max()),
+        "messages_per_s_mean": float(each.mean()),
+        "messages_per_s_std": float(each.std()),
+        "answers_per_s": n_answers / max(min(times_s), 1e-9),
+    }
+
+
+def _share(total: int | None, n: int) -> float | None:
+    return None if total is None else total / n
+
+
+def _compile_s(competitor: Competitor, case: Case) -> float:
+    """Return the time of a first build and match of a few rows: nearly all of it is compilation.
+
+    The rows have the array types of the case, so that nothing is compiled while it is timed.
+    """
+    clauses = Workload(name="compile", n_subscriptions=1_000).subscriptions()
+    few = take_messages(case.messages, np.arange(min(4, len(case.messages.boxes))))
+    n_tokens = max(case.n_tokens, int(clauses.token_ids.max()) + 1)
+
+    def build_and_match() -> None:
+        competitor.build(clauses, case.space, n_tokens)
+        competitor.match(few)
+
+    return elapsed_s(build_and_match)
+
+
+def _open_s(competitor: Competitor) -> float | None:
+    """Save, then measure opening; the competitor goes on with what it had built."""
+    with tempfile.TemporaryDirectory(prefix="earshot-bench-") as directory:
+        target = Path(directory) / "saved"
+        if not competitor.save(target):
+            return None
+        return competitor.open_seconds(target)
+
+
+def _latencies(contender: Contender, messages: MessageArrays, effort: Effort) -> list[int]:
+    """Return the nanoseconds of single-message calls, at most as long as one pass may take."""
+    latencies: list[int] = []
+    deadline = time.perf_counter() + effort.budget_s
+    for row in range(min(effort.n_latency, len(messages.boxes))):
+        one = take_messages(messages, np.array([row]))
+        began = time.perf_counter_ns()
+        contender.competitor.match(one)
+        latencies.append(time.perf_counter_ns() - began)
+        if time.perf_counter() > deadline:
+            break
+    return latencies

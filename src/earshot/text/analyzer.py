@@ -1,0 +1,461 @@
+"""The analyzer: what the tokens of a text are. These rules hold on every path.
+
+**Folding.** A text is normalised, case folded and normalised again:
+``NFKC(casefold(NFKC(text)))``, so ``Straße``, ``STRASSE`` and fullwidth ``ｓｔｒａｓｓｅ`` are one word.
+Accents stay. Then the typographic apostrophe ``’`` becomes ``'``, and what cannot be seen is
+removed: soft hyphens, zero-width joiners and non-joiners, directional marks, variation selectors,
+tags, and the skin tones of emoji.
+
+**Words** are runs of letters, marks, digits and ``_``; a mark begins no word. Inside a word stay
+
+- an apostrophe between two letters: ``don't``, ``o'neill``;
+- a point or comma between two digits: ``3.5``, ``5,000``.
+
+Everything else separates, hyphens and the points of a URL too.
+
+**Scripts without spaces** (Han, Hiragana, Katakana, Thai, Lao, Khmer, Myanmar). Each letter with
+its marks is a token, and so is each pair of neighbours: ``東京都`` gives ``東``, ``京``, ``東京``,
+``都``, ``京都``. A keyword of several letters thus asks for them side by side. Hangul is written with
+spaces and makes ordinary words.
+
+**Hashtags and mentions.** ``#`` or ``@`` that does not follow a word character or a mention and
+stands before a word character begins a tag, which takes all word characters that follow, but no
+apostrophe, point or comma. ``#fire`` gives ``#fire`` and the words of its body, ``fire``; ``@bob``
+gives ``@bob`` alone. ``a@b.com`` is no mention: it gives ``a``, ``b`` and ``com``.
+
+**Symbols** (category So: emoji, dingbats, ``©``, ``°``) are tokens one by one; two regional indicators
+are one flag. Marks on symbols are dropped.
+
+**Stop words and stems.** With ``stop_words``, words on the language's list are dropped; with
+``stem``, the other words are replaced by their Snowball stems. Tags are left as they are, and words
+in scripts the stemmer does not know are their own stems.
+
+A token may have any length: it is kept whole, up to the limit on the text. Code points that this
+Python's Unicode version does not know separate words, except where pictographs and Han are to come.
+Bytes that are not UTF-8 separate words; :func:`invalid_utf8` finds the texts that hold some.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from earshot.errors import InvalidInput, InvalidParameter, InvalidRow, MissingExtra
+from earshot.kernels import text as kernels
+from earshot.model.arrays import Int32s, Int64s
+from earshot.text.unicode_tables import fold, no_unicode_arrays, unicode_arrays
+from earshot.text.vocabulary import TokenLists, Vocabulary
+
+__all__ = ["Analyzer", "TokenLists", "invalid_utf8"]
+
+Texts = pa.Array | pa.ChunkedArray | Sequence[str | None]
+
+SURFACE_FORMS_KEPT = 1 << 18
+"""Distinct words whose stems are remembered; a larger memory is thrown away after the batch."""
+
+# Snowball names its algorithms in English.
+_STEMMERS = {
+    "ar": "arabic",
+    "ca": "catalan",
+    "cs": "czech",
+    "da": "danish",
+    "de": "german",
+    "el": "greek",
+    "en": "english",
+    "eo": "esperanto",
+    "es": "spanish",
+    "et": "estonian",
+    "eu": "basque",
+    "fa": "persian",
+    "fi": "finnish",
+    "fr": "french",
+    "ga": "irish",
+    "hi": "hindi",
+    "hu": "hungarian",
+    "hy": "armenian",
+    "id": "indonesian",
+    "it": "italian",
+    "lt": "lithuanian",
+    "ne": "nepali",
+    "nl": "dutch",
+    "no": "norwegian",
+    "pl": "polish",
+    "pt": "portuguese",
+    "ro": "romanian",
+    "ru": "russian",
+    "sr": "serbian",
+    "st": "sesotho",
+    "sv": "swedish",
+    "ta": "tamil",
+    "tr": "turkish",
+    "yi": "yiddish",
+}
+
+
+@dataclass(frozen=True)
+class Analyzer:
+    """Turns texts into token ids; equal analyzers give equal answers.
+
+    Attributes:
+        language: ISO 639-1 code such as ``"en"``; needed for stop words and stems, else unused.
+        stop_words: Drop the language's stop words.
+        stem: Replace words by their stems.
+        max_text_bytes: Longer texts (in UTF-8) are refused.
+    """
+
+    language: str | None = None
+    stop_words: bool = False
+    stem: bool = False
+    max_text_bytes: int = 1_000_000
+
+    def __post_init__(self) -> None:
+        if self.max_text_bytes < 1:
+            raise InvalidParameter(f"max_text_bytes is {self.max_text_bytes}; expected at least 1")
+        if self.stop_words:
+            _stop_words(self._required_language("stop_words"))
+        if self.stem:
+            _new_stemmer(self._required_language("stem"))
+
+    def tokens(self, text: str) -> list[str]:
+        """Return the distinct tokens of one text, in order of first occurrence."""
+        vocabulary = Vocabulary()
+        return vocabulary.tokens(self.analyze([text], vocabulary, grow=True).ids)
+
+    def analyze(self, texts: Texts, vocabulary: Vocabulary, *, grow: bool) -> TokenLists:
+        """Return the distinct token ids of each text, in order of first occurrence.
+
+        Args:
+            texts: Strings, as a list or any Arrow array of strings; a null has no tokens.
+            vocabulary: Where tokens get their ids.
+            grow: Whether unknown tokens are added to the vocabulary; otherwise they are dropped.
+
+        Raises:
+            InvalidRow: A text is longer than ``max_text_bytes``.
+        """
+        parts = []
+        n_rows = 0
+        for part in _text_arrays(texts):
+            parts.append(self._analyze_part(part, n_rows, vocabulary, grow))
+            n_rows += len(part.starts)
+        if len(parts) == 1:
+            return parts[0]
+        ends = np.cumsum([0] + [len(part.ids) for part in parts])
+        offsets = [np.zeros(1, np.int64)]
+        offsets += [part.offsets[1:] + end for part, end in zip(parts, ends[:-1], strict=True)]
+        ids = [np.empty(0, np.int32)] + [part.ids for part in parts]
+        return TokenLists(np.concatenate(offsets), np.concatenate(ids))
+
+    def too_long(self, texts: Texts) -> npt.NDArray[np.bool_]:
+        """Return which texts are longer than ``max_text_bytes``."""
+        masks = [part.stops - part.starts > self.max_text_bytes for part in _text_arrays(texts)]
+        return np.concatenate([np.zeros(0, np.bool_), *masks])
+
+    def _analyze_part(
+        self, texts: _TextArrays, first_row: int, vocabulary: Vocabulary, grow: bool
+    ) -> TokenLists:
+        lengths = texts.stops - texts.starts
+        if lengths.max(initial=0) > self.max_text_bytes:
+            row = int(np.argmax(lengths > self.max_text_bytes))
+            raise InvalidRow(
+                "",
+                first_row + row,
+                "text",
+                f"{lengths[row]:,} bytes long; expected at most {self.max_text_bytes:,} "
+                f"(max_text_bytes of the analyzer)",
+            )
+        if not (self.stop_words or self.stem):
+            return _analyze_surface(texts, vocabulary, grow)
+        # Each thread takes a memory of its own out of the pool.
+        pool = vocabulary.caches.setdefault(self, [])
+        try:
+            memory = pool.pop()
+        except IndexError:
+            memory = _SurfaceForms(self)
+        lists = memory.analyze(texts, vocabulary, grow)
+        if len(memory.surfaces) <= SURFACE_FORMS_KEPT:
+            pool.append(memory)
+        return lists
+
+    def _required_language(self, option: str) -> str:
+        if self.language is None:
+            raise InvalidParameter(
+                f"{option} needs a language; give an ISO code such as language='en'"
+            )
+        return self.language
+
+
+def invalid_utf8(texts: Texts) -> npt.NDArray[np.bool_]:
+    """Return which texts are not valid UTF-8."""
+    masks = [np.zeros(0, np.bool_)]
+    for part in _text_arrays(texts):
+        invalid = np.zeros(len(part.starts), np.bool_)
+        kernels.find_invalid_utf8(part.data, part.starts, part.stops, invalid)
+        masks.append(invalid)
+    return np.concatenate(masks)
+
+
+# ---- texts as arrays ------------------------------------------------------------------------
+
+
+class _TextArrays(NamedTuple):
+    data: npt.NDArray[np.uint8]  # read only: Arrow's own buffer
+    starts: Int64s
+    stops: Int64s  # equal to the start for a null
+
+
+_OFFSET_TYPES: dict[pa.DataType, type] = {
+    pa.string(): np.int32,
+    pa.binary(): np.int32,
+    pa.large_string(): np.int64,
+    pa.large_binary(): np.int64,
+}
+
+
+def _text_arrays(texts: Texts) -> Iterator[_TextArrays]:
+    if isinstance(texts, pa.ChunkedArray):
+        for chunk in texts.chunks:
+            yield _arrow_text(chunk)
+    elif isinstance(texts, pa.Array):
+        yield _arrow_text(texts)
+    elif isinstance(texts, str | bytes):
+        raise InvalidInput("texts is a single string; expected a list or an Arrow array of texts")
+    else:
+        try:
+            array = pa.array(texts, pa.large_string())
+        except (pa.ArrowException, TypeError, ValueError) as error:
+            row = next((i for i, text in enumerate(texts) if not _is_text(text)), 0)
+            reason = f"{error}; expected a string that UTF-8 can hold"
+            raise InvalidRow("", row, "text", reason) from error
+        yield _arrow_text(array)
+
+
+def _is_text(text: object) -> bool:
+    if not isinstance(text, str):
+        return text is None
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+def _arrow_text(array: pa.Array) -> _TextArrays:
+    if isinstance(array, pa.ExtensionArray):
+        array = array.storage
+    if isinstance(array, pa.DictionaryArray):
+        array = array.dictionary_decode()
+    if array.type in (pa.string_view(), pa.null()):
+        array = array.cast(pa.large_string())
+    elif array.type == pa.binary_view():
+        array = array.cast(pa.large_binary())
+    offset_type = _OFFSET_TYPES.get(array.type)
+    if offset_type is None:
+        raise InvalidInput(f"texts are an Arrow array of type {array.type}; expected strings")
+    if len(array) == 0:
+        nothing = np.zeros(0, np.int64)
+        return _TextArrays(_read_only(None), nothing, nothing)
+    _, offset_buffer, data_buffer = array.buffers()
+    first = array.offset * np.dtype(offset_type).itemsize
+    offsets = np.frombuffer(offset_buffer, offset_type, len(array) + 1, first)
+    starts = offsets[:-1].astype(np.int64)
+    stops = offsets[1:].astype(np.int64)
+    if array.null_count:
+        nulls = array.is_null().to_numpy(zero_copy_only=False)
+        stops[nulls] = starts[nulls]
+    return _TextArrays(_read_only(data_buffer), starts, stops)
+
+
+def _read_only(buffer: pa.Buffer | None) -> npt.NDArray[np.uint8]:
+    # Always read only, even where Arrow would let us write: kernels are compiled once.
+    data = np.frombuffer(buffer if buffer is not None else b"", np.uint8)
+    data.flags.writeable = False
+    return data
+
+
+# ---- analysis -------------------------------------------------------------------------------
+
+
+class _FoldedTexts(NamedTuple):
+    rows: Int64s
+    offsets: Int64s
+    data: npt.NDArray[np.uint8]
+
+
+def _analyze_surface(texts: _TextArrays, vocabulary: Vocabulary, grow: bool) -> TokenLists:
+    """Return the tokens as they stand in the texts."""
+    data, starts, stops = texts
+    n_rows = len(starts)
+    longest, has_more_than_ascii = kernels.survey(data, starts, stops)
+    unicode, rows = no_unicode_arrays(), np.zeros(0, np.int64)
+    if has_more_than_ascii:
+        unicode = unicode_arrays()
+        needs_context = np.zeros(n_rows, np.bool_)
+        longest = kernels.survey_folding(data, starts, stops, unicode, needs_context)
+        rows = np.flatnonzero(needs_context)
+    folded = _fold_in_python(texts, rows)
+    longest = max(int(longest), int(np.diff(folded.offsets).max(initial=0)))
+
+    n_spans = kernels.GROUP_TOKENS + longest + 1
+    spans = np.empty(n_spans, np.uint64)
+    keys = np.empty((n_spans, 3), np.uint64)
+    span_ends = np.empty(kernels.GROUP_TOKENS, np.int64)
+    scratch = np.empty(kernels.GROUP_BYTES + longest + kernels.PADDING_BYTES, np.uint8)
+    seen_ids, seen_stamps = _seen(longest + 1)
+
+    offsets = np.zeros(n_rows + 1, np.int64)
+    n_bytes = int(stops[-1] - starts[0]) if n_rows else 0
+    ids = np.empty(n_spans + n_bytes // 6, np.int32)
+    counts = np.array([len(vocabulary)], np.int64)
+    row, status = 0, kernels.NEEDS_VOCABULARY if grow else kernels.DONE
+    while row < n_rows:
+        if status == kernels.NEEDS_VOCABULARY:
+            vocabulary._reserve(n_spans, 4 * len(scratch))
+        elif status == kernels.NEEDS_IDS:
+            ids = np.concatenate([ids, np.empty(len(ids), np.int32)])
+        row, status = kernels.analyze_texts(
+            data,
+            starts,
+            stops,
+            folded,
+            unicode,
+            longest,
+            grow,
+            vocabulary._buffers,
+            counts,
+            spans,
+            keys,
+            span_ends,
+            scratch,
+            seen_ids,
+            seen_stamps,
+            row,
+            ids,
+            offsets,
+        )
+        vocabulary._n_tokens = int(counts[0])
+    return TokenLists(offsets, ids[: offsets[-1]].copy())
+
+
+def _fold_in_python(texts: _TextArrays, rows: Int64s) -> _FoldedTexts:
+    """Fold the texts whose code points cannot be folded one by one."""
+    view = memoryview(texts.data)  # type: ignore[arg-type]
+    encoded = [
+        fold(bytes(view[start:stop]).decode("utf-8", "replace")).encode()
+        for start, stop in zip(texts.starts[rows].tolist(), texts.stops[rows].tolist(), strict=True)
+    ]
+    offsets = np.zeros(len(encoded) + 1, np.int64)
+    np.cumsum([len(each) for each in encoded], out=offsets[1:])
+    return _FoldedTexts(rows, offsets, np.frombuffer(b"".join(encoded), np.uint8))
+
+
+def _seen(n_tokens: int) -> tuple[Int32s, Int64s]:
+    """Return an empty set for the distinct tokens of one text."""
+    size = 1 << max(6, (2 * n_tokens - 1).bit_length())
+    return np.zeros(size, np.int32), np.zeros(size, np.int64)
+
+
+# ---- stop words and stems -------------------------------------------------------------------
+
+
+class _SurfaceForms:
+    """Remembers, for the words seen so far, their stems and the stems' token ids.
+
+    Words are analysed against ``surfaces``, a vocabulary of their own; only words seen for the
+    first time come to Python.
+    """
+
+    def __init__(self, analyzer: Analyzer) -> None:
+        language = analyzer.language or ""
+        self.stop_words = _stop_words(language) if analyzer.stop_words else frozenset()
+        self.stemmer = _new_stemmer(language) if analyzer.stem else None
+        self.surfaces = Vocabulary()
+        self.stems = Vocabulary()
+        self.stem_ids: Int32s = np.full(1, -1, np.int32)  # by surface; -1 is dropped
+        self.token_ids: Int32s = np.full(1, -1, np.int32)  # by stem; -1 is not in the vocabulary
+        self.n_vocabulary_tokens = 1  # tokens of the vocabulary that token_ids takes account of
+
+    def analyze(self, texts: _TextArrays, vocabulary: Vocabulary, grow: bool) -> TokenLists:
+        lists = _analyze_surface(texts, self.surfaces, grow=True)
+        self._learn_tokens(vocabulary)
+        self._learn_surfaces(vocabulary)
+        if grow:
+            self._add_missing(lists, vocabulary)
+        longest = int(np.diff(lists.offsets).max(initial=0))
+        mapped = kernels.map_tokens(*lists, self.stem_ids, self.token_ids, *_seen(longest))
+        return TokenLists(*mapped)
+
+    def _learn_tokens(self, vocabulary: Vocabulary) -> None:
+        """Take account of tokens that the vocabulary gained since the last batch."""
+        first, self.n_vocabulary_tokens = self.n_vocabulary_tokens, len(vocabulary)
+        if first == len(vocabulary) or len(self.stems) == 1:
+            return
+        stem_ids = self.stems.ids_of(vocabulary.tokens(np.arange(first, len(vocabulary))))
+        is_known = stem_ids >= 0
+        self.token_ids[stem_ids[is_known]] = first + np.flatnonzero(is_known)
+
+    def _learn_surfaces(self, vocabulary: Vocabulary) -> None:
+        """Find the stems of words that are new."""
+        words = self.surfaces.tokens(np.arange(len(self.stem_ids), len(self.surfaces)))
+        if not words:
+            return
+        stems = words
+        if self.stemmer is not None:
+            stems = [
+                word if word[0] in "#@" else stem or word
+                for word, stem in zip(words, self.stemmer.stemWords(words), strict=True)
+            ]
+        is_kept = np.array([word not in self.stop_words for word in words])
+        n_stems = len(self.stems)
+        stem_ids = np.where(is_kept, self.stems.add(stems), np.int32(-1))
+        new_stems = self.stems.tokens(np.arange(n_stems, len(self.stems)))
+        self.stem_ids = np.concatenate([self.stem_ids, stem_ids])
+        self.token_ids = np.concatenate([self.token_ids, vocabulary.ids_of(new_stems)])
+
+    def _add_missing(self, lists: TokenLists, vocabulary: Vocabulary) -> None:
+        """Add the stems that the vocabulary lacks, in order of first occurrence."""
+        stem_ids = self.stem_ids[lists.ids]
+        stem_ids = stem_ids[stem_ids >= 0]
+        missing = stem_ids[self.token_ids[stem_ids] < 0]
+        distinct, first = np.unique(missing, return_index=True)
+        distinct = distinct[np.argsort(first)]
+        self.token_ids[distinct] = vocabulary.add(self.stems.tokens(distinct))
+        self.n_vocabulary_tokens = len(vocabulary)
+
+
+@functools.cache
+def _stop_words(language: str) -> frozenset[str]:
+    try:
+        import stopwordsiso  # noqa: PLC0415 - optional
+    except ImportError as error:
+        raise MissingExtra(
+            "stop words need the package stopwordsiso: pip install 'earshot[language]'"
+        ) from error
+    known = sorted(stopwordsiso.langs())
+    if language not in known:
+        raise InvalidParameter(
+            f"no stop words for language {language!r}; expected one of {', '.join(known)}"
+        )
+    return frozenset(map(fold, stopwordsiso.stopwords(language)))
+
+
+def _new_stemmer(language: str) -> Any:
+    try:
+        import Stemmer  # noqa: PLC0415 - optional
+    except ImportError as error:
+        raise MissingExtra(
+            "stems need the package PyStemmer: pip install 'earshot[language]'"
+        ) from error
+    known = set(Stemmer.algorithms())
+    if _STEMMERS.get(language) not in known:
+        languages = [code for code, name in _STEMMERS.items() if name in known]
+        raise InvalidParameter(
+            f"no stemmer for language {language!r}; expected one of {', '.join(languages)}"
+        )
+    # Its own cache would repeat ours.
+    return Stemmer.Stemmer(_STEMMERS[language], 0)

@@ -1,0 +1,234 @@
+"""The vocabulary: tokens, their ids and in how many documents they occur.
+
+Ids are handed out in the order in which tokens are added and never change. Id 0 is
+:data:`~earshot.model.arrays.EVERYWHERE_TOKEN`; its token is the empty string, which no text holds.
+
+A vocabulary is a NamedTuple of arrays: it is saved by writing and opened by mapping them, without
+rebuilding anything. Adding tokens or counting documents never writes to arrays that came from
+elsewhere (a file, a copy); they are copied into larger buffers first.
+
+It is not locked: any number of threads may look up, but who adds must be alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple, Self
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from earshot.errors import InvalidInput
+from earshot.kernels import text as kernels
+from earshot.model.arrays import Int32s, Int64s, nbytes
+
+MAX_TOKENS = 2**31 - 1
+
+
+class TokenLists(NamedTuple):
+    """Distinct token ids of each text of a batch, in order of first occurrence."""
+
+    offsets: Int64s  # (n_texts + 1,) ids of text i are [i]:[i+1]
+    ids: Int32s
+
+
+class VocabularyArrays(NamedTuple):
+    """A vocabulary as arrays; :mod:`earshot.kernels.text` describes the slots."""
+
+    token_bytes: npt.NDArray[np.uint8]  # UTF-8 of all tokens, one after the other
+    token_offsets: Int64s  # (n_tokens + 1,) bytes of token t are [t]:[t+1]
+    slots: npt.NDArray[np.uint64]  # (2**k, 2) hash table of the tokens
+    frequencies: Int64s  # (n_tokens,) documents that hold the token
+
+
+class Vocabulary:
+    """A growing set of tokens with ids and document frequencies."""
+
+    def __init__(self) -> None:
+        self._buffers = VocabularyArrays(
+            np.empty(1024, np.uint8),
+            np.zeros(65, np.int64),
+            np.zeros((128, 2), np.uint64),
+            np.zeros(64, np.int64),
+        )
+        self._n_tokens = 1
+        self._owns_tokens = True
+        self._owns_frequencies = True
+        self.caches: dict[Any, list[Any]] = {}
+        """What analyzers remember about this vocabulary; neither copied nor pickled."""
+
+    # ---- reading ----------------------------------------------------------------------------
+
+    def __len__(self) -> int:
+        return self._n_tokens
+
+    def __repr__(self) -> str:
+        return f"<Vocabulary of {self._n_tokens - 1:,} tokens, {self.nbytes:,} bytes>"
+
+    def id_of(self, token: str) -> int | None:
+        """Return the id of a token, or None if it is unknown; the token is taken as it is."""
+        found = int(self.ids_of([token])[0])
+        return None if found < 0 else found
+
+    def ids_of(self, tokens: Sequence[str]) -> Int32s:
+        """Return the ids of tokens, -1 for unknown ones."""
+        data, offsets = _joined(tokens)
+        ids = np.empty(len(tokens), np.int32)
+        kernels.find_tokens(data, offsets, False, self._buffers, self._n_tokens, ids)
+        return ids
+
+    def token_of(self, token_id: int) -> str:
+        """Return the token with this id."""
+        return self.tokens([token_id])[0]
+
+    def tokens(self, ids: npt.ArrayLike) -> list[str]:
+        """Return the tokens with these ids."""
+        wanted = np.asarray(ids, np.int64)
+        bad = (wanted < 0) | (wanted >= self._n_tokens)
+        if bad.any():
+            raise InvalidInput(
+                f"token id {wanted[bad][0]} is unknown; ids run from 0 to {self._n_tokens - 1}"
+            )
+        arrays = self.arrays
+        strings = pa.LargeStringArray.from_buffers(
+            self._n_tokens, pa.py_buffer(arrays.token_offsets), pa.py_buffer(arrays.token_bytes)
+        )
+        found: list[str] = strings.take(pa.array(wanted)).to_pylist()
+        return found
+
+    @property
+    def frequencies(self) -> Int64s:
+        """How many documents hold each token, as counted by :meth:`add_documents`."""
+        return self._buffers.frequencies[: self._n_tokens]
+
+    @property
+    def arrays(self) -> VocabularyArrays:
+        """The arrays without spare room: views, to be saved before the vocabulary changes."""
+        n_tokens, buffers = self._n_tokens, self._buffers
+        return VocabularyArrays(
+            buffers.token_bytes[: buffers.token_offsets[n_tokens]],
+            buffers.token_offsets[: n_tokens + 1],
+            buffers.slots,
+            buffers.frequencies[:n_tokens],
+        )
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of memory, including the room to grow."""
+        return nbytes(self._buffers)
+
+    # ---- growing ----------------------------------------------------------------------------
+
+    def add(self, tokens: Sequence[str]) -> Int32s:
+        """Add the tokens that are unknown; return the ids of all."""
+        data, offsets = _joined(tokens)
+        self._reserve(len(tokens), int(offsets[-1]))
+        ids = np.empty(len(tokens), np.int32)
+        self._n_tokens = int(
+            kernels.find_tokens(data, offsets, True, self._buffers, self._n_tokens, ids)
+        )
+        return ids
+
+    def add_documents(self, documents: TokenLists) -> None:
+        """Count the documents that hold each token; tokens are distinct within each document."""
+        ids = np.ascontiguousarray(documents.ids, np.int32)
+        if len(ids) and not (0 <= ids.min() and ids.max() < self._n_tokens):
+            raise InvalidInput(
+                f"token ids run from {ids.min()} to {ids.max()}; this vocabulary has "
+                f"0 to {self._n_tokens - 1}"
+            )
+        if not self._owns_frequencies:
+            self._buffers = self._buffers._replace(frequencies=self._buffers.frequencies.copy())
+            self._owns_frequencies = True
+        kernels.count_documents(ids, self._buffers.frequencies)
+
+    def _reserve(self, n_tokens: int, n_bytes: int) -> None:
+        """Make room for so many more tokens, at least doubling what is too small."""
+        held = self._buffers
+        tokens_needed = self._n_tokens + n_tokens
+        bytes_used = int(held.token_offsets[self._n_tokens])
+        if tokens_needed > MAX_TOKENS:
+            raise InvalidInput(
+                f"the vocabulary would exceed {MAX_TOKENS:,} tokens; split the subscriptions"
+            )
+        token_bytes, token_offsets, slots, frequencies = held
+        if bytes_used + n_bytes > len(token_bytes):
+            token_bytes = np.empty(max(bytes_used + n_bytes, 2 * bytes_used), np.uint8)
+            token_bytes[:bytes_used] = held.token_bytes[:bytes_used]
+        if tokens_needed >= len(token_offsets):
+            token_offsets = np.empty(max(tokens_needed, 2 * self._n_tokens) + 1, np.int64)
+            token_offsets[: self._n_tokens + 1] = held.token_offsets[: self._n_tokens + 1]
+        if tokens_needed > len(frequencies):
+            frequencies = np.zeros(max(tokens_needed, 2 * self._n_tokens), np.int64)
+            frequencies[: self._n_tokens] = held.frequencies[: self._n_tokens]
+            self._owns_frequencies = True
+        if 2 * tokens_needed > len(slots):
+            # At most half full: a probe then looks at 1.5 slots if it finds, 2.5 if it does not.
+            slots = np.zeros((1 << (2 * tokens_needed - 1).bit_length(), 2), np.uint64)
+            kernels.copy_slots(held.slots, slots)
+        if not self._owns_tokens:
+            if token_bytes is held.token_bytes:
+                token_bytes = token_bytes.copy()
+            if token_offsets is held.token_offsets:
+                token_offsets = token_offsets.copy()
+            if slots is held.slots:
+                slots = slots.copy()
+        if not self._owns_frequencies:
+            frequencies = frequencies.copy()
+        self._owns_tokens = self._owns_frequencies = True
+        self._buffers = VocabularyArrays(token_bytes, token_offsets, slots, frequencies)
+
+    # ---- copies -----------------------------------------------------------------------------
+
+    @classmethod
+    def from_arrays(cls, arrays: VocabularyArrays) -> Self:
+        """Return a vocabulary over saved arrays, which it never writes to."""
+        token_bytes, token_offsets, slots, frequencies = (
+            # Kernels are compiled for arrays that may be written.
+            array if array.flags.writeable and array.flags.c_contiguous else np.array(array)
+            for array in arrays
+        )
+        n_tokens = len(frequencies)
+        n_slots = len(slots)
+        if (
+            len(token_offsets) != n_tokens + 1
+            or n_tokens < 1
+            or token_offsets[0] != 0
+            or token_offsets[-1] != len(token_bytes)
+            or slots.shape != (n_slots, 2)
+            or n_slots & (n_slots - 1)
+            or n_slots < 2 * n_tokens
+        ):
+            raise InvalidInput(
+                f"vocabulary arrays disagree: {n_tokens} frequencies, {len(token_offsets)} token "
+                f"offsets (expected {n_tokens + 1}) that end at {token_offsets[-1:].tolist()} "
+                f"(expected {len(token_bytes)}), slots {slots.shape} (expected a power of two of "
+                f"at least {2 * n_tokens} rows of 2)"
+            )
+        self = cls.__new__(cls)
+        self._buffers = VocabularyArrays(token_bytes, token_offsets, slots, frequencies)
+        self._n_tokens = n_tokens
+        self._owns_tokens = False
+        self._owns_frequencies = False
+        self.caches = {}
+        return self
+
+    def copy(self) -> Self:
+        """Return a copy; the arrays are shared until either of the two changes."""
+        copied = self.from_arrays(self.arrays)
+        self._owns_tokens = False
+        self._owns_frequencies = False
+        return copied
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return (type(self).from_arrays, (self.arrays,))
+
+
+def _joined(tokens: Sequence[str]) -> tuple[npt.NDArray[np.uint8], Int64s]:
+    """Return tokens as bytes with the padding that kernels want, and their offsets."""
+    encoded = [token.encode() for token in tokens]
+    offsets = np.zeros(len(encoded) + 1, np.int64)
+    np.cumsum([len(each) for each in encoded], out=offsets[1:])
+    joined = b"".join(encoded) + bytes(kernels.PADDING_BYTES)
+    return np.frombuffer(joined, np.uint8), offsets
