@@ -23,7 +23,7 @@ from earshot.encoding import (
     message_batch,
     subscription_batch,
 )
-from earshot.errors import InvalidInput
+from earshot.errors import InvalidInput, InvalidRegion
 from earshot.kernels.encoding import merge_tokens
 from earshot.model.arrays import EVERYWHERE_TOKEN, ClauseArrays, Space
 from earshot.model.messages import Message
@@ -84,7 +84,7 @@ def clause_tokens(clauses: ClauseArrays, vocabulary: Vocabulary) -> list[list[st
 
 def test_keywords_and_boxes() -> None:
     vocabulary = Vocabulary()
-    rows = [
+    rows: list[dict[str, Any]] = [
         {"id": 5, "keywords": ["Fire", "New York", "york"], **box(0, 1, 2, 3)},
         {"id": 3, "keywords": ["fire"], "expires": MOON},
         {"id": 4, **box(5, 5, 5, 5)},
@@ -101,7 +101,12 @@ def test_keywords_and_boxes() -> None:
 
 
 def test_dtypes_are_those_of_the_arrays() -> None:
-    for rows in ([{"id": 1, "keywords": ["a"]}], [{"id": 1, "expression": "a"}], []):
+    cases: list[list[dict[str, Any]]] = [
+        [{"id": 1, "keywords": ["a"]}],
+        [{"id": 1, "expression": "a"}],
+        [],
+    ]
+    for rows in cases:
         clauses = subscriptions(rows).clauses
         assert [a.dtype for a in clauses[:5]] == [
             np.int32,
@@ -153,7 +158,13 @@ def test_expressions_become_clauses() -> None:
 def test_circles_and_polygons_carry_shapes() -> None:
     hole = Polygon([[(0, 0), (9, 0), (9, 9), (0, 9)], [(1, 1), (2, 1), (2, 2), (1, 2)]])
     triangle = Polygon([[(0, 0), (4, 0), (0, 4)]])
-    regions = [hole, Circle(5, 5, 1000.0), Rectangle(0, 0, 1, 1), triangle, Circle(180, 0, 10.0)]
+    regions: list[Polygon | Circle | Rectangle] = [
+        hole,
+        Circle(5, 5, 1000.0),
+        Rectangle(0, 0, 1, 1),
+        triangle,
+        Circle(180, 0, 10.0),
+    ]
     batch = subscription_batch([Subscription(i, ("a",), region=r) for i, r in enumerate(regions)])
     found = encode_subscriptions(batch, Analyzer(), Vocabulary(), "lonlat")
     assert found.rejects == []
@@ -201,7 +212,7 @@ BAD_SUBSCRIPTIONS: list[tuple[dict[str, Any], str, str]] = [
     ({}, "keywords", "neither keywords nor a region"),
     ({"keywords": []}, "keywords", "neither keywords nor a region"),
     ({"keywords": ["a"], "expression": "b"}, "expression", "expected one of the two"),
-    ({"expression": "a b"}, "expression", ""),
+    ({"expression": "a b"}, "expression", "stand side by side"),
     ({"expression": "not a"}, "expression", "none of its keywords"),
     ({"expression": "a and '!!!'"}, "expression", "no letters or digits"),
     (box(np.nan, 0, 1, 1), "min_x", "longitude nan is not finite"),
@@ -365,8 +376,7 @@ def test_slices_chunks_and_absent_columns_make_no_difference() -> None:
     for other in (narrow, chunked, padded, pa.Table.from_batches([batch])):
         found = encode_subscriptions(other, Analyzer(), Vocabulary(), "lonlat")
         assert found.ids.to_pylist() == expected.ids.to_pylist()
-        for a, b in zip(found.clauses[:5], expected.clauses[:5], strict=True):
-            assert a.tolist() == b.tolist()
+        assert as_parts(found.clauses) == as_parts(expected.clauses)
 
 
 row_strategy = st.fixed_dictionaries(
@@ -505,14 +515,53 @@ def test_half_a_surrogate_is_no_text() -> None:
         message_batch([Message(1, "\ud800", place=Point(0, 0))])
 
 
-def test_a_polygon_of_two_positions_is_refused() -> None:
-    with pytest.raises(InvalidInput, match="polygon"):
-        subscription_batch([Subscription(1, region=Polygon([[(0, 0), (1, 1)]]))])
+def test_degenerate_polygons_are_refused() -> None:
+    batch = subscription_batch([Subscription(1, region=Polygon([[(0, 0), (1, 1)]]))])
+    (error,) = encode_subscriptions(batch, Analyzer(), Vocabulary(), "lonlat").rejects
+    assert (error.row, error.field) == (0, "geometry")
+    with pytest.raises(InvalidRegion, match="polygon"):
+        subscription_batch([Subscription(1, region=Polygon([[(0, 0)]]))])
 
 
 def test_everywhere_needs_no_column() -> None:
     batch = subscription_batch([Subscription(1, ("a",), region=Everywhere())])
     assert batch.schema.names == ["id", "keywords"]
+
+
+def test_columns_of_other_widths_are_taken() -> None:
+    wide = pa.table(
+        {
+            "id": pa.array(["a"], pa.large_string()),
+            "keywords": pa.array([["k"]], pa.large_list(pa.large_string())),
+            "x": pa.array([1], pa.int32()),
+            "y": pa.array([2.5], pa.float32()),
+            "radius": pa.array([3], pa.uint8()),
+            "expires": pa.array([1], pa.timestamp("s", "Asia/Tokyo")),
+            "noise": pa.array([b"x"]),
+        }
+    )
+    found = encode_subscriptions(wide, Analyzer(), Vocabulary(), "lonlat")
+    assert found.ids.to_pylist() == ["a"]
+    assert found.clauses.shapes.circles.tolist() == [[1, 2.5, 3]]
+    assert found.expires.tolist() == [1_000_000]
+
+
+@pytest.mark.parametrize(
+    ("column", "values"),
+    [
+        ("x", pa.array(["1"])),
+        ("time", pa.array([1], pa.timestamp("us"))),
+        ("time", pa.array([1])),
+        ("text", pa.array([1])),
+        ("keywords", pa.array([[1.5]])),
+        ("keywords", pa.array(["a"])),
+        ("id", pa.array([2**63], pa.uint64())),
+    ],
+)
+def test_columns_of_other_kinds_are_refused(column: str, values: pa.Array) -> None:
+    columns = {"id": pa.array([1]), "text": pa.array(["a"]), column: values}
+    with pytest.raises(InvalidInput, match=f"column '{column}'"):
+        encode_messages(pa.record_batch(columns), Analyzer(), Vocabulary(), "lonlat")
 
 
 def test_a_batch_without_ids_is_refused() -> None:

@@ -233,6 +233,11 @@ def test_what_cannot_be_matched_is_refused_with_the_reason(text: str, reason: st
     assert reason in str(error.value)
 
 
+def test_keyword_of_stop_words_is_refused_with_the_reason() -> None:
+    with pytest.raises(InvalidExpression, match="'the' has only words that are left out, so no"):
+        clauses(parse("a or the"), lambda text: [] if text == "the" else [text])
+
+
 def test_limit_counts_clauses_that_are_left() -> None:
     many = " or ".join(f"a{i}" for i in range(256))
     assert len(rewritten(many)) == 256

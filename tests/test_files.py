@@ -313,6 +313,44 @@ def test_geometry_as_wkt_or_geojson(tmp_path: Path, value: Any) -> None:
     assert shapely.from_wkb(whole(read_subscriptions(path))["geometry"][0].as_py()).equals(BOX)
 
 
+@pytest.mark.parametrize(
+    ("geometry", "reason"),
+    [
+        ({"type": "Point", "coordinates": [True, 1]}, "boolean"),
+        ({"type": "Point", "coordinates": ["1", 1]}, "string"),
+        ({"type": "Polygon", "coordinates": [[[0, 0], [1, 1], [1, 0]]]}, "closed"),
+        ({"type": "Polygon", "coordinates": 5}, "not a geometry in GeoJSON"),
+        ({"type": "Circle"}, "not a geometry in GeoJSON"),
+    ],
+)
+def test_wrong_geojson_geometries(tmp_path: Path, geometry: Any, reason: str) -> None:
+    path = put(tmp_path / "s.ndjson", lines({"id": 1, "geometry": geometry}))
+    ((row, field, found),) = rejects(read_subscriptions(path, on_error="reject"))
+    assert (row, field) == (0, "geometry")
+    assert reason in found
+
+
+@pytest.mark.parametrize(
+    "shape",
+    [
+        shapely.Point(1, 2),
+        shapely.Point(1, 2, 3),
+        shapely.Polygon([(0, 0), (9, 0), (9, 9)], [[(5, 1), (6, 1), (6, 2)]]),
+        shapely.MultiPolygon([BOX, shapely.box(5, 5, 6, 6)]),
+    ],
+)
+def test_geojson_geometries_are_kept(tmp_path: Path, shape: Any) -> None:
+    rows = [
+        {"id": 1, "geometry": json.loads(shapely.to_geojson(shape))},
+        {"id": 2, "geometry": shapely.to_wkt(BOX)},
+        {"id": 3, "keywords": ["a"]},
+    ]
+    found = whole(read_subscriptions(put(tmp_path / "s.ndjson", lines(*rows))))["geometry"]
+    assert shapely.from_wkb(found[0].as_py()).equals(shape)
+    assert shapely.from_wkb(found[1].as_py()).equals(BOX)
+    assert found[2].as_py() is None
+
+
 def test_features_on_lines(tmp_path: Path) -> None:
     feature = {
         "type": "Feature",
@@ -467,6 +505,27 @@ def test_broken_utf8_reaches_the_encoder_untouched(tmp_path: Path) -> None:
     line = b'{"id":1,"text":"caf\xe9","x":1,"y":1}\n'
     batch = next(iter(read_messages(put(tmp_path / "m.ndjson", line)))).batch
     assert batch.column("text")[0].as_buffer().to_pybytes() == b"caf\xe9"
+
+
+def test_broken_utf8_in_every_column_of_csv(tmp_path: Path) -> None:
+    content = b"id,keywords,expression,x,y,radius,expires\n1,a,,1,1,1,\n"
+    bad = [
+        b"\xff,a,,1,1,1,\n",
+        b'2,"a,\xff",,1,1,1,\n',
+        b"3,,\xff,1,1,1,\n",
+        b"4,a,,\xff,1,1,\n",
+        b"5,a,,1,1,1,\xff\n",
+    ]
+    path = put(tmp_path / "s.csv", content + b"".join(bad))
+    batches = list(read_subscriptions(path, ids="integer", on_error="reject"))
+    found = [(row, field) for row, field, _ in rejects(batches)]
+    assert found == [(1, "id"), (4, "x"), (5, "expires")]
+    assert "\\xff" in batches[0].rejects[0].reason.replace("\\\\", "\\")
+    keywords = batches[0].batch.column("keywords").values
+    assert keywords[2].as_buffer().to_pybytes() == b"\xff"  # left to the encoder, like any text
+    table = reject_table(batches[0].rejects)
+    write_table(tmp_path / "rejects.ndjson", table)
+    assert [row["row"] for row in read_back(tmp_path / "rejects.ndjson")] == [1, 4, 5]
 
 
 def test_ten_megabytes_of_text_are_read(tmp_path: Path) -> None:
@@ -638,6 +697,17 @@ def test_matches_are_written(tmp_path: Path, name: str, kind: str) -> None:
     assert [each.name for each in tmp_path.iterdir()] == [name]
 
 
+def test_small_writes_share_a_row_group(tmp_path: Path) -> None:
+    with MatchWriter(tmp_path / "m.parquet", pa.string(), pa.string()) as writer:
+        for i in range(50):
+            ids = pa.array([f"m{i}", f"m{i + 1}"])
+            writer.write(ids, np.array([0, 1, 3]), pa.array(["a", "b", "c"]))
+    file = pq.ParquetFile(tmp_path / "m.parquet")
+    assert file.num_row_groups == 1
+    expected = [f"m{i + j}" for i in range(50) for j in (0, 1, 1)]
+    assert file.read().column("message_id").to_pylist() == expected
+
+
 def test_matches_without_any_leave_a_valid_file(tmp_path: Path) -> None:
     with MatchWriter(tmp_path / "m.parquet", pa.int64(), pa.string()):
         pass
@@ -684,6 +754,21 @@ def test_unwritable_values_and_places(tmp_path: Path) -> None:
     put(tmp_path / "file", "")
     with pytest.raises(InvalidFile, match="cannot be written"):
         TableWriter(tmp_path / "file" / "m.csv", MATCHES)
+
+
+@pytest.mark.parametrize("name", ["s.parquet", "s.ndjson", "s.csv", "s.geojson"])
+def test_slices_are_written_as_such(tmp_path: Path, name: str) -> None:
+    rows = [
+        {"id": i, "keywords": [f"k{i}"] * (i % 3) if i != 4 else None, "expression": f"e{i}"}
+        for i in range(9)
+    ]
+    table = pa.Table.from_pylist(rows, SUBSCRIPTIONS).select(["id", "keywords", "expression"])
+    with TableWriter(tmp_path / name, table.schema) as writer:
+        writer.write(table.slice(2, 3))
+        writer.write(table.slice(5).to_batches()[0])
+    found = whole(read_subscriptions(tmp_path / name)).to_pylist()
+    assert [(row["id"], row["expression"]) for row in found] == [(i, f"e{i}") for i in range(2, 9)]
+    assert [row["keywords"] or [] for row in found] == [row["keywords"] or [] for row in rows[2:]]
 
 
 def test_rejects_table(tmp_path: Path) -> None:

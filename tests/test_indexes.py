@@ -206,6 +206,16 @@ def test_r_tree_nodes_are_the_smallest_boxes_around_their_children() -> None:
             assert box[2:].tolist() == children[:, 2:].max(axis=0).tolist()
 
 
+def test_r_tree_entries_carry_their_rarest_token() -> None:
+    clauses = box_clauses([0, 2, 5, 6], [1, 2, 1, 3, ~4, 2], [[0, 0, 1, 1]] * 3)
+    for frequencies, rarest in [
+        ([0, 9, 5, 7, 1], {0: 2, 1: 3, 2: 2}),
+        ([0, 3, 5, 7, 1], {0: 1, 1: 1, 2: 2}),
+    ]:
+        tree = SpatialFirst.build(clauses, frequencies=np.array(frequencies)).arrays
+        assert dict(zip(tree.entry_clauses, tree.entry_tokens, strict=True)) == rarest
+
+
 def test_unbounded_boxes_blow_up_few_nodes() -> None:
     case = make_case(Recipe(n_subscriptions=3200, unbounded=0.01, side=0.01))
     tree = SpatialFirst.build(case.clauses, space="planar").arrays

@@ -49,7 +49,16 @@ from earshot.model.regions import (
     split_rectangles,
     validate,
 )
-from earshot.model.schemas import BOX_FIELDS, CIRCLE_FIELDS, KEYWORDS, POINT_FIELDS, TIME
+from earshot.model.schemas import (
+    BOX_FIELDS,
+    CIRCLE_FIELDS,
+    KEYWORDS,
+    POINT_FIELDS,
+    TIME,
+    id_kind,
+    id_type,
+    is_text,
+)
 from earshot.model.subscriptions import Subscription
 from earshot.text import Analyzer, TokenLists, Vocabulary, invalid_utf8
 
@@ -217,6 +226,8 @@ _TYPES = {
     "expression": pa.string(),
     "text": pa.string(),
     "geometry": pa.binary(),
+    "expires": TIME,
+    "time": TIME,
     **dict.fromkeys((*BOX_FIELDS, *CIRCLE_FIELDS), pa.float64()),
 }
 
@@ -225,10 +236,7 @@ def _batch(ids: list[int | str], columns: dict[str, list[Any]]) -> pa.RecordBatc
     arrays = [id_array(ids)]
     for name, values in columns.items():
         try:
-            if name in _TYPES:
-                arrays.append(pa.array(values, _TYPES[name]))
-            else:
-                arrays.append(pa.array(values, pa.int64()).cast(TIME))
+            arrays.append(pa.array(values, _TYPES[name]))
         except UnicodeEncodeError as error:
             raise InvalidInput(f"{name}: half a surrogate pair is not text: {error}") from None
         except (pa.ArrowInvalid, pa.ArrowTypeError, OverflowError) as error:
@@ -290,10 +298,9 @@ class _Columns:
         self.n: int = batch.num_rows
         self._arrays: dict[str, pa.Array] = {}
         for name, column in zip(batch.schema.names, batch.columns, strict=True):
-            array = column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column
-            if isinstance(array, pa.ChunkedArray):  # pyarrow keeps no chunks as they are
-                array = pa.concat_arrays(array.chunks) if array.num_chunks else pa.nulls(0)
-            self._arrays[name] = array
+            if name in _TYPES or name == "id":
+                array = column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column
+                self._arrays[name] = _canonical(name, array)
         if "id" not in self._arrays:
             raise InvalidInput(
                 f"no column 'id' among {', '.join(batch.schema.names) or 'no columns'}"
@@ -316,12 +323,41 @@ class _Columns:
         if array is None:
             n = self.n if accepted is None else int(accepted.sum())
             return np.full(n, default, np.int64)
-        numbers = array.cast(TIME).view(pa.int64()).fill_null(default)
+        numbers = array.view(pa.int64()).fill_null(default)
         values: Int64s = np.array(numbers.to_numpy(zero_copy_only=False), np.int64)
         return values if accepted is None else values[accepted]
 
     def accepted_ids(self, accepted: Bools | None) -> pa.Array:
         return self.ids if accepted is None else self.ids.filter(pa.array(accepted))
+
+
+def _canonical(name: str, array: pa.Array) -> pa.Array:
+    """Return the column in its canonical type; wider and narrower ones of its kind are cast."""
+    found = array.type
+    expected = _TYPES.get(name)
+    if expected is None:  # ids have one of two types
+        kind = "integer" if pa.types.is_null(found) else id_kind(found)
+        if kind is None:
+            raise InvalidInput(f"column 'id' is of type {found}; expected int64 or string")
+        expected = id_type(kind)
+    if found == expected:
+        return array
+    # Arrow would read numbers out of strings, and times without a zone as UTC.
+    is_same_kind = is_text(found) == is_text(expected) or pa.types.is_dictionary(found)
+    if name == "keywords" and not pa.types.is_null(found):
+        is_same_kind = _is_list(found) and is_text(found.value_type)
+    if expected == TIME and not pa.types.is_null(found):
+        is_same_kind = pa.types.is_timestamp(found) and found.tz is not None
+    try:
+        if is_same_kind or pa.types.is_null(found):
+            return array.cast(expected, safe=expected != TIME and expected != pa.float64())
+    except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
+        raise InvalidInput(f"column '{name}' cannot be read as {expected}: {error}") from None
+    raise InvalidInput(f"column '{name}' is of type {found}; expected {expected}")
+
+
+def _is_list(data_type: pa.DataType) -> bool:
+    return bool(pa.types.is_list(data_type) or pa.types.is_large_list(data_type))
 
 
 def _given(array: pa.Array) -> Bools:
@@ -378,8 +414,6 @@ def _check_ids(columns: _Columns, problems: _Problems) -> None:
         problems.mark(~_given(ids), "id", "is missing; every row needs an id")
     if pa.types.is_string(ids.type):
         _check_utf8(ids, "id", problems)
-    elif not pa.types.is_int64(ids.type) and not pa.types.is_null(ids.type):
-        raise InvalidInput(f"column 'id' is of type {ids.type}; expected int64 or string")
 
 
 def _check_utf8(array: pa.Array, field: str, problems: _Problems) -> None:

@@ -6,7 +6,7 @@ commands are ``python -m earshot.bench run`` and ``python -m earshot.bench repor
 
 from __future__ import annotations
 
-#from earshot.bench.reporting import report
-#from earshot.bench.running import run
+from earshot.bench.reporting import report
+from earshot.bench.running import run
 
 __all__ = ["report", "run"]

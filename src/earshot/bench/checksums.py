@@ -7,7 +7,7 @@ that only had time for few messages is still compared with the others on those.
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -20,7 +20,7 @@ PREFIXES = (8, 64, 512, 4_096, 32_768)
 """Numbers of messages after which checksums are compared."""
 
 
-class AnswersDiffer(EarshotError):
+class AnswersDiffer(EarshotError):  # noqa: N818 - named like the others, after what is wrong
     """Two competitors gave different answers to the same messages."""
 
 
@@ -51,7 +51,7 @@ def checksum(answers: Matches | Pairs, first_message: int = 0) -> int:
     return int(_mixed(keys | pairs.slots.astype(np.uint64)).sum(dtype=np.uint64))
 
 
-def _mixed(keys: npt.NDArray[Any]) -> npt.NDArray[np.uint64]:
+def _mixed(keys: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint64]:
     """Spread each key over 64 bits (the finaliser of splitmix64)."""
     keys = keys + np.uint64(0x9E3779B97F4A7C15)
     keys = (keys ^ (keys >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)

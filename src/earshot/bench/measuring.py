@@ -42,8 +42,8 @@ class Case(NamedTuple):
 
     @property
     def n_subscriptions(self) -> int:
-        """Number of subscriptions (each has one clause in the benchmark)."""
-        return len(self.clauses.subscriptions)
+        """Number of subscriptions."""
+        return int(self.clauses.subscriptions.max(initial=-1)) + 1
 
 
 class Effort(NamedTuple):
@@ -133,9 +133,7 @@ def prepare(
         if competitor.name not in compile_s:
             compile_s[competitor.name] = _compile_s(competitor, case)
         contender = Contender(competitor, compile_s=compile_s[competitor.name])
-        contender.build_s = elapsed_s(
-            lambda competitor=competitor: competitor.build(case.clauses, case.space, case.n_tokens)
-        )
+        contender.build_s = elapsed_s(competitor.build, case.clauses, case.space, case.n_tokens)
         contender.open_s = _open_s(competitor) if effort.opens else None
         first_pass(contender, case.messages, effort.budget_s)
         say(
@@ -177,17 +175,16 @@ def timed_pass(contender: Contender, messages: MessageArrays, n_threads: int = 1
     n = contender.n_messages
     per_call = max(1, int(ANSWERS_PER_CALL * n / max(contender.n_answers, 1)))
     parts = [
-        take_messages(messages, np.arange(at, min(at + per_call, n))) for at in range(0, n, per_call)
+        take_messages(messages, np.arange(at, min(at + per_call, n)))
+        for at in range(0, n, per_call)
     ]
-    return sum(
-        elapsed_s(lambda part=part: contender.competitor.match(part, n_threads)) for part in parts
-    )
+    return sum(elapsed_s(contender.competitor.match, part, n_threads) for part in parts)
 
 
-def elapsed_s(call: Callable[[], Any]) -> float:
+def elapsed_s(call: Callable[..., Any], *arguments: Any) -> float:
     """Return the seconds that a call takes."""
     began = time.perf_counter()
-    call()
+    call(*arguments)
     return time.perf_counter() - began
 
 
@@ -206,7 +203,7 @@ def row_of(case: Case, contender: Contender) -> Row:
         "compile_s": contender.compile_s,
         "build_s": contender.build_s,
         "open_s": contender.open_s,
-        "index_bytes_per_subscription": _share(sizes.index, n_subscriptions),
+        "index_bytes_per_subscription": _share(sizes.structure, n_subscriptions),
         "stored_bytes_per_subscription": _share(sizes.stored, n_subscriptions),
         "answers_per_message": contender.n_answers / max(n, 1),
         "counters_per_message": None

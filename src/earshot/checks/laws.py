@@ -323,14 +323,16 @@ def check_growing_answers(index_type: type[Index]) -> None:
     """A single message may have any number of answers; counters count no message twice."""
     n = 5000
     clauses = _clauses([[1 + i % 2] for i in range(n)], [[0.0, 0.0, 1.0, 1.0]] * n)
-    index = index_type.build(clauses, space="planar")
-    places = [[0.5, 0.5, 0.5, 0.5]] * 4
-    messages = _messages([[1], [1, 2], [3], [1, 2]], places)
-    _assert_answers(
-        index.match(messages), [set(range(0, n, 2)), set(range(n)), set(), set(range(n))]
-    )
-    singles = [index.match(take_messages(messages, np.array([row]))).counters for row in range(4)]
-    assert index.match(messages).counters == tuple(sum(each) for each in zip(*singles, strict=True))
+    messages = _messages([[1], [1, 2], [3], [1, 2]], [[0.5, 0.5, 0.5, 0.5]] * 4)
+    built = index_type.build(clauses, space="planar")
+    inserted = index_type.build(_part(clauses, 0, 0), space="planar")
+    inserted.insert(clauses)
+    for index in (built, inserted):
+        found = index.match(messages)
+        _assert_answers(found, [set(range(0, n, 2)), set(range(n)), set(), set(range(n))])
+        rows = [take_messages(messages, np.array([row])) for row in range(4)]
+        singles = [index.match(row).counters for row in rows]
+        assert found.counters == tuple(sum(each) for each in zip(*singles, strict=True))
 
 
 # ---- order, batches, threads --------------------------------------------------------------------

@@ -34,6 +34,8 @@ BLOCK_BYTES = 1 << 23
 MAX_LINE_BYTES = 1 << 26
 """A longer line is refused without being read."""
 
+# Arrow reads such pieces of a block in parallel; a longer line sends its block the slow way.
+_ARROW_BLOCK_BYTES = 1 << 20
 _N_PEEKED = 100
 
 
@@ -138,7 +140,7 @@ class _Shape:
         try:
             table = arrow_json.read_json(
                 pa.BufferReader(block),
-                read_options=arrow_json.ReadOptions(use_threads=False, block_size=len(block) + 1),
+                read_options=arrow_json.ReadOptions(block_size=_ARROW_BLOCK_BYTES),
                 parse_options=arrow_json.ParseOptions(
                     explicit_schema=self.schema, unexpected_field_behavior="ignore"
                 ),

@@ -36,7 +36,7 @@ def read_subscriptions(
         space: ``lonlat`` refuses files in another coordinate system.
         ids: Whether ids are integers or strings; by default as the first ones look.
         on_error: ``raise`` the first bad row, or ``reject`` bad rows into the batches' ``rejects``.
-        batch_rows: Rows per batch of Parquet and GeoJSON; other text is read by blocks of bytes.
+        batch_rows: Most rows per batch of Parquet and GeoJSON; the others are read by blocks.
 
     Raises:
         InvalidRow: A row is wrong and ``on_error`` is ``raise``.

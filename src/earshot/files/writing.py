@@ -208,12 +208,10 @@ class MatchWriter:
         self._pending.append(self._thread.submit(self._write_parts, parts))
 
     def _write_parts(self, parts: list[pa.Table]) -> None:
-        if self._is_dictionary:
-            # Each part has its own dictionary; Parquet takes one per row group.
-            for part in parts:
-                self._writer.write(part)
-        else:
-            self._writer.write(pa.concat_tables(part.cast(self.schema) for part in parts))
+        table = pa.concat_tables(parts)
+        # Each part has a dictionary of its own; Parquet wants one per row group.
+        table = table.unify_dictionaries() if self._is_dictionary else table.cast(self.schema)
+        self._writer.write(table)
 
 
 def write_table(path: str | Path, table: pa.Table | pa.RecordBatch) -> None:
@@ -428,8 +426,12 @@ def _json_values(array: pa.Array, name: str) -> pa.Array:
         shapes = shapely.from_wkb(_objects(array))
         return pa.array(shapely.to_geojson(shapes), pa.string())
     if pa.types.is_list(data_type):
-        values = _json_values(array.values, name)
-        lists = pa.ListArray.from_arrays(array.offsets, values, mask=array.is_null())
+        # A slice of a longer array: Arrow wants its offsets to begin at 0.
+        offsets = array.offsets.to_numpy()
+        values = array.values.slice(offsets[0], offsets[-1] - offsets[0])
+        lists = pa.ListArray.from_arrays(
+            pa.array(offsets - offsets[0]), _json_values(values, name), mask=array.is_null()
+        )
         return pc.binary_join_element_wise("[", pc.binary_join(lists, ","), "]", "")
     return _quoted(array.cast(pa.string()))
 

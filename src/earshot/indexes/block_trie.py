@@ -27,7 +27,7 @@ from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import Any, NamedTuple, Self
+from typing import Any
 
 import numpy as np
 
@@ -50,7 +50,7 @@ from earshot.kernels.block_trie import (
     sort_tokens_by_frequency,
 )
 from earshot.kernels.box_keys import BLOCK, DEAD_KEY, build_keys
-from earshot.model.arrays import ClauseArrays, Int32s, Int64s, MessageArrays, gather_ranges, nbytes
+from earshot.model.arrays import ClauseArrays, Int32s, Int64s, MessageArrays
 
 _RETRIES = 64
 """More than the number of times that a message can be tried while its answer buffer grows."""
@@ -82,7 +82,8 @@ class BlockTrie(Index):
     arrays_type = BlockTrieArrays
     reports_once = True
 
-    _removal: _Removal | None = None
+    _clause_positions: Int32s | None = None
+    """Where each clause stands in a node's list and in the root list."""
 
     @classmethod
     def _build_arrays(
@@ -179,40 +180,18 @@ class BlockTrie(Index):
 
     def _bury(self, slots: Int32s) -> None:
         """Overwrite the keys of the slots' clauses, so that no test finds them any more."""
-        if self._removal is None:
-            self._removal = _Removal.of(self.arrays, self.clauses)
-        self.arrays.keys[self._removal.positions_of(slots)] = DEAD_KEY
+        if self._clause_positions is None:
+            self._clause_positions = clause_positions(self.arrays, len(self.clauses.subscriptions))
+        self.arrays.keys[self._clause_positions[self.base_rows(slots)]] = DEAD_KEY
 
     @property
     def nbytes(self) -> int:
         """Bytes of the structure; removal adds where each clause stands, at its first use."""
-        return super().nbytes + (0 if self._removal is None else nbytes(self._removal))
+        positions = self._clause_positions
+        return super().nbytes + (0 if positions is None else int(positions.nbytes))
 
 
 def _cut(n: int, n_parts: int) -> tuple[list[int], list[int]]:
     """Return starts and stops of about equal parts of ``n`` things."""
     cuts = np.linspace(0, n, n_parts + 1).astype(int).tolist()
     return cuts[:-1], cuts[1:]
-
-
-class _Removal(NamedTuple):
-    """Where the clauses of each slot stand."""
-
-    positions: Int32s  # (n_clauses, 2) entry of each clause in a node's list and in the root list
-    slot_order: Int32s  # clauses sorted by slot; empty where clause i is slot i
-    slot_starts: Int64s  # (n_slots + 1,) clauses of slot i in slot_order; empty likewise
-
-    @classmethod
-    def of(cls, arrays: BlockTrieArrays, clauses: ClauseArrays) -> Self:
-        positions = clause_positions(arrays, len(clauses.subscriptions))
-        if len(arrays.slot_clauses) == 0:
-            return cls(positions, np.empty(0, np.int32), np.empty(0, np.int64))
-        slot_order = np.argsort(clauses.subscriptions, kind="stable").astype(np.int32)
-        counts = np.bincount(clauses.subscriptions, minlength=len(arrays.slot_clauses))
-        return cls(positions, slot_order, np.append(0, np.cumsum(counts)))
-
-    def positions_of(self, slots: Int32s) -> Int32s:
-        if len(self.slot_order) == 0:
-            return self.positions[slots]
-        _, rows = gather_ranges(self.slot_starts, slots)
-        return self.positions[self.slot_order[rows]]

@@ -31,17 +31,57 @@ from earshot.indexes.delta import Delta
 from earshot.kernels.answers import drop_repeats, merge_answers
 from earshot.model.arrays import (
     ClauseArrays,
+    Float64s,
     Int32s,
     Int64s,
     MessageArrays,
     Space,
     concat_clauses,
+    gather_ranges,
     nbytes,
     take_clauses,
     take_messages,
 )
 
 SPACES: tuple[Space, ...] = ("lonlat", "planar")
+
+
+class Snapshot(NamedTuple):
+    """The subscriptions of an index at one moment."""
+
+    parts: list[ClauseArrays]
+    alive: npt.NDArray[np.bool_]  # (n_slots,)
+
+    def live_clauses(self) -> tuple[ClauseArrays, Int32s]:
+        """Return the clauses of live subscriptions, renumbered 0, 1, …, and their old slots."""
+        new_slots = np.cumsum(self.alive, dtype=np.int32) - np.int32(1)
+        kept = []
+        for part in self.parts:
+            part_alive = self.alive[part.subscriptions]
+            part = part if part_alive.all() else take_clauses(part, np.flatnonzero(part_alive))
+            kept.append(part._replace(subscriptions=new_slots[part.subscriptions]))
+        return concat_clauses(kept), np.flatnonzero(self.alive).astype(np.int32)
+
+
+class RowsBySlot(NamedTuple):
+    """Where the clauses of each slot are; empty where row i is the one clause of slot i."""
+
+    order: Int64s  # rows sorted by slot
+    starts: Int64s  # (n_slots + 1,) rows of slot i are order[starts[i]:starts[i + 1]]
+
+    @classmethod
+    def of(cls, subscriptions: Int32s, n_slots: int) -> Self:
+        if len(subscriptions) == n_slots and bool((np.diff(subscriptions) == 1).all()):
+            return cls(np.empty(0, np.int64), np.empty(0, np.int64))
+        order = np.argsort(subscriptions, kind="stable")
+        counts = np.bincount(subscriptions, minlength=n_slots)
+        return cls(order, np.append(0, np.cumsum(counts)))
+
+    def rows(self, slots: Int32s) -> npt.NDArray[Any]:
+        if len(self.starts) == 0:
+            return slots
+        _, positions = gather_ranges(self.starts, slots)
+        return self.order[positions]
 
 
 @dataclass(frozen=True)
@@ -76,7 +116,9 @@ class Index(ABC):
         self.n_base_slots = len(alive)
         self.has_repeats = bool(len(clauses.subscriptions) > self.n_base_slots)
         self.delta: Delta | None = None
+        self._n_dead = len(alive) - int(np.count_nonzero(alive))
         self._scratches: list[Any] = []
+        self._rows_by_slot: RowsBySlot | None = None  # made when something is removed or moved
 
     # ---- life cycle -------------------------------------------------------------------------
 
@@ -112,6 +154,7 @@ class Index(ABC):
                 f"got a {type(parameters).__name__}"
             )
         _check_clauses(clauses)
+        n_slots = _check_slots(clauses.subscriptions, 0)
         tokens = clauses.token_ids
         largest = int(max(tokens.max(initial=-1), (~tokens).max(initial=-1)))
         n_tokens = max(largest + 1, n_tokens or 0)
@@ -122,7 +165,6 @@ class Index(ABC):
         else:
             counts[: len(frequencies)] = frequencies[:n_tokens]
         arrays = cls._build_arrays(clauses, counts, parameters, n_threads)
-        n_slots = int(clauses.subscriptions.max(initial=-1)) + 1
         return cls(parameters, space, clauses, arrays, counts, np.ones(n_slots, np.uint8))
 
     @classmethod
@@ -157,7 +199,7 @@ class Index(ABC):
         """Return which subscriptions each message is delivered to."""
         if n_threads < 1:
             raise InvalidParameter(f"n_threads is {n_threads}; expected 1 or more")
-        crossing = messages.boxes[:, 0] > messages.boxes[:, 2]
+        crossing = _check_message_boxes(messages.boxes)
         if crossing.any():
             return self._match_crossing(messages, crossing, n_threads)
         n = len(messages.boxes)
@@ -176,17 +218,14 @@ class Index(ABC):
     def insert(self, clauses: ClauseArrays) -> None:
         """Add subscriptions; every slot must be new and follow the highest slot in use."""
         _check_clauses(clauses)
-        slots = np.unique(clauses.subscriptions)
-        n_slots = self.n_slots
-        if len(slots) and (slots[0] != n_slots or slots[-1] != n_slots + len(slots) - 1):
-            raise InvalidInput(
-                f"inserted slots must be {n_slots}, {n_slots + 1}, …, each once; "
-                f"got {slots[0]} to {slots[-1]} for {len(slots)} subscriptions"
-            )
+        _check_slots(clauses.subscriptions, self.n_slots)
         if self.delta is None:
             self.delta = Delta(
                 self.space, self.n_base_slots, self.clauses.boxes, self.frequencies
             )
+        if (np.diff(clauses.subscriptions) < 0).any():
+            rows = np.argsort(clauses.subscriptions, kind="stable")
+            clauses = take_clauses(clauses, rows)
         self.delta.insert(clauses)
 
     def remove(self, slots: npt.ArrayLike) -> None:
@@ -201,6 +240,7 @@ class Index(ABC):
         if len(base_slots):
             self._bury(base_slots)
             self.alive[base_slots] = 0
+            self._n_dead += len(base_slots)
         if self.delta is not None:
             self.delta.remove(slots[~in_base])
 
@@ -210,33 +250,43 @@ class Index(ABC):
         Structures that look at ``alive`` when they verify a candidate need nothing here.
         """
 
-    def rebuilt(self, *, n_threads: int = 1) -> tuple[Self, Int32s]:
+    def snapshot(self) -> Snapshot:
+        """Return the subscriptions as they are now; later changes do not show in it."""
+        parts = [self.clauses] if self.delta is None else [self.clauses, self.delta.clauses()]
+        return Snapshot(parts, self.is_alive(np.arange(self.n_slots, dtype=np.int32)))
+
+    def rebuilt(
+        self, snapshot: Snapshot | None = None, *, n_threads: int = 1
+    ) -> tuple[Self, Int32s]:
         """Return a new index of the live subscriptions, and each one's old slot.
 
-        Live subscriptions are renumbered 0, 1, …; ``self`` is left as it is.
+        Live subscriptions are renumbered 0, 1, …; ``self`` is left as it is. With a snapshot this
+        may run beside changes and matching in other threads.
         """
-        clauses, old_slots = self.live_clauses()
-        n_tokens = self.n_tokens if self.delta is None else max(self.n_tokens, self.delta.n_tokens)
+        clauses, old_slots = (snapshot or self.snapshot()).live_clauses()
         new = type(self).build(
             clauses,
             space=self.space,
-            n_tokens=n_tokens,
+            n_tokens=self.n_tokens,
             parameters=self.parameters,
             n_threads=n_threads,
         )
         return new, old_slots
 
-    def live_clauses(self) -> tuple[ClauseArrays, Int32s]:
-        """Return the clauses of live subscriptions, renumbered 0, 1, …, and their old slots."""
-        clauses = self.clauses
+    def clauses_of(self, slots: Int32s) -> ClauseArrays:
+        """Return the clauses of the given slots, those in the delta last."""
+        in_base = slots < self.n_base_slots
+        parts = [take_clauses(self.clauses, self.base_rows(slots[in_base]))]
         if self.delta is not None:
-            clauses = concat_clauses(clauses, self.delta.clauses())
-        alive = self.is_alive(np.arange(self.n_slots, dtype=np.int32))
-        rows = np.flatnonzero(alive[clauses.subscriptions])
-        kept = take_clauses(clauses, rows)
-        old_slots = np.flatnonzero(alive).astype(np.int32)
-        new_slots = np.cumsum(alive, dtype=np.int32) - np.int32(1)
-        return kept._replace(subscriptions=new_slots[kept.subscriptions]), old_slots
+            rows = self.delta.rows(slots[~in_base])
+            parts.append(take_clauses(self.delta.clauses(), rows))
+        return concat_clauses(parts)
+
+    def base_rows(self, slots: Int32s) -> npt.NDArray[Any]:
+        """Return the rows of the base clauses that belong to the slots."""
+        if self._rows_by_slot is None:
+            self._rows_by_slot = RowsBySlot.of(self.clauses.subscriptions, self.n_base_slots)
+        return self._rows_by_slot.rows(slots)
 
     # ---- facts ------------------------------------------------------------------------------
 
@@ -253,13 +303,13 @@ class Index(ABC):
     @property
     def n_subscriptions(self) -> int:
         """Number of live subscriptions."""
-        return int(self.is_alive(np.arange(self.n_slots, dtype=np.int32)).sum())
+        in_delta = 0 if self.delta is None else self.delta.n_subscriptions
+        return self.n_base_slots - self._n_dead + in_delta
 
     @property
     def n_changes(self) -> int:
         """Number of subscriptions that a rebuild would merge or drop."""
-        dead = self.n_base_slots - int(np.count_nonzero(self.alive))
-        return dead + (0 if self.delta is None else self.delta.n_slots)
+        return self._n_dead + (0 if self.delta is None else self.delta.n_slots)
 
     def is_alive(self, slots: Int32s) -> npt.NDArray[np.bool_]:
         """Return which of the slots hold a live subscription."""
@@ -275,7 +325,7 @@ class Index(ABC):
     def nbytes(self) -> int:
         """Bytes of the structure over and above the stored clauses (see ``stored_nbytes``)."""
         extra = 0 if self.delta is None else self.delta.nbytes
-        return nbytes((self.arrays, self.frequencies, self.alive)) + extra
+        return nbytes((self.arrays, self.frequencies, self.alive, self._rows_by_slot or ())) + extra
 
     @property
     def stored_nbytes(self) -> int:
@@ -374,6 +424,29 @@ class _Tokens(NamedTuple):
 
 class _Alive(NamedTuple):
     alive: npt.NDArray[np.uint8]
+
+
+def _check_slots(slots: Int32s, first: int) -> int:
+    """Reject slots that do not run from ``first`` without gaps; return how many there are."""
+    lowest, n = int(slots.min(initial=first)), int(slots.max(initial=first - 1)) + 1 - first
+    if lowest != first or n > len(slots) or not np.bincount(slots - first, minlength=n).all():
+        raise InvalidInput(
+            f"slots must be {first}, {first + 1}, … without gaps; "
+            f"got {len(slots)} between {lowest} and {first + n - 1}"
+        )
+    return n
+
+
+def _check_message_boxes(boxes: Float64s) -> npt.NDArray[np.bool_]:
+    """Reject NaN and boxes upside down; return which boxes cross the antimeridian."""
+    crossing: npt.NDArray[np.bool_] = ~(boxes[:, 0] <= boxes[:, 2])
+    wrong = ~(boxes[:, 1] <= boxes[:, 3])
+    if crossing.any():
+        wrong |= np.isnan(boxes[:, 0]) | np.isnan(boxes[:, 2])
+    if wrong.any():
+        row = int(np.flatnonzero(wrong)[0])
+        raise InvalidInput(f"message {row}: box {boxes[row].tolist()} is upside down or NaN")
+    return crossing
 
 
 def _check_clauses(clauses: ClauseArrays) -> None:

@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from earshot.indexes.answers import Counters, collect_answers
-from earshot.indexes.growing import GrowingArray
+from earshot.model.growing import GrowingArray
 from earshot.indexes.quantizing import quantizer_of
 from earshot.kernels.box_keys import BLOCK, DEAD_KEY
 from earshot.kernels.delta import DeltaArrays, DeltaScratch, insert_clauses, match_delta
@@ -25,6 +25,7 @@ from earshot.model.arrays import (
     MessageArrays,
     ShapeArrays,
     Space,
+    gather_ranges,
 )
 
 
@@ -58,12 +59,18 @@ class Delta:
         self._clause_positions = GrowingArray(np.empty(0, np.int64))
         self._slot_clauses = GrowingArray(np.zeros(1, np.int64))
         self._alive = GrowingArray(np.empty(0, np.uint8))
+        self._n_dead = 0
         self._scratches: list[DeltaScratch | None] = []
 
     @property
     def n_slots(self) -> int:
         """Number of slots handed out, dead ones included."""
         return len(self._alive)
+
+    @property
+    def n_subscriptions(self) -> int:
+        """Number of live subscriptions."""
+        return self.n_slots - self._n_dead
 
     @property
     def n_tokens(self) -> int:
@@ -124,17 +131,14 @@ class Delta:
 
     def remove(self, slots: Int32s) -> None:
         """Make slots dead: their keys stop touching anything."""
-        if len(slots) == 0:
-            return
-        rows = slots - self.first_slot
-        bounds = self._slot_clauses.view
-        starts, ends = bounds[rows], bounds[rows + 1]
-        clauses = np.repeat(starts, ends - starts)
-        within = np.arange(len(clauses)) - np.repeat(
-            np.cumsum(ends - starts) - (ends - starts), ends - starts
-        )
-        self._keys.view[self._clause_positions.view[clauses + within]] = DEAD_KEY
-        self._alive.view[rows] = 0
+        self._keys.view[self._clause_positions.view[self.rows(slots)]] = DEAD_KEY
+        self._alive.view[slots - self.first_slot] = 0
+        self._n_dead += len(slots)
+
+    def rows(self, slots: Int32s) -> Int64s:
+        """Return the rows of the clauses that belong to the slots."""
+        _, rows = gather_ranges(self._slot_clauses.view, slots - self.first_slot)
+        return rows
 
     def match_rows(
         self, messages: MessageArrays, start: int, stop: int

@@ -628,6 +628,7 @@ def match_block_trie(
         box = messages.boxes[m]
         limit = box_limit(arrays.quantizer, box[0], box[1], box[2], box[3])
         scratch.serial[0] += 1
+        n_nodes, n_candidates = work[0], work[1]
         n_stack = 0
         for i in range(len(message_tokens)):
             token = message_tokens[i]
@@ -657,6 +658,7 @@ def match_block_trie(
                     )  # fmt: skip
                 mark_tokens(message_tokens, 0, len(message_tokens), scratch.marks, 0)
         if n_found < 0:
+            work[0], work[1] = n_nodes, n_candidates
             return m - start
         n_answers = n_found
         offsets[m - start + 1] = n_answers

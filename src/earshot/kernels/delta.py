@@ -81,6 +81,7 @@ def match_delta(
         limit = box_limit(arrays.quantizer, min_x, min_y, max_x, max_y)
         mark_tokens(messages.token_ids, first, last, marks, 1)
         full = False
+        n_nodes, n_candidates = work[0], work[1]
         scratch.serial[0] += 1
         serial = scratch.serial[0]
         for i in range(first, last):
@@ -116,6 +117,7 @@ def match_delta(
                 break
         mark_tokens(messages.token_ids, first, last, marks, 0)
         if full:
+            work[0], work[1] = n_nodes, n_candidates
             return m - start
         offsets[m - start + 1] = n_answers
     return stop - start

@@ -7,9 +7,9 @@ What differs from the plain method, all for speed and none for the answers:
 
 * A clause with one required token needs no counting. Each list has those first.
 * Counting goes down from the number of tokens to zero, in one byte per clause, and a second walk
-  over the same lists adds what the first one took. So one small array is touched at random; counts
-  that need no second walk (stamped with the message) and an array of token numbers beside them were
-  14 % slower (1 M clauses, 43,000 list entries per message).
+  over the same lists adds what the first one took. So one small array is touched at random. Counts
+  stamped with the message need no second walk but a second array, the numbers of tokens: as fast
+  with 1 M clauses (4,100 and 4,290 messages/s), half as fast with 4 M (107 and 224, out of cache).
 * At most ``MAX_COUNTED`` tokens of a clause are counted, so that a count fits one byte. Tokens
   beyond that, and forbidden ones, are looked up in the message's marks; the sign of a list entry
   says whether there are any, so that most clauses need no look at their tokens.

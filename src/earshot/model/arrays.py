@@ -13,6 +13,7 @@ not. In these arrays ``min_x <= max_x`` always holds for clauses; a *message* bo
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
@@ -115,23 +116,28 @@ def take_messages(messages: MessageArrays, rows: npt.NDArray[Any]) -> MessageArr
     return MessageArrays(offsets, messages.token_ids[positions], messages.boxes[rows])
 
 
-def concat_clauses(first: ClauseArrays, second: ClauseArrays) -> ClauseArrays:
-    """Return the rows of ``first`` followed by those of ``second``."""
-    a, b = first.shapes, second.shapes
+def concat_clauses(parts: Sequence[ClauseArrays]) -> ClauseArrays:
+    """Return the rows of all parts, one after the other; there must be at least one part."""
+    if len(parts) == 1:
+        return parts[0]
     shapes = ShapeArrays(
-        np.concatenate([a.circles, b.circles]),
-        _concat_offsets(a.ring_offsets, b.ring_offsets),
-        _concat_offsets(a.vertex_offsets, b.vertex_offsets),
-        np.concatenate([a.vertices, b.vertices]),
+        np.concatenate([part.shapes.circles for part in parts]),
+        _concat_offsets([part.shapes.ring_offsets for part in parts]),
+        _concat_offsets([part.shapes.vertex_offsets for part in parts]),
+        np.concatenate([part.shapes.vertices for part in parts]),
     )
-    n_shapes = np.int32(len(a.circles))
-    shifted = np.where(second.shape_rows >= 0, second.shape_rows + n_shapes, np.int32(-1))
+    shape_rows = []
+    n_shapes = 0
+    for part in parts:
+        rows = part.shape_rows
+        shape_rows.append(np.where(rows >= 0, rows + np.int32(n_shapes), rows))
+        n_shapes += len(part.shapes.circles)
     return ClauseArrays(
-        np.concatenate([first.subscriptions, second.subscriptions]),
-        _concat_offsets(first.token_offsets, second.token_offsets),
-        np.concatenate([first.token_ids, second.token_ids]),
-        np.concatenate([first.boxes, second.boxes]),
-        np.concatenate([first.shape_rows, shifted.astype(np.int32)]),
+        np.concatenate([part.subscriptions for part in parts]),
+        _concat_offsets([part.token_offsets for part in parts]),
+        np.concatenate([part.token_ids for part in parts]),
+        np.concatenate([part.boxes for part in parts]),
+        np.concatenate(shape_rows),
         shapes,
     )
 
@@ -146,8 +152,11 @@ def gather_ranges(offsets: Int64s, rows: npt.NDArray[Any]) -> tuple[Int64s, Int6
     return new_offsets, positions
 
 
-def _concat_offsets(first: Int64s, second: Int64s) -> Int64s:
-    return np.concatenate([first, second[1:] + first[-1]])
+def _concat_offsets(parts: Sequence[Int64s]) -> Int64s:
+    """Return the offsets of ragged arrays that are laid one after the other."""
+    ends = np.cumsum([0] + [part[-1] for part in parts])
+    shifted = [part[1:] + end for part, end in zip(parts, ends[:-1], strict=True)]
+    return np.concatenate([parts[0][:1], *shifted])
 
 
 def nbytes(arrays: tuple[Any, ...]) -> int:

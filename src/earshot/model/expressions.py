@@ -371,7 +371,9 @@ class _Rewriter:
     def keyword(self, text: str, negated: bool) -> list[int]:
         tokens = self.tokens_of(text)
         if not tokens:
-            raise InvalidExpression(f"{text!r} has no letters or digits, so no message can have it")
+            has_words = any(character.isalnum() for character in text)
+            lack = "has only words that are left out" if has_words else "has no letters or digits"
+            raise InvalidExpression(f"{text!r} {lack}, so no message can have it")
         numbers = []
         for token in tokens:
             number = self.token_numbers.setdefault(token, len(self.token_numbers))

@@ -3,7 +3,8 @@
 On ``lonlat`` the meridians -180 and 180 are the same line, a rectangle with ``min_x > max_x``
 crosses it (the GeoJSON rule), and circles are circles on the sphere of radius
 :data:`~earshot.model.arrays.EARTH_RADIUS_M`. The edges of polygons and rectangles are straight in
-longitude and latitude; a polygon across the antimeridian is given as two parts, one per side.
+longitude and latitude, up to the poles; a polygon across the antimeridian is given as two parts,
+one per side.
 Boundaries belong to every region.
 
 The first half of this module handles one region, the second half batches, without a Python loop
@@ -42,8 +43,6 @@ LARGEST_POLYGON_COORDINATE = 1e150
 _SLACK_RAD = 1e-7
 _PLANAR_SLACK = 1.0 + 1e-12
 
-_WORLD: Box = (-180.0, -90.0, 180.0, 90.0)
-
 
 @dataclass(frozen=True, slots=True)
 class Point:
@@ -77,7 +76,7 @@ class Polygon:
     """The points inside an odd number of rings, and all points on the rings.
 
     Holes and further parts are just more rings. A ring whose last position does not repeat its
-    first is closed by the constructor. A single ring may be given as ``Polygon([ring])``.
+    first is closed by the constructor.
     """
 
     rings: tuple[Ring, ...]

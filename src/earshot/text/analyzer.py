@@ -283,8 +283,42 @@ def _read_only(buffer: pa.Buffer | None) -> npt.NDArray[np.uint8]:
 
 class _FoldedTexts(NamedTuple):
     rows: Int64s
-    offsets: Int64s
+    starts: Int64s
+    stops: Int64s
     data: npt.NDArray[np.uint8]
+
+
+class _Scratch(NamedTuple):
+    """Working memory of one call, for one group of texts."""
+
+    text: npt.NDArray[np.uint8]  # folded texts
+    kinds: npt.NDArray[np.uint8]  # of their code points, at the first byte
+    ends: Int64s  # of the texts
+    spans: npt.NDArray[np.uint64]  # of the tokens: start << 32 | length
+    keys: npt.NDArray[np.uint64]  # (n, 3) first word, tag and hash of the tokens
+    found: Int32s  # ids of the tokens
+    seen_ids: Int32s  # set of the ids of one text
+    seen_stamps: Int64s
+
+
+def _new_scratch(longest: int) -> _Scratch:
+    # A group is full before its last text; each token has a byte of its own.
+    n_bytes = kernels.GROUP_BYTES + longest + 1
+    return _Scratch(
+        np.empty(n_bytes + kernels.PADDING_BYTES, np.uint8),
+        np.empty(n_bytes + kernels.PADDING_BYTES, np.uint8),
+        np.empty(kernels.GROUP_BYTES, np.int64),
+        np.empty(n_bytes, np.uint64),
+        np.empty((n_bytes, 3), np.uint64),
+        np.empty(n_bytes, np.int32),
+        *_new_set(longest),
+    )
+
+
+def _new_set(n_tokens: int) -> tuple[Int32s, Int64s]:
+    """Return an empty set for the distinct tokens of one text."""
+    size = 1 << max(6, (2 * n_tokens - 1).bit_length())
+    return np.empty(size, np.int32), np.zeros(size, np.int64)
 
 
 def _analyze_surface(texts: _TextArrays, vocabulary: Vocabulary, grow: bool) -> TokenLists:
@@ -299,23 +333,16 @@ def _analyze_surface(texts: _TextArrays, vocabulary: Vocabulary, grow: bool) -> 
         longest = kernels.survey_folding(data, starts, stops, unicode, needs_context)
         rows = np.flatnonzero(needs_context)
     folded = _fold_in_python(texts, rows)
-    longest = max(int(longest), int(np.diff(folded.offsets).max(initial=0)))
-
-    n_spans = kernels.GROUP_TOKENS + longest + 1
-    spans = np.empty(n_spans, np.uint64)
-    keys = np.empty((n_spans, 3), np.uint64)
-    span_ends = np.empty(kernels.GROUP_TOKENS, np.int64)
-    scratch = np.empty(kernels.GROUP_BYTES + longest + kernels.PADDING_BYTES, np.uint8)
-    seen_ids, seen_stamps = _seen(longest + 1)
+    scratch = _new_scratch(max(longest, int((folded.stops - folded.starts).max(initial=0))))
 
     offsets = np.zeros(n_rows + 1, np.int64)
     n_bytes = int(stops[-1] - starts[0]) if n_rows else 0
-    ids = np.empty(n_spans + n_bytes // 6, np.int32)
+    ids = np.empty(len(scratch.found) + n_bytes // 6, np.int32)
     counts = np.array([len(vocabulary)], np.int64)
     row, status = 0, kernels.NEEDS_VOCABULARY if grow else kernels.DONE
     while row < n_rows:
         if status == kernels.NEEDS_VOCABULARY:
-            vocabulary._reserve(n_spans, 4 * len(scratch))
+            vocabulary._reserve(len(scratch.found), 4 * len(scratch.found))
         elif status == kernels.NEEDS_IDS:
             ids = np.concatenate([ids, np.empty(len(ids), np.int32)])
         row, status = kernels.analyze_texts(
@@ -324,21 +351,16 @@ def _analyze_surface(texts: _TextArrays, vocabulary: Vocabulary, grow: bool) -> 
             stops,
             folded,
             unicode,
-            longest,
             grow,
             vocabulary._buffers,
             counts,
-            spans,
-            keys,
-            span_ends,
             scratch,
-            seen_ids,
-            seen_stamps,
             row,
             ids,
             offsets,
         )
-        vocabulary._n_tokens = int(counts[0])
+        if grow:
+            vocabulary._n_tokens = int(counts[0])
     return TokenLists(offsets, ids[: offsets[-1]].copy())
 
 
@@ -349,15 +371,9 @@ def _fold_in_python(texts: _TextArrays, rows: Int64s) -> _FoldedTexts:
         fold(bytes(view[start:stop]).decode("utf-8", "replace")).encode()
         for start, stop in zip(texts.starts[rows].tolist(), texts.stops[rows].tolist(), strict=True)
     ]
-    offsets = np.zeros(len(encoded) + 1, np.int64)
-    np.cumsum([len(each) for each in encoded], out=offsets[1:])
-    return _FoldedTexts(rows, offsets, np.frombuffer(b"".join(encoded), np.uint8))
-
-
-def _seen(n_tokens: int) -> tuple[Int32s, Int64s]:
-    """Return an empty set for the distinct tokens of one text."""
-    size = 1 << max(6, (2 * n_tokens - 1).bit_length())
-    return np.zeros(size, np.int32), np.zeros(size, np.int64)
+    stops = np.cumsum([len(each) for each in encoded], dtype=np.int64)
+    starts = np.append(np.zeros(1, np.int64), stops[:-1])[: len(stops)]
+    return _FoldedTexts(rows, starts, stops, np.frombuffer(b"".join(encoded), np.uint8))
 
 
 # ---- stop words and stems -------------------------------------------------------------------
@@ -386,9 +402,15 @@ class _SurfaceForms:
         self._learn_surfaces(vocabulary)
         if grow:
             self._add_missing(lists, vocabulary)
+        # From words to tokens; 0 is dropped.
+        stem_ids = self.stem_ids[lists.ids]
+        tokens = np.where(stem_ids < 0, np.int32(0), self.token_ids[stem_ids])
+        ids, offsets = np.empty_like(lists.ids), np.zeros_like(lists.offsets)
         longest = int(np.diff(lists.offsets).max(initial=0))
-        mapped = kernels.map_tokens(*lists, self.stem_ids, self.token_ids, *_seen(longest))
-        return TokenLists(*mapped)
+        kernels.keep_distinct(
+            tokens, lists.offsets[1:], 0, len(offsets) - 1, *_new_set(longest), ids, offsets
+        )
+        return TokenLists(offsets, ids[: offsets[-1]].copy())
 
     def _learn_tokens(self, vocabulary: Vocabulary) -> None:
         """Take account of tokens that the vocabulary gained since the last batch."""

@@ -79,13 +79,13 @@ class UnicodeArrays(NamedTuple):
     entries: npt.NDArray[np.uint32]  # (n_pages * 256,)
     fold_offsets: Int32s  # (n_replacements + 1,)
     fold_bytes: npt.NDArray[np.uint8]  # UTF-8 of the replacements
+    fold_kinds: npt.NDArray[np.uint8]  # class + 16 * width of their code points, at the first byte
 
 
 def no_unicode_arrays() -> UnicodeArrays:
     """Return arrays of the right types for texts that are all ASCII."""
-    return UnicodeArrays(
-        np.zeros(1, np.int32), np.zeros(1, np.uint32), np.zeros(1, np.int32), np.zeros(1, np.uint8)
-    )
+    number, byte = np.zeros(1, np.int32), np.zeros(1, np.uint8)
+    return UnicodeArrays(number, np.zeros(1, np.uint32), number, byte, byte)
 
 
 def fold(text: str) -> str:
@@ -122,11 +122,16 @@ def unicode_arrays() -> UnicodeArrays:
     encoded = [replacement.encode() for replacement in replacements]
     fold_offsets = np.zeros(len(encoded) + 1, np.int32)
     np.cumsum([len(each) for each in encoded], out=fold_offsets[1:])
+    fold_kinds = bytearray()
+    for character in "".join(replacements):
+        width = len(character.encode())
+        fold_kinds += bytes([int(entries[ord(character)] & 15) | width << 4]).ljust(width, b"\0")
     return UnicodeArrays(
         np.array(pages, np.int32),
         np.frombuffer(b"".join(numbers), np.uint32).copy(),
         fold_offsets,
         np.frombuffer(b"".join(encoded), np.uint8).copy(),
+        np.frombuffer(fold_kinds, np.uint8).copy(),
     )
 
 

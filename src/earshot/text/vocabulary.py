@@ -73,9 +73,11 @@ class Vocabulary:
 
     def ids_of(self, tokens: Sequence[str]) -> Int32s:
         """Return the ids of tokens, -1 for unknown ones."""
-        data, offsets = _joined(tokens)
+        data, spans = _joined(tokens)
         ids = np.empty(len(tokens), np.int32)
-        kernels.find_tokens(data, offsets, False, self._buffers, self._n_tokens, ids)
+        kernels.find_tokens(data, spans, False, self._buffers, self._n_tokens, ids)
+        # The kernel says 0 for unknown tokens; the empty token is the only one that is there.
+        ids[(ids == 0) & (spans & np.uint64(0xFFFFFFFF) > 0)] = -1
         return ids
 
     def token_of(self, token_id: int) -> str:
@@ -121,12 +123,16 @@ class Vocabulary:
     # ---- growing ----------------------------------------------------------------------------
 
     def add(self, tokens: Sequence[str]) -> Int32s:
-        """Add the tokens that are unknown; return the ids of all."""
-        data, offsets = _joined(tokens)
-        self._reserve(len(tokens), int(offsets[-1]))
+        """Add the tokens that are unknown, as they are; return the ids of all."""
+        if not all(tokens):
+            raise InvalidInput(
+                f"token {list(tokens).index('')} is empty; the empty token has id 0 already"
+            )
+        data, spans = _joined(tokens)
+        self._reserve(len(tokens), len(data))
         ids = np.empty(len(tokens), np.int32)
         self._n_tokens = int(
-            kernels.find_tokens(data, offsets, True, self._buffers, self._n_tokens, ids)
+            kernels.find_tokens(data, spans, True, self._buffers, self._n_tokens, ids)
         )
         return ids
 
@@ -225,10 +231,14 @@ class Vocabulary:
         return (type(self).from_arrays, (self.arrays,))
 
 
-def _joined(tokens: Sequence[str]) -> tuple[npt.NDArray[np.uint8], Int64s]:
-    """Return tokens as bytes with the padding that kernels want, and their offsets."""
-    encoded = [token.encode() for token in tokens]
-    offsets = np.zeros(len(encoded) + 1, np.int64)
-    np.cumsum([len(each) for each in encoded], out=offsets[1:])
-    joined = b"".join(encoded) + bytes(kernels.PADDING_BYTES)
-    return np.frombuffer(joined, np.uint8), offsets
+def _joined(tokens: Sequence[str]) -> tuple[npt.NDArray[np.uint8], npt.NDArray[np.uint64]]:
+    """Return tokens as bytes with the padding that kernels want, and their spans."""
+    strings = pa.array(tokens, pa.large_string())
+    if len(strings) == 0:
+        return np.zeros(kernels.PADDING_BYTES, np.uint8), np.zeros(0, np.uint64)
+    _, offset_buffer, data_buffer = strings.buffers()
+    offsets = np.frombuffer(offset_buffer, np.int64, len(strings) + 1).astype(np.uint64)
+    spans = offsets[:-1] << np.uint64(32) | (offsets[1:] - offsets[:-1])
+    data = np.zeros(int(offsets[-1]) + kernels.PADDING_BYTES, np.uint8)
+    data[: offsets[-1]] = np.frombuffer(data_buffer, np.uint8, int(offsets[-1]))
+    return data, spans

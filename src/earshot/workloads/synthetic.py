@@ -16,9 +16,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -34,8 +35,8 @@ from earshot.model.arrays import (
     box_clauses,
 )
 
-BLOCK_ROWS = 1 << 18
-MESSAGE_BLOCK_ROWS = 1 << 12
+BLOCK_ROWS = 1 << 15
+MESSAGE_BLOCK_ROWS = 1 << 10
 """Messages have up to a thousand tokens, hence the smaller block."""
 
 HEADLINE_REGION_AREA = 5.5e-4
@@ -248,7 +249,7 @@ def _cities(seed: int, n_cities: int) -> _Cities:
         random.random((n_cities, 2)),
         # Spreads fall with the root of the shares, so that all cities are equally dense: about 75
         # times the mean of the space at their centres.
-        0.015 * np.arange(1, n_cities + 1) ** -0.5,
+        0.015 / np.sqrt(np.arange(1, n_cities + 1, dtype=np.float64)),
         _cumulative_shares(n_cities, 1.0),
     )
 
@@ -280,7 +281,7 @@ def _offsets(lengths: Int64s) -> Int64s:
     return offsets
 
 
-def _joined(parts: list[np.ndarray], dtype: type) -> np.ndarray:  # type: ignore[type-arg]
+def _joined(parts: list[npt.NDArray[Any]], dtype: type) -> npt.NDArray[Any]:
     return np.concatenate(parts) if parts else np.empty(0, dtype)
 
 

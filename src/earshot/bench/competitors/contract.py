@@ -14,7 +14,7 @@ from earshot.model.arrays import ClauseArrays, Int32s, MessageArrays, Space
 class Sizes(NamedTuple):
     """Memory taken, in bytes; ``None`` where the competitor cannot tell."""
 
-    index: int | None  # the structure over and above the subscriptions
+    structure: int | None  # the structure over and above the subscriptions
     stored: int | None  # the subscriptions themselves
 
 
@@ -59,5 +59,5 @@ class Competitor(ABC):
         """Merge all changes; slots may be renumbered."""
         raise NotImplementedError
 
-    def close(self) -> None:
+    def close(self) -> None:  # noqa: B027 - nothing to do is a good default
         """Let go of memory."""

@@ -23,7 +23,7 @@ import pyarrow as pa
 from earshot.bench.checksums import Pairs
 from earshot.bench.competitors.contract import Competitor
 from earshot.errors import InvalidInput, MissingExtra
-from earshot.model.arrays import ClauseArrays, Float64s, Int64s, MessageArrays, Space
+from earshot.model.arrays import ClauseArrays, Float64s, Int32s, MessageArrays, Space
 
 try:
     import duckdb
@@ -40,9 +40,7 @@ LONG_MESSAGE_TOKENS = 50
 """Mean number of tokens from which on lists are not copied into the join."""
 
 _SIDES = ("min_x", "min_y", "max_x", "max_y")
-_TOUCHES = (
-    "s.min_x <= m.max_x and s.min_y <= m.max_y and s.max_x >= m.min_x and s.max_y >= m.min_y"
-)
+_TOUCHES = "s.min_x <= m.max_x and s.min_y <= m.max_y and s.max_x >= m.min_x and s.max_y >= m.min_y"
 
 
 class DuckDBJoin(Competitor):
@@ -54,11 +52,15 @@ class DuckDBJoin(Competitor):
         self.connection = duckdb.connect(config={"threads": 1})
         self.connection.execute("set preserve_insertion_order = false")
         self.n_columns = 0
+        self.select = "select"
 
     def build(self, clauses: ClauseArrays, space: Space, n_tokens: int) -> None:
         """Load the subscriptions, sorted by rarest keyword and cell."""
         if (clauses.token_ids < 0).any() or (clauses.shape_rows >= 0).any():
             raise InvalidInput("competitor 'duckdb' takes plain keywords and boxes only")
+        # A region across the antimeridian has two clauses, but is reported once.
+        repeats = len(np.unique(clauses.subscriptions)) < len(clauses.subscriptions)
+        self.select = "select distinct" if repeats else "select"
         self._choose_grid(clauses.boxes)
         tokens = _tokens_by_rarity(clauses, n_tokens)
         self.n_columns = tokens.shape[1]
@@ -143,7 +145,7 @@ class DuckDBJoin(Competitor):
             f" and (t{k} is null or list_contains(m.tokens, t{k}))"
             for k in range(1, self.n_columns)
         )
-        return f"""select m.message, s.slot
+        return f"""{self.select} m.message, s.slot
             from {self._message_cells("*", are_points)} m
             join subscriptions s on s.t0 = m.token and s.cell = m.cell
             where {_TOUCHES} and {self._reported_here(are_points)} {rest}"""
@@ -163,10 +165,10 @@ class DuckDBJoin(Competitor):
                 from {self._message_cells("* exclude (tokens)", are_points)} m
                 join subscriptions s on s.t0 = m.token and s.cell = m.cell
                 where {_TOUCHES} and {self._reported_here(are_points)})
-            select c.message, c.slot from c {lookups} where true {rest}"""
+            {self.select} c.message, c.slot from c {lookups} where true {rest}"""
 
 
-def _tokens_by_rarity(clauses: ClauseArrays, n_tokens: int) -> Int64s:
+def _tokens_by_rarity(clauses: ClauseArrays, n_tokens: int) -> Int32s:
     """Return each clause's tokens as a row, the rarest first, padded with -1."""
     lengths = np.diff(clauses.token_offsets)
     frequencies = np.bincount(clauses.token_ids, minlength=n_tokens)

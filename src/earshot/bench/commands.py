@@ -1,0 +1,70 @@
+"""The benchmark's command line, also behind ``earshot bench``."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from earshot.bench.competitors import competitor_names
+from earshot.bench.profiles import PROFILES
+from earshot.bench.reporting import report
+from earshot.bench.running import RESULTS, run
+from earshot.bench.suites import SUITES
+from earshot.errors import EarshotError
+from earshot.workloads.synthetic import WORKLOADS
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Give a parser the subcommands ``run`` and ``report``."""
+    commands = parser.add_subparsers(dest="bench_command", required=True)
+    runner = commands.add_parser("run", help="measure, and write a new file of results")
+    runner.add_argument("--profile", choices=list(PROFILES), default="smoke")
+    runner.add_argument("--suites", nargs="+", choices=list(SUITES), metavar="SUITE")
+    runner.add_argument(
+        "--competitors", nargs="+", choices=competitor_names(), metavar="NAME",
+        help=f"who takes part; all by default: {', '.join(competitor_names())}",
+    )  # fmt: skip
+    runner.add_argument("--workloads", nargs="+", choices=list(WORKLOADS), metavar="NAME")
+    runner.add_argument("--n-subscriptions", type=int, metavar="N")
+    runner.add_argument("--n-messages", type=int, metavar="N")
+    runner.add_argument("--seed", type=int, default=1)
+    runner.add_argument("--results", type=Path, default=RESULTS, metavar="DIRECTORY")
+    runner.add_argument("--data", type=Path, metavar="DIRECTORY", help="real datasets")
+    reporter = commands.add_parser("report", help="tables and plots of the newest results")
+    reporter.add_argument("--results", type=Path, default=RESULTS, metavar="DIRECTORY")
+    reporter.add_argument(
+        "--readme", type=Path, metavar="FILE",
+        help="file whose text between the benchmark markers is replaced by the main table",
+    )  # fmt: skip
+
+
+def execute(arguments: argparse.Namespace) -> int:
+    """Do what the parsed arguments say."""
+    if arguments.bench_command == "run":
+        run(
+            arguments.profile,
+            suites=arguments.suites,
+            competitors=arguments.competitors,
+            workloads=arguments.workloads,
+            n_subscriptions=arguments.n_subscriptions,
+            n_messages=arguments.n_messages,
+            seed=arguments.seed,
+            results=arguments.results,
+            data=arguments.data,
+        )
+    else:
+        print(report(arguments.results, readme=arguments.readme))
+    return 0
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the benchmark's command line; return its exit code."""
+    parser = argparse.ArgumentParser(prog="python -m earshot.bench", description=__doc__)
+    add_arguments(parser)
+    try:
+        return execute(parser.parse_args(argv))
+    except EarshotError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 1

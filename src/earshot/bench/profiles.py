@@ -1,0 +1,75 @@
+"""How much is measured: seconds, minutes, or the sizes of the papers."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from earshot.bench.measuring import Effort
+from earshot.errors import InvalidParameter
+from earshot.workloads.synthetic import WORKLOADS
+
+
+@dataclass(frozen=True)
+class Profile:
+    """Sizes and time limits of a run.
+
+    Attributes:
+        name: Name on the command line and in the name of the results.
+        n_subscriptions: Subscriptions of each workload.
+        n_messages: Messages offered to each competitor.
+        workloads: Names of the workloads of the suite ``match``.
+        sizes: Numbers of subscriptions of the suite ``growth``.
+        suites: Names of the suites that are run.
+        effort: How long to measure.
+    """
+
+    name: str
+    n_subscriptions: int
+    n_messages: int
+    workloads: tuple[str, ...]
+    sizes: tuple[int, ...]
+    suites: tuple[str, ...]
+    effort: Effort
+
+
+PROFILES: dict[str, Profile] = {
+    profile.name: profile
+    for profile in (
+        Profile(
+            name="smoke",
+            n_subscriptions=5_000,
+            n_messages=200,
+            workloads=("headline", "short_range", "long_point"),
+            sizes=(1_000, 5_000),
+            suites=("match", "growth", "threads", "churn", "text", "real", "command_line"),
+            effort=Effort(budget_s=0.5, repetitions=2, n_latency=20, opens=True),
+        ),
+        Profile(
+            name="regular",
+            n_subscriptions=1_000_000,
+            n_messages=10_000,
+            workloads=tuple(WORKLOADS),
+            sizes=(250_000, 500_000, 1_000_000),
+            suites=("match", "growth", "threads", "churn", "text", "real", "command_line"),
+            effort=Effort(budget_s=1.5, repetitions=3, n_latency=1_000, opens=True),
+        ),
+        Profile(
+            name="large",
+            n_subscriptions=10_000_000,
+            n_messages=10_000,
+            workloads=("headline", "short_point", "short_range", "long_point", "long_range"),
+            sizes=(1_000_000, 5_000_000, 10_000_000, 20_000_000),
+            suites=("match", "growth", "threads", "churn", "command_line"),
+            effort=Effort(budget_s=8.0, repetitions=3, n_latency=1_000, opens=True),
+        ),
+    )
+}
+
+
+def find_profile(name: str) -> Profile:
+    """Return the profile of that name."""
+    try:
+        return PROFILES[name]
+    except KeyError:
+        known = ", ".join(PROFILES)
+        raise InvalidParameter(f"no profile '{name}'; expected one of {known}") from None

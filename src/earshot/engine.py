@@ -1,0 +1,441 @@
+"""The engine: events in, updates out.
+
+Subscriptions come, go and move, messages are published, and each publication gives the updates that
+it causes. Changes take effect before the next message. Calls come one at a time or in batches, and
+from any thread: the engine serialises them.
+
+**Time** is event time. The engine's clock is the latest time that any event has carried; it never
+goes back. A subscription with an expiry is live for messages that find the clock before it.
+
+**Growth.** A large first load is built as one index; later changes go to the index's delta. When the
+delta has grown to a share of the index, a new index is built in the background and takes over.
+"""
+
+from __future__ import annotations
+
+import heapq
+import threading
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import asdict
+from datetime import UTC, datetime, timedelta
+from itertools import groupby
+from pathlib import Path
+from typing import Any, NamedTuple, Self
+
+import numpy as np
+import pyarrow as pa
+
+from earshot import storage
+from earshot.encoding import (
+    NEVER_US,
+    NO_TIME_US,
+    EncodedSubscriptions,
+    encode_messages,
+    encode_subscriptions,
+    message_batch,
+    subscription_batch,
+    time_us,
+)
+from earshot.errors import InvalidInput, InvalidRow, SavedIndexError
+from earshot.explanation import Explanation, explain_match
+from earshot.ids import IdArrays, IdTable
+from earshot.indexes import DEFAULT_INDEX, index_type, open_index
+from earshot.indexes.answers import Counters, Matches
+from earshot.indexes.contract import Index, Parameters, Snapshot
+from earshot.kernels.answers import keep_unexpired
+from earshot.model.arrays import (
+    ClauseArrays,
+    Int32s,
+    Int64s,
+    MessageArrays,
+    Space,
+    box_clauses,
+    concat_clauses,
+    take_messages,
+)
+from earshot.model.events import Event, Move, Publish, Subscribe, Unsubscribe
+from earshot.model.growing import GrowingArray
+from earshot.model.messages import Message
+from earshot.model.regions import Region
+from earshot.model.schemas import updates_schema
+from earshot.model.subscriptions import Id, Subscription
+from earshot.model.updates import Update
+from earshot.text import Analyzer, Vocabulary
+from earshot.text.vocabulary import VocabularyArrays
+
+Batch = pa.RecordBatch | pa.Table
+
+REBUILD_SHARE = 0.05
+"""Share of an index's subscriptions that may change before it is rebuilt in the background."""
+REBUILD_LEAST = 20_000
+"""Changes that never cause a rebuild, however small the index."""
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+class Deliveries(NamedTuple):
+    """What publishing a batch caused: each accepted message with its subscriptions."""
+
+    message_ids: pa.Array
+    offsets: Int64s  # subscriptions of message i are [i]:[i+1]
+    subscription_ids: pa.Array
+    counters: Counters
+    rejects: list[InvalidRow]  # refused messages, when asked for
+
+    def updates(self) -> list[Update]:
+        """Return one update per delivery."""
+        subscription_ids = self.subscription_ids.to_pylist()
+        updates = []
+        for row, message_id in enumerate(self.message_ids.to_pylist()):
+            for k in range(self.offsets[row], self.offsets[row + 1]):
+                updates.append(Update("+", message_id, subscription_ids[k]))
+        return updates
+
+    def table(self) -> pa.Table:
+        """Return one row per delivery, in the schema of updates."""
+        n = len(self.subscription_ids)
+        rows = np.repeat(np.arange(len(self.message_ids)), np.diff(self.offsets))
+        message_ids = self.message_ids.take(pa.array(rows))
+        schema = updates_schema(message_ids.type, self.subscription_ids.type)
+        return pa.table(
+            [
+                pa.repeat("+", n),
+                message_ids,
+                self.subscription_ids,
+                pa.nulls(n, pa.float64()),
+                pa.repeat("match", n),
+            ],
+            schema=schema,
+        )
+
+
+class Engine:
+    """Boolean matching: a message goes to every subscription whose condition and region it meets.
+
+    Args:
+        space: ``lonlat`` (degrees, radii in metres) or ``planar`` (any unit).
+        analyzer: How text and keywords become tokens.
+        index: Name of the index structure.
+        parameters: Options of that structure.
+        n_threads: Threads that match a batch, and that build the index.
+    """
+
+    def __init__(
+        self,
+        *,
+        space: Space = "lonlat",
+        analyzer: Analyzer | None = None,
+        index: str = DEFAULT_INDEX,
+        parameters: Parameters | None = None,
+        n_threads: int = 1,
+    ) -> None:
+        nothing = box_clauses([0], [], np.empty((0, 4)))
+        self._index: Index = index_type(index).build(nothing, space=space, parameters=parameters)
+        self._start(analyzer or Analyzer(), Vocabulary(), IdTable(), n_threads)
+
+    def _start(
+        self, analyzer: Analyzer, vocabulary: Vocabulary, ids: IdTable, n_threads: int
+    ) -> None:
+        self.analyzer = analyzer
+        self.n_threads = n_threads
+        self._vocabulary = vocabulary
+        self._ids = ids
+        self._lock = threading.RLock()
+        self._clock_us = NO_TIME_US
+        # Clauses that were subscribed since the last use of the index.
+        self._pending: list[ClauseArrays] = []
+        self._n_pending = 0
+        # Expiry of each slot, while any has one; and a queue of (expiry, slot) of those that do.
+        self._expires: GrowingArray | None = None
+        self._expiry_queue: list[tuple[int, int]] = []
+        self._rebuild: threading.Thread | None = None
+        self._rebuild_error: BaseException | None = None
+
+    # ---- events, one at a time or a few -------------------------------------------------------
+
+    def subscribe(self, *subscriptions: Subscription) -> None:
+        """Add subscriptions; their ids must be new."""
+        self.subscribe_batch(subscription_batch(subscriptions))
+
+    def unsubscribe(self, *ids: Id) -> None:
+        """End subscriptions."""
+        if ids:
+            self.unsubscribe_batch(pa.array(ids))
+
+    def move(self, subscription_id: Id, region: Region) -> None:
+        """Let a subscription listen elsewhere; keywords and expiry stay."""
+        with self._lock:
+            slots = self._slots_of(pa.array([subscription_id]))
+            encoded = encode_subscriptions(
+                subscription_batch([Subscription(subscription_id, ["*moved"], region=region)]),
+                self.analyzer, Vocabulary(), self.space,
+            )  # fmt: skip
+            _raise_first(encoded.rejects)
+            old = self._settled_index().clauses_of(slots)
+            self._replace(slots, _with_regions(old, encoded.clauses))
+
+    def publish(self, *messages: Message) -> list[Update]:
+        """Publish messages in this order; return the updates they cause."""
+        return self.publish_batch(message_batch(messages)).updates()
+
+    def process(self, events: Iterable[Event]) -> Iterator[Update]:
+        """Take events in order; yield the updates as they come about."""
+        for kind, run in groupby(events, type):
+            if kind is Publish:
+                yield from self.publish(*(event.message for event in run))
+                continue
+            for event in run:
+                if event.time is not None:
+                    self.advance(event.time)
+                match event:
+                    case Subscribe(subscription):
+                        self.subscribe(subscription)
+                    case Unsubscribe(subscription_id):
+                        self.unsubscribe(subscription_id)
+                    case Move(subscription_id, region):
+                        self.move(subscription_id, region)
+                    case _:
+                        raise InvalidInput(f"{event!r} is not an event")
+
+    def advance(self, time: datetime) -> None:
+        """Set the clock to ``time`` if that is later; subscriptions may expire."""
+        with self._lock:
+            self._advance(time_us(time))
+
+    # ---- events in batches --------------------------------------------------------------------
+
+    def subscribe_batch(
+        self, batch: Batch, *, source: str = "", first_row: int = 0, rows: Int64s | None = None
+    ) -> None:
+        """Add a batch of subscriptions; all or, if any row is wrong, none.
+
+        Args:
+            batch: Columns of :data:`earshot.model.schemas.SUBSCRIPTIONS`.
+            source: Where the rows came from, for errors.
+            first_row: Number of the first row there.
+            rows: Number of each row there, where they do not follow one another.
+        """
+        with self._lock:
+            encoded = self._encode(batch, source, first_row, rows)
+            _raise_first(encoded.rejects)
+            self._add(encoded)
+
+    def try_subscribe_batch(
+        self, batch: Batch, *, source: str = "", first_row: int = 0, rows: Int64s | None = None
+    ) -> list[InvalidRow]:
+        """Add the good rows of a batch of subscriptions; return what is wrong with the others."""
+        with self._lock:
+            encoded = self._encode(batch, source, first_row, rows)
+            self._add(encoded)
+            return encoded.rejects
+
+    def unsubscribe_batch(self, ids: pa.Array) -> None:
+        """End all these subscriptions or, if any is unknown, none."""
+        with self._lock:
+            slots = self._slots_of(ids)
+            if len(np.unique(slots)) < len(slots):
+                raise InvalidInput("an id is given more than once")
+            self._remove(slots)
+
+    def move_batch(self, batch: Batch) -> None:
+        """Move subscriptions: ``id`` and a region each, in the columns of subscriptions."""
+        with self._lock:
+            ids = batch.column("id")
+            ids = ids.combine_chunks() if isinstance(ids, pa.ChunkedArray) else ids
+            slots = self._slots_of(ids)
+            # Any keyword will do: only the regions are taken.
+            keywords = pa.array([["moved"]], pa.list_(pa.string())).take(
+                pa.array(np.zeros(len(ids), np.int64))
+            )
+            names = [name for name in batch.schema.names if name not in ("keywords", "expression")]
+            columns = [batch.column(name) for name in names]
+            renamed = pa.table([*columns, keywords], names=[*names, "keywords"])
+            encoded = encode_subscriptions(renamed, self.analyzer, Vocabulary(), self.space)
+            _raise_first(encoded.rejects)
+            old = self._settled_index().clauses_of(slots)
+            order = np.argsort(slots, kind="stable")
+            moved = _by_slot(encoded.clauses, order)
+            self._replace(slots[order], _with_regions(_ascending(old), moved))
+
+    def publish_batch(
+        self,
+        batch: Batch,
+        *,
+        on_error: str = "raise",
+        source: str = "",
+        first_row: int = 0,
+        rows: Int64s | None = None,
+    ) -> Deliveries:
+        """Publish a batch of messages in their order.
+
+        Args:
+            batch: Columns of :data:`earshot.model.schemas.MESSAGES`.
+            on_error: ``raise`` the first wrong row before anything is published, or ``reject``:
+                publish the good rows and return the others with their reasons.
+            source: Where the rows came from, for errors.
+            first_row: Number of the first row there.
+            rows: Number of each row there, where they do not follow one another.
+        """
+        with self._lock:
+            encoded = encode_messages(
+                batch, self.analyzer, self._vocabulary, self.space,
+                source=source, first_row=first_row, rows=rows,
+            )  # fmt: skip
+            if on_error == "raise":
+                _raise_first(encoded.rejects)
+            found = self._match(encoded.messages, encoded.times)
+            subscription_ids = self._ids.ids_of(found.subscriptions)
+        return Deliveries(
+            encoded.ids, found.offsets, subscription_ids, found.counters, encoded.rejects
+        )
+
+    # ---- questions ----------------------------------------------------------------------------
+
+    @property
+    def space(self) -> Space:
+        """Coordinates and metric."""
+        return self._index.space
+
+    @property
+    def index(self) -> Index:
+        """The index with everything that was subscribed so far."""
+        with self._lock:
+            return self._settled_index()
+
+    @property
+    def vocabulary(self) -> Vocabulary:
+        """All tokens that any subscription has named."""
+        return self._vocabulary
+
+    @property
+    def id_type(self) -> pa.DataType:
+        """Arrow type of the subscriptions' ids."""
+        return pa.int64() if self._ids.kind == "integer" else pa.large_string()
+
+    @property
+    def time(self) -> datetime | None:
+        """The clock: the latest event time seen, if any."""
+        if self._clock_us == NO_TIME_US:
+            return None
+        return _EPOCH + timedelta(microseconds=self._clock_us)
+
+    def __len__(self) -> int:
+        with self._lock:
+            return self._settled_index().n_subscriptions
+
+    def __contains__(self, subscription_id: object) -> bool:
+        if not isinstance(subscription_id, int | str) or isinstance(subscription_id, bool):
+            return False
+        with self._lock:
+            ids = pa.array([subscription_id])
+            if self._ids.kind is None or (self._ids.kind == "integer") != pa.types.is_integer(
+                ids.type
+            ):
+                return False
+            return bool(self._ids.contains(ids)[0])
+
+    def explain(self, message: Message, subscription_id: Id) -> Explanation:
+        """Say in words why a message would be delivered to a subscription now, or why not."""
+        with self._lock:
+            slots = self._slots_of(pa.array([subscription_id]))
+            encoded = encode_messages(
+                message_batch([message]), self.analyzer, self._vocabulary, self.space
+            )
+            _raise_first(encoded.rejects)
+            clock = max(self._clock_us, int(encoded.times[0]))
+            expires = NEVER_US if self._expires is None else int(self._expires.view[slots[0]])
+            return explain_match(
+                message,
+                subscription_id,
+                clauses=self._settled_index().clauses_of(slots),
+                messages=encoded.messages,
+                vocabulary=self._vocabulary,
+                space=self.space,
+                expired_at=_EPOCH + timedelta(microseconds=expires) if expires <= clock else None,
+            )
+
+    # ---- saving -------------------------------------------------------------------------------
+
+    def save(self, directory: str | Path) -> None:
+        """Write everything to a new directory."""
+        with self._lock:
+            facts = {
+                "engine": "boolean",
+                "analyzer": asdict(self.analyzer),
+                "id_kind": self._ids.kind,
+                "clock_us": self._clock_us,
+            }
+            expires = np.empty(0, np.int64) if self._expires is None else self._expires.view
+            groups = {
+                "vocabulary": self._vocabulary.arrays,
+                "ids": self._ids.arrays,
+                "expiry": _Expiry(expires),
+            }
+            storage.save(directory, facts, groups, inner={"index": self._settled_index().save})
+
+    @classmethod
+    def open(cls, directory: str | Path, *, n_threads: int = 1) -> Self:
+        """Open a saved engine by memory-mapping its arrays; changes stay in this process."""
+        facts = storage.read_facts(directory)
+        if facts.get("engine") != "boolean":
+            raise SavedIndexError(f"{directory} does not hold an engine; rebuild it with 'save'")
+        self = cls.__new__(cls)
+        self._index = open_index(Path(directory) / "index")
+        self._start(
+            Analyzer(**facts["analyzer"]),
+            Vocabulary.from_arrays(storage.open_group(directory, "vocabulary", VocabularyArrays)),
+            IdTable(facts["id_kind"], storage.open_group(directory, "ids", IdArrays)),
+            n_threads,
+        )
+        self._clock_us = facts["clock_us"]
+        expires = storage.open_group(directory, "expiry", _Expiry).expires
+        if len(expires):
+            self._expires = GrowingArray(expires, fill=NEVER_US)
+            self._queue_expiries(np.arange(len(expires), dtype=np.int32))
+        return self
+
+    def rebuild(self) -> None:
+        """Merge all changes into a new index now; matching is faster afterwards."""
+        self.wait()
+        with self._lock:
+            index = self._settled_index()
+            if index.n_changes:
+                self._take_over(index, index.snapshot(), *index.rebuilt(n_threads=self.n_threads))
+
+    def wait(self) -> None:
+        """Wait for a rebuild in the background to end, and raise what went wrong in it."""
+        thread = self._rebuild
+        if thread is not None:
+            thread.join()
+        if self._rebuild_error is not None:
+            error, self._rebuild_error = self._rebuild_error, None
+            raise error
+
+    # ---- inside -------------------------------------------------------------------------------
+
+    def _encode(
+        self, batch: Batch, source: str, first_row: int, rows: Int64s | None
+    ) -> EncodedSubscriptions:
+        """Encode subscriptions, ids in use among them refused."""
+        ids = batch.column("id")
+        ids = ids.combine_chunks() if isinstance(ids, pa.ChunkedArray) else ids
+        return encode_subscriptions(
+            batch, self.analyzer, self._vocabulary, self.space,
+            source=source, first_row=first_row, rows=rows, first_slot=len(self._ids),
+            taken=self._ids.contains,
+        )  # fmt: skip
+
+    def _add(self, encoded: EncodedSubscriptions) -> None:
+        first_slot = len(self._ids)
+        self._ids.append(encoded.ids)
+        self._vocabulary.add_documents(required_tokens(encoded.clauses))
+        self._pending.append(encoded.clauses)
+        self._n_pending += len(encoded.ids)
+        if self._expires is None and (encoded.expires != NEVER_US).any():
+            self._expires = GrowingArray(np.empty(0, np.int64), fill=NEVER_US)
+            self._expires.resize(first_slot)
+        if self._expires is not None:
+            self._expires.append(encoded.expires)
+            self._queue_expiries(np.arange(first_slot, len(self._ids), dtype=np.int32))
+
+    def _slots_of(self, ids: pa.Array) -> Int32s:
+        return self._ids.slots_of(ids)
