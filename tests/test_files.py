@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import gzip
 import json
 from collections.abc import Callable
@@ -473,12 +474,15 @@ def test_one_bad_line_costs_only_itself(tmp_path: Path, bad: Any, field: str, re
         (",a,1,1,", "id", "every row needs an id"),
         ("2,a,1,1", "", "has 4 values; the header has 5 columns"),
         ("2,a,1,1,,,", "", "has 7 values"),
+        (b"2,caf\xe9,1,1", "", "has 4 values"),
     ],
 )
 def test_one_bad_csv_row_costs_only_itself(
-    tmp_path: Path, bad: str, field: str, reason: str
+    tmp_path: Path, bad: str | bytes, field: str, reason: str
 ) -> None:
-    path = put(tmp_path / "m.csv", f'id,text,x,y,time\n1,"a\n\nb",1, 2 ,\n\n{bad}\n3,c,1,1,\n')
+    line = bad if isinstance(bad, bytes) else bad.encode()
+    head = b'id,text,x,y,time\n1,"a\n\nb",1, 2 ,\n\n'
+    path = put(tmp_path / "m.csv", head + line + b"\n3,c,1,1,\n")
     batches = list(read_messages(path, on_error="reject"))
     assert whole(batches).column("id").to_pylist() == [1, 3]
     assert whole(batches).column("text").to_pylist() == ["a\n\nb", "c"]
@@ -545,10 +549,27 @@ def test_an_endless_line_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     batches = list(read_messages(path, on_error="reject"))
     assert accepted(batches) == [0, 2]
     assert rejects(batches) == [(1, "", "the line is longer than 1000 bytes")]
-    path = put(tmp_path / "m.csv", "id,text,x,y\n1,a,1,1\n2," + "x" * 5000 + ",1,1\n")
+
+
+def test_rows_longer_than_a_block_of_csv(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(csv_module, "BLOCK_BYTES", 1000)
-    with pytest.raises(InvalidFile, match="a row is longer than 1000 bytes"):
-        list(read_messages(path))
+    rows = [f'{i},"{"x" * (5000 if i == 70 else 40)}",1,1' for i in range(200)]
+    rows[120] = "120,short"
+    rows[121] = "121,café,1,1"
+    path = put(tmp_path / "m.csv", "id,text,x,y\n" + "\n".join(rows))
+    batches = list(read_messages(path, on_error="reject"))
+    assert len(batches) > 5
+    expected = [i for i in range(200) if i != 120]
+    assert accepted(batches) == expected
+    assert whole(batches).column("id").to_pylist() == expected
+    texts = whole(batches).column("text").to_pylist()
+    assert (len(texts[70]), texts[120]) == (5000, "café")
+    assert [row for row, _, _ in rejects(batches)] == [120]
+    monkeypatch.setattr(csv_module, "MAX_VALUE_BYTES", 3000)
+    limit = csv.field_size_limit(3000)
+    with pytest.raises(InvalidFile, match="after row 69: field larger than field limit"):
+        list(read_messages(path, on_error="reject"))
+    csv.field_size_limit(limit)
 
 
 # ---- bad files ----------------------------------------------------------------------------------

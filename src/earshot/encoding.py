@@ -8,7 +8,7 @@ wrong and where; the others are encoded as if those had not been there.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any, NamedTuple
 
@@ -83,6 +83,17 @@ class EncodedSubscriptions(NamedTuple):
     rejects: list[InvalidRow]
 
 
+class EncodedRegions(NamedTuple):
+    """The regions of a batch of moves."""
+
+    ids: pa.Array
+    offsets: Int64s  # boxes of accepted row i are [i]:[i+1]
+    boxes: Float64s  # (n_boxes, 4)
+    shape_rows: Int32s  # (n_boxes,) row in shapes, -1 where the box is the region
+    shapes: ShapeArrays
+    rejects: list[InvalidRow]
+
+
 class EncodedMessages(NamedTuple):
     """The accepted messages of a batch."""
 
@@ -102,6 +113,7 @@ def encode_subscriptions(
     first_row: int = 0,
     rows: Int64s | None = None,
     first_slot: int = 0,
+    is_taken: Callable[[pa.Array], Bools] | None = None,
 ) -> EncodedSubscriptions:
     """Encode a batch of subscriptions; their tokens are added to the vocabulary.
 
@@ -114,10 +126,12 @@ def encode_subscriptions(
         first_row: Row number of the first row, for the rejects.
         rows: Row number of each row instead, where they do not follow one another.
         first_slot: Slot of the first accepted row.
+        is_taken: Tells which ids are in use; rows with one are refused.
     """
     columns = _Columns(batch)
     problems = _Problems(columns.n)
     _check_ids(columns, problems)
+    _check_taken(columns, is_taken, problems)
     conditions = _conditions(columns, analyzer, vocabulary, problems)
     regions = _regions(columns, space, problems)
     unbounded = conditions.is_empty & (regions.counts == 0)
@@ -130,6 +144,42 @@ def encode_subscriptions(
         columns.accepted_ids(accepted),
         _clause_arrays(conditions, regions, accepted, first_slot),
         columns.times("expires", NEVER_US, accepted),
+        problems.errors(source, first_row, rows),
+    )
+
+
+def encode_regions(
+    batch: pa.RecordBatch | pa.Table,
+    space: Space,
+    *,
+    source: str = "",
+    first_row: int = 0,
+    rows: Int64s | None = None,
+) -> EncodedRegions:
+    """Encode the ids and regions of a batch of subscriptions, for moves; other columns are ignored.
+
+    A row without a region listens everywhere. The arguments are as for subscriptions.
+    """
+    columns = _Columns(batch)
+    problems = _Problems(columns.n)
+    _check_ids(columns, problems)
+    regions = _regions(columns, space, problems)
+    _check_repeats(columns, problems)
+    accepted = problems.accepted()
+    chosen = np.arange(columns.n) if accepted is None else np.flatnonzero(accepted)
+    counts = np.maximum(regions.counts, 1)
+    offsets = np.append(0, np.cumsum(counts))
+    boxes = np.tile(np.array(_EVERYWHERE_BOX), (int(offsets[-1]), 1))
+    shape_rows = np.full(len(boxes), -1, np.int32)
+    bounded = np.repeat(regions.counts > 0, counts)
+    boxes[bounded], shape_rows[bounded] = regions.boxes, regions.shape_rows
+    new_offsets, positions = gather_ranges(offsets, chosen)
+    return EncodedRegions(
+        columns.accepted_ids(accepted),
+        new_offsets,
+        boxes[positions],
+        shape_rows[positions],
+        regions.shapes,
         problems.errors(source, first_row, rows),
     )
 
@@ -154,7 +204,6 @@ def encode_messages(
     _check_ids(columns, problems)
     token_offsets, token_ids = _message_tokens(columns, analyzer, vocabulary, problems)
     places = _places(columns, space, problems)
-    _check_repeats(columns, problems)
     accepted = problems.accepted()
     if accepted is not None:
         chosen = np.flatnonzero(accepted)
@@ -166,6 +215,11 @@ def encode_messages(
         columns.times("time", NO_TIME_US, accepted),
         problems.errors(source, first_row, rows),
     )
+
+
+def time_us(time: datetime) -> int:
+    """Return a time with a zone as microseconds since 1970."""
+    return (time - _EPOCH) // _MICROSECOND
 
 
 # ---- single objects -----------------------------------------------------------------------------
@@ -196,7 +250,7 @@ def subscription_batch(subscriptions: Sequence[Subscription]) -> pa.RecordBatch:
             case Everywhere():
                 pass
         if subscription.expires is not None:
-            put("expires", row, (subscription.expires - _EPOCH) // _MICROSECOND)
+            put("expires", row, time_us(subscription.expires))
     return _batch([each.id for each in subscriptions], columns)
 
 
@@ -217,7 +271,7 @@ def message_batch(messages: Sequence[Message]) -> pa.RecordBatch:
         for name in fields:
             put(name, row, getattr(message.place, name))
         if message.time is not None:
-            put("time", row, (message.time - _EPOCH) // _MICROSECOND)
+            put("time", row, time_us(message.time))
     return _batch([each.id for each in messages], columns)
 
 
@@ -436,6 +490,18 @@ def _refused_texts(texts: pa.Array, analyzer: Analyzer) -> tuple[Bools, Bools] |
     too_long = analyzer.too_long(texts) if texts.nbytes > analyzer.max_text_bytes else nothing
     broken = nothing if _is_utf8(texts) else invalid_utf8(texts)
     return (broken, too_long) if broken.any() or too_long.any() else None
+
+
+def _check_taken(
+    columns: _Columns, is_taken: Callable[[pa.Array], Bools] | None, problems: _Problems
+) -> None:
+    """Refuse ids that are in use, and ids of another kind than those."""
+    if is_taken is None or not columns.n:
+        return
+    taken = is_taken(columns.ids)
+    for row in np.flatnonzero(taken).tolist():
+        value = columns.ids[row].as_py()
+        problems.add(row, "id", f"id {value!r} is already subscribed; unsubscribe it first")
 
 
 def _check_repeats(columns: _Columns, problems: _Problems) -> None:

@@ -13,9 +13,8 @@ delta has grown to a share of the index, a new index is built in the background 
 
 from __future__ import annotations
 
-import heapq
 import threading
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from dataclasses import asdict
 from datetime import UTC, datetime, timedelta
 from itertools import groupby
@@ -29,14 +28,18 @@ from earshot import storage
 from earshot.encoding import (
     NEVER_US,
     NO_TIME_US,
+    EncodedRegions,
     EncodedSubscriptions,
     encode_messages,
+    encode_regions,
     encode_subscriptions,
+    id_array,
     message_batch,
     subscription_batch,
     time_us,
 )
 from earshot.errors import InvalidInput, InvalidRow, SavedIndexError
+from earshot.expiry import ExpiryQueue
 from earshot.explanation import Explanation, explain_match
 from earshot.ids import IdArrays, IdTable
 from earshot.indexes import DEFAULT_INDEX, index_type, open_index
@@ -46,12 +49,13 @@ from earshot.kernels.answers import keep_unexpired
 from earshot.model.arrays import (
     ClauseArrays,
     Int32s,
+    EVERYWHERE_TOKEN,
     Int64s,
     MessageArrays,
     Space,
     box_clauses,
     concat_clauses,
-    take_messages,
+    gather_ranges,
 )
 from earshot.model.events import Event, Move, Publish, Subscribe, Unsubscribe
 from earshot.model.growing import GrowingArray
@@ -60,7 +64,7 @@ from earshot.model.regions import Region
 from earshot.model.schemas import updates_schema
 from earshot.model.subscriptions import Id, Subscription
 from earshot.model.updates import Update
-from earshot.text import Analyzer, Vocabulary
+from earshot.text import Analyzer, TokenLists, Vocabulary
 from earshot.text.vocabulary import VocabularyArrays
 
 Batch = pa.RecordBatch | pa.Table
@@ -144,9 +148,8 @@ class Engine:
         # Clauses that were subscribed since the last use of the index.
         self._pending: list[ClauseArrays] = []
         self._n_pending = 0
-        # Expiry of each slot, while any has one; and a queue of (expiry, slot) of those that do.
-        self._expires: GrowingArray | None = None
-        self._expiry_queue: list[tuple[int, int]] = []
+        self._expires: GrowingArray | None = None  # expiry of each slot, once any has one
+        self._expiry_queue = ExpiryQueue()
         self._rebuild: threading.Thread | None = None
         self._rebuild_error: BaseException | None = None
 
@@ -159,19 +162,11 @@ class Engine:
     def unsubscribe(self, *ids: Id) -> None:
         """End subscriptions."""
         if ids:
-            self.unsubscribe_batch(pa.array(ids))
+            self.unsubscribe_batch(id_array(ids))
 
     def move(self, subscription_id: Id, region: Region) -> None:
         """Let a subscription listen elsewhere; keywords and expiry stay."""
-        with self._lock:
-            slots = self._slots_of(pa.array([subscription_id]))
-            encoded = encode_subscriptions(
-                subscription_batch([Subscription(subscription_id, ["*moved"], region=region)]),
-                self.analyzer, Vocabulary(), self.space,
-            )  # fmt: skip
-            _raise_first(encoded.rejects)
-            old = self._settled_index().clauses_of(slots)
-            self._replace(slots, _with_regions(old, encoded.clauses))
+        self.move_batch(subscription_batch([Subscription(subscription_id, ["x"], region=region)]))
 
     def publish(self, *messages: Message) -> list[Update]:
         """Publish messages in this order; return the updates they cause."""
@@ -231,30 +226,19 @@ class Engine:
     def unsubscribe_batch(self, ids: pa.Array) -> None:
         """End all these subscriptions or, if any is unknown, none."""
         with self._lock:
-            slots = self._slots_of(ids)
-            if len(np.unique(slots)) < len(slots):
-                raise InvalidInput("an id is given more than once")
-            self._remove(slots)
+            self._remove(self._slots_of(ids))
 
     def move_batch(self, batch: Batch) -> None:
-        """Move subscriptions: ``id`` and a region each, in the columns of subscriptions."""
+        """Move subscriptions: ``id`` and region of each, in the columns of subscriptions."""
         with self._lock:
-            ids = batch.column("id")
-            ids = ids.combine_chunks() if isinstance(ids, pa.ChunkedArray) else ids
-            slots = self._slots_of(ids)
-            # Any keyword will do: only the regions are taken.
-            keywords = pa.array([["moved"]], pa.list_(pa.string())).take(
-                pa.array(np.zeros(len(ids), np.int64))
-            )
-            names = [name for name in batch.schema.names if name not in ("keywords", "expression")]
-            columns = [batch.column(name) for name in names]
-            renamed = pa.table([*columns, keywords], names=[*names, "keywords"])
-            encoded = encode_subscriptions(renamed, self.analyzer, Vocabulary(), self.space)
+            encoded = encode_regions(batch, self.space)
             _raise_first(encoded.rejects)
-            old = self._settled_index().clauses_of(slots)
-            order = np.argsort(slots, kind="stable")
-            moved = _by_slot(encoded.clauses, order)
-            self._replace(slots[order], _with_regions(_ascending(old), moved))
+            slots = self._slots_of(encoded.ids)
+            index = self._settled_index()
+            new = _moved_clauses(index, slots, encoded, first_slot=len(self._ids))
+            expires = None if self._expires is None else self._expires.view[slots]
+            self._remove(slots)
+            self._append(encoded.ids, new, expires)
 
     def publish_batch(
         self,
@@ -336,7 +320,7 @@ class Engine:
     def explain(self, message: Message, subscription_id: Id) -> Explanation:
         """Say in words why a message would be delivered to a subscription now, or why not."""
         with self._lock:
-            slots = self._slots_of(pa.array([subscription_id]))
+            slots = self._slots_of(id_array([subscription_id]))
             encoded = encode_messages(
                 message_batch([message]), self.analyzer, self._vocabulary, self.space
             )
@@ -395,11 +379,12 @@ class Engine:
 
     def rebuild(self) -> None:
         """Merge all changes into a new index now; matching is faster afterwards."""
-        self.wait()
         with self._lock:
             index = self._settled_index()
             if index.n_changes:
-                self._take_over(index, index.snapshot(), *index.rebuilt(n_threads=self.n_threads))
+                snapshot = index.snapshot()
+                new, old_slots = index.rebuilt(snapshot, n_threads=self.n_threads)
+                self._take_over(snapshot, new, old_slots, self._ids.renumbered(old_slots))
 
     def wait(self) -> None:
         """Wait for a rebuild in the background to end, and raise what went wrong in it."""
@@ -415,27 +400,170 @@ class Engine:
     def _encode(
         self, batch: Batch, source: str, first_row: int, rows: Int64s | None
     ) -> EncodedSubscriptions:
-        """Encode subscriptions, ids in use among them refused."""
-        ids = batch.column("id")
-        ids = ids.combine_chunks() if isinstance(ids, pa.ChunkedArray) else ids
         return encode_subscriptions(
             batch, self.analyzer, self._vocabulary, self.space,
             source=source, first_row=first_row, rows=rows, first_slot=len(self._ids),
-            taken=self._ids.contains,
+            is_taken=self._ids.contains,
         )  # fmt: skip
 
     def _add(self, encoded: EncodedSubscriptions) -> None:
+        tokens = encoded.clauses.token_ids
+        self._vocabulary.add_documents(_one_document(tokens[tokens > EVERYWHERE_TOKEN]))
+        has_expiry = bool((encoded.expires != NEVER_US).any())
+        self._append(encoded.ids, encoded.clauses, encoded.expires if has_expiry else None)
+
+    def _append(self, ids: pa.Array, clauses: ClauseArrays, expires: Int64s | None) -> None:
+        """Hand out the next slots, which the clauses name."""
         first_slot = len(self._ids)
-        self._ids.append(encoded.ids)
-        self._vocabulary.add_documents(required_tokens(encoded.clauses))
-        self._pending.append(encoded.clauses)
-        self._n_pending += len(encoded.ids)
-        if self._expires is None and (encoded.expires != NEVER_US).any():
+        self._ids.append(ids)
+        self._pending.append(clauses)
+        self._n_pending += len(ids)
+        if expires is not None and self._expires is None:
             self._expires = GrowingArray(np.empty(0, np.int64), fill=NEVER_US)
             self._expires.resize(first_slot)
         if self._expires is not None:
-            self._expires.append(encoded.expires)
+            self._expires.resize(len(self._ids))
+        if self._expires is not None and expires is not None:
+            self._expires.view[first_slot:] = expires
             self._queue_expiries(np.arange(first_slot, len(self._ids), dtype=np.int32))
+
+    def _remove(self, slots: Int32s) -> None:
+        if len(np.unique(slots)) < len(slots):
+            raise InvalidInput("the same subscription is named more than once in a batch")
+        self._settled_index().remove(slots)
+        self._ids.forget(slots)
+        self._start_rebuild_if_due()
 
     def _slots_of(self, ids: pa.Array) -> Int32s:
         return self._ids.slots_of(ids)
+
+    def _match(self, messages: MessageArrays, times_us: Int64s) -> Matches:
+        found = self._settled_index().match(messages, n_threads=self.n_threads)
+        if len(times_us) == 0:
+            return found
+        clocks_us = np.maximum.accumulate(np.maximum(times_us, self._clock_us))
+        if self._expires is not None:
+            offsets, slots = keep_unexpired(
+                found.offsets, found.subscriptions, self._expires.view, clocks_us
+            )
+            found = Matches(offsets, slots, found.counters._replace(answers=len(slots)))
+        self._advance(int(clocks_us[-1]))
+        return found
+
+    def _advance(self, clock_us: int) -> None:
+        self._clock_us = max(self._clock_us, clock_us)
+        expired = self._expiry_queue.pop_until(self._clock_us)
+        if len(expired):
+            index = self._settled_index()
+            self._remove(expired[index.is_alive(expired)])
+
+    def _queue_expiries(self, slots: Int32s) -> None:
+        assert self._expires is not None
+        times_us = self._expires.view[slots]
+        ends = times_us != NEVER_US
+        self._expiry_queue.push(times_us[ends], slots[ends])
+
+    def _settled_index(self) -> Index:
+        """Return the index with all pending clauses in it."""
+        if not self._n_pending:
+            return self._index
+        clauses = concat_clauses(self._pending)
+        n_pending, self._pending, self._n_pending = self._n_pending, [], 0
+        index = self._index
+        if index.n_slots == 0:
+            self._index = type(index).build(
+                clauses, space=self.space, parameters=index.parameters, n_threads=self.n_threads
+            )
+            return self._index
+        index.insert(clauses)
+        if n_pending > max(REBUILD_LEAST, index.n_base_slots):
+            # More than what is there already: a delta would be slower than building now.
+            self.rebuild()
+        else:
+            self._start_rebuild_if_due()
+        return self._index
+
+    def _start_rebuild_if_due(self) -> None:
+        index = self._index
+        due = max(REBUILD_LEAST, int(REBUILD_SHARE * index.n_base_slots))
+        if index.n_changes < due or self._rebuild is not None:
+            return
+        snapshot = index.snapshot()
+
+        def run() -> None:
+            try:
+                new, old_slots = index.rebuilt(snapshot)
+                ids = self._ids.renumbered(old_slots)
+                with self._lock:
+                    if self._index is index:  # else a rebuild in the foreground came first
+                        self._take_over(snapshot, new, old_slots, ids)
+            except BaseException as error:
+                self._rebuild_error = error
+                raise
+            finally:
+                self._rebuild = None
+
+        self._rebuild = threading.Thread(target=run, name="earshot-rebuild", daemon=True)
+        self._rebuild.start()
+
+    def _take_over(
+        self, snapshot: Snapshot, new: Index, old_slots: Int32s, ids: IdTable
+    ) -> None:
+        """Bring a rebuilt index up to date with what changed since its snapshot, and use it."""
+        old = self._settled_index()
+        removed = np.flatnonzero(~old.is_alive(old_slots)).astype(np.int32)
+        since = np.arange(len(snapshot.alive), old.n_slots, dtype=np.int32)
+        added = since[old.is_alive(since)]
+        new.remove(removed)
+        ids.forget(removed)
+        if len(added):
+            clauses = old.clauses_of(added)
+            new_slots = np.searchsorted(added, clauses.subscriptions) + len(old_slots)
+            new.insert(clauses._replace(subscriptions=new_slots.astype(np.int32)))
+            ids.append(self._ids.ids_of(added))
+        self._index, self._ids = new, ids
+        if self._expires is not None:
+            kept = self._expires.view[np.concatenate([old_slots, added])]
+            self._expires = GrowingArray(kept, fill=NEVER_US)
+            self._expiry_queue = ExpiryQueue()
+            self._queue_expiries(np.arange(len(kept), dtype=np.int32))
+
+
+class _Expiry(NamedTuple):
+    expires: Int64s  # (n_slots,) in microseconds; empty where no subscription ends
+
+
+def _one_document(token_ids: Int32s) -> TokenLists:
+    return TokenLists(np.array([0, len(token_ids)], np.int64), token_ids)
+
+
+def _raise_first(rejects: list[InvalidRow]) -> None:
+    if rejects:
+        raise rejects[0]
+
+
+def _moved_clauses(
+    index: Index, slots: Int32s, regions: EncodedRegions, first_slot: int
+) -> ClauseArrays:
+    """Return the clauses of ``slots`` with new regions and new slots, in the order of ``slots``."""
+    old = index.clauses_of(slots)
+    order = np.argsort(slots, kind="stable")
+    owners = order[np.searchsorted(slots[order], old.subscriptions)]
+    # A region in several boxes repeats its tokens; take each list of tokens of a slot once.
+    tokens_of: dict[tuple[int, bytes], int] = {}
+    for row, owner in enumerate(owners.tolist()):
+        first, last = old.token_offsets[row], old.token_offsets[row + 1]
+        tokens_of.setdefault((owner, old.token_ids[first:last].tobytes()), row)
+    pairs = np.array(sorted((owner, row) for (owner, _), row in tokens_of.items())).reshape(-1, 2)
+    box_rows, boxes = gather_ranges(regions.offsets, pairs[:, 0])
+    n_boxes = np.diff(box_rows)
+    token_rows = np.repeat(pairs[:, 1], n_boxes)
+    token_offsets, positions = gather_ranges(old.token_offsets, token_rows)
+    return ClauseArrays(
+        (np.repeat(pairs[:, 0], n_boxes) + first_slot).astype(np.int32),
+        token_offsets,
+        old.token_ids[positions],
+        regions.boxes[boxes],
+        regions.shape_rows[boxes],
+        regions.shapes,
+    )

@@ -110,7 +110,7 @@ class IdTable:
         return self._strings().take(pa.array(slots))
 
     def renumbered(self, old_slots: Int32s) -> IdTable:
-        """Return a table in which slot i has the id of ``old_slots[i]``."""
+        """Return a table in which slot i has the id of ``old_slots[i]``, all of them live."""
         renumbered = IdTable()
         renumbered.append(self.ids_of(old_slots))
         renumbered.kind = self.kind

@@ -13,6 +13,7 @@ import json
 import os
 import shutil
 import typing
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -26,8 +27,20 @@ VERSION = 1
 Group = TypeVar("Group", bound=tuple[Any, ...])
 
 
-def save(directory: str | Path, facts: dict[str, Any], groups: dict[str, tuple[Any, ...]]) -> None:
-    """Write facts and groups of arrays to a new directory."""
+def save(
+    directory: str | Path,
+    facts: dict[str, Any],
+    groups: dict[str, tuple[Any, ...]],
+    inner: dict[str, Callable[[Path], None]] | None = None,
+) -> None:
+    """Write facts and groups of arrays to a new directory.
+
+    Args:
+        directory: Must not exist, or be empty.
+        facts: What is not an array.
+        groups: NamedTuples of arrays by name.
+        inner: Functions that save something of their own to a directory inside, by name.
+    """
     target = Path(directory)
     if target.exists() and (not target.is_dir() or any(target.iterdir())):
         raise SavedIndexError(f"{target} exists and is not an empty directory; choose another name")
@@ -38,6 +51,8 @@ def save(directory: str | Path, facts: dict[str, Any], groups: dict[str, tuple[A
     try:
         for name, arrays in groups.items():
             _save_group(draft / name, arrays)
+        for name, save_inner in (inner or {}).items():
+            save_inner(draft / name)
         header = {"format": FORMAT, "version": VERSION, "groups": sorted(groups), **facts}
         (draft / "facts.json").write_text(json.dumps(header, indent=1), encoding="utf-8")
         if target.exists():

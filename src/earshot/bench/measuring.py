@@ -147,17 +147,20 @@ def prepare(
 
 def first_pass(contender: Contender, messages: MessageArrays, budget_s: float) -> None:
     """Answer longer and longer prefixes until the next would leave the budget."""
-    spent_s, total, contender.n_answers = 0.0, 0, 0
+    spent_s, last_s_per_message, total, contender.n_answers = 0.0, 0.0, 0, 0
     work = np.zeros(3, np.int64)
     counted = True
     start = 0
     for length in prefix_lengths(len(messages.boxes)):
-        if start and spent_s / start * length > budget_s:
+        # The last rate, not the mean: small batches are slow where each costs a scan.
+        if start and spent_s + last_s_per_message * (length - start) > budget_s:
             break
         part = take_messages(messages, np.arange(start, length))
         began = time.perf_counter()
         answers = contender.competitor.match(part)
-        spent_s += time.perf_counter() - began
+        part_s = time.perf_counter() - began
+        spent_s += part_s
+        last_s_per_message = part_s / max(length - start, 1)
         total = (total + checksum(answers, start)) % 2**64
         contender.checksums[length] = total
         contender.n_answers += len(as_pairs(answers).slots)

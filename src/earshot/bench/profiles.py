@@ -51,7 +51,7 @@ PROFILES: dict[str, Profile] = {
             workloads=tuple(WORKLOADS),
             sizes=(250_000, 500_000, 1_000_000),
             suites=("match", "growth", "threads", "churn", "text", "real", "command_line"),
-            effort=Effort(budget_s=1.5, repetitions=3, n_latency=1_000, opens=True),
+            effort=Effort(budget_s=2.0, repetitions=3, n_latency=1_000, opens=True),
         ),
         Profile(
             name="large",

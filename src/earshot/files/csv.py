@@ -1,7 +1,7 @@
 """Reading CSV: one header line, comma-separated, quotes around values with commas or newlines.
 
 Arrow splits the bytes into columns of text; the columns are converted afterwards, so that one bad
-value costs its row and not the file.
+value costs its row and not the file. Lines without a character are passed over and not counted.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 import csv
 import io
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -20,11 +20,12 @@ from earshot.errors import InvalidFile
 from earshot.files.columns import FileBatch, Layout, batch_of_columns, choose_columns
 from earshot.files.formats import open_bytes
 from earshot.files.rejects import Reject, shortened
-from earshot.model.arrays import Int64s
 from earshot.model.schemas import IdKind
 
 BLOCK_BYTES = 1 << 24
-"""Bytes parsed at a time; also the longest row."""
+"""Bytes parsed at a time."""
+MAX_VALUE_BYTES = 1 << 26
+"""A longer value is refused, with the file: most likely a quote was never closed."""
 
 _HEADER_BYTES = 1 << 20
 # Stands in the first column of a row appended to the file. If it does not come back as a row of its
@@ -39,73 +40,128 @@ def read_csv(path: str, layout: Layout, ids: IdKind | None) -> Iterator[FileBatc
     for column in chosen.values():
         if names.count(column) > 1:
             raise InvalidFile(f"{path}: column '{column}' occurs more than once in the header")
-    # Columns are numbered because Arrow cannot tell two columns of the same name apart.
-    positions = {field: f"f{names.index(column)}" for field, column in chosen.items()}
-    first = "f0"
-    skipped: dict[int, Reject] = {}
+    positions = {field: names.index(column) for field, column in chosen.items()}
+    kind = ids
+    next_row = 0
+    wanted = sorted({0, *positions.values()})  # the first column marks the end
+    for piece in _pieces(path, len(names), wanted):
+        columns = {
+            field: piece.columns[wanted.index(position)].view(pa.string())
+            for field, position in positions.items()
+        }
+        if kind is None:
+            kind = _kind_of_ids(columns["id"])
+        rejects = [
+            Reject(path, row, "", f"has {n} values; the header has {len(names)} columns", raw)
+            for row, n, raw in piece.odd_rows
+        ]
+        odd = [reject.row for reject in rejects]
+        n_rows = len(columns["id"]) + len(odd)
+        rows = np.arange(next_row, next_row + n_rows, dtype=np.int64)
+        next_row += n_rows
+        result = batch_of_columns(
+            layout._replace(on_error="reject"), columns, kind, np.setdiff1d(rows, odd)
+        )
+        rejects = sorted(rejects + result.rejects, key=lambda reject: reject.row)
+        if rejects and layout.on_error == "raise":
+            raise rejects[0].error()
+        yield result._replace(rejects=rejects)
 
-    def skip(row: Any) -> str:
-        number = row.number - 2  # Arrow counts from 1, and the header
-        reason = f"has {row.actual_columns} values; the header has {row.expected_columns} columns"
-        skipped[number] = Reject(path, number, "", reason, shortened(row.text))
-        return "skip"
 
+class _Piece(NamedTuple):
+    columns: list[pa.Array]  # those wanted, as bytes
+    odd_rows: list[tuple[int, int, str]]  # row number, number of values, raw row
+
+
+def _pieces(path: str, n_columns: int, wanted: list[int]) -> Iterator[_Piece]:
+    """Yield the rows by blocks: as Arrow splits them and, from where it cannot, as Python does.
+
+    Arrow gives up at a row with too many or too few values, and at one longer than a block.
+    """
+    n_rows = 0
     try:
         reader = arrow_csv.open_csv(
-            _WithEnd(path, len(names)),
+            _WithEnd(path, n_columns),
             read_options=arrow_csv.ReadOptions(
                 use_threads=False,
                 block_size=BLOCK_BYTES,
                 skip_rows=1,
-                column_names=[f"f{i}" for i in range(len(names))],
+                # Numbered, because Arrow cannot tell two columns of the same name apart.
+                column_names=[f"f{i}" for i in range(n_columns)],
             ),
-            parse_options=arrow_csv.ParseOptions(newlines_in_values=True, invalid_row_handler=skip),
+            parse_options=arrow_csv.ParseOptions(newlines_in_values=True),
             convert_options=arrow_csv.ConvertOptions(
                 check_utf8=False,
-                include_columns=sorted({first, *positions.values()}),
-                column_types={f"f{i}": pa.binary() for i in range(len(names))},
+                include_columns=[f"f{i}" for i in wanted],
+                column_types={f"f{i}": pa.binary() for i in wanted},
                 null_values=[""],
                 strings_can_be_null=True,
-                quoted_strings_can_be_null=True,
             ),
         )
+        with reader:
+            for batch in reader:
+                if len(batch) and batch.column(0)[-1].as_py() == _END:
+                    yield _Piece(batch.slice(0, len(batch) - 1).columns, [])
+                    return
+                n_rows += len(batch)
+                yield _Piece(batch.columns, [])
+    except pa.ArrowInvalid:
+        yield from _python_pieces(path, n_columns, wanted, n_rows)
+        return
     except (OSError, pa.ArrowException) as error:
-        raise InvalidFile(f"{path} cannot be read as CSV: {error}") from error
-    with reader:
-        next_row = 0
-        kind = ids
-        closed = False
-        while True:
-            try:
-                batch = reader.read_next_batch()
-            except StopIteration:
-                break
-            except (OSError, pa.ArrowException) as error:
-                if "straddles" in str(error):
-                    error = InvalidFile(
-                        f"a row is longer than {BLOCK_BYTES} bytes, or a quote is never closed"
-                    )
-                raise InvalidFile(
-                    f"{path} cannot be read as CSV after row {next_row - 1}: {error}"
-                ) from None
-            rows, next_row = _number_rows(len(batch), next_row, skipped)
-            if len(batch) and batch.column(first)[-1].as_py() == _END:
-                closed = True
-                batch, rows = batch.slice(0, len(batch) - 1), rows[:-1]
-            columns = {
-                field: batch.column(name).view(pa.string()) for field, name in positions.items()
-            }
-            if kind is None:
-                kind = _kind_of_ids(columns["id"])
-            rejects = _take_skipped(skipped, next_row, layout)
-            result = batch_of_columns(layout, columns, kind, rows)
-            rejects = sorted(rejects + result.rejects, key=lambda reject: reject.row)
-            yield result._replace(rejects=rejects)
-        if not closed:
-            raise InvalidFile(
-                f"{path}: a quote that is opened at or before row {next_row - 1} is never closed; "
-                f"the file may be cut short"
-            )
+        raise InvalidFile(f"{path} cannot be read after row {n_rows - 1}: {error}") from error
+    raise _unclosed(path, n_rows - 1)
+
+
+def _python_pieces(
+    path: str, n_columns: int, wanted: list[int], first_row: int
+) -> Iterator[_Piece]:
+    """Yield the rows from ``first_row`` on."""
+    csv.field_size_limit(max(csv.field_size_limit(), MAX_VALUE_BYTES))
+    # As Latin-1 every byte is a character, so that broken UTF-8 passes through unchanged.
+    stream = io.TextIOWrapper(
+        io.BufferedReader(_WithEnd(path, n_columns)), encoding="latin-1", newline=""
+    )
+    with stream:
+        rows = (values for values in csv.reader(stream) if values)
+        next(rows, None)  # the header
+        row = -1
+        good: list[list[str]] = []
+        odd: list[tuple[int, int, str]] = []
+        n_characters = 0
+        try:
+            for row, values in enumerate(rows):
+                if row < first_row:
+                    continue
+                if values[0].encode("latin-1") == _END:
+                    yield _Piece(_byte_columns(good, wanted), odd)
+                    return
+                if len(values) == n_columns:
+                    good.append(values)
+                else:
+                    raw = ",".join(values).encode("latin-1").decode("utf-8", "backslashreplace")
+                    odd.append((row, len(values), shortened(raw)))
+                n_characters += sum(map(len, values))
+                if n_characters > BLOCK_BYTES:
+                    yield _Piece(_byte_columns(good, wanted), odd)
+                    good, odd, n_characters = [], [], 0
+        except (OSError, pa.ArrowException, csv.Error) as error:
+            raise InvalidFile(f"{path} cannot be read after row {row}: {error}") from error
+        raise _unclosed(path, row)
+
+
+def _byte_columns(rows: list[list[str]], wanted: list[int]) -> list[pa.Array]:
+    return [
+        pa.array([row[position].encode("latin-1") or None for row in rows], pa.binary())
+        for position in wanted
+    ]
+
+
+def _unclosed(path: str, row: int) -> InvalidFile:
+    return InvalidFile(
+        f"{path}: a quote that is opened at or before row {row} is never closed; the file may be "
+        f"cut short"
+    )
 
 
 def _header(path: str) -> list[str]:
@@ -127,22 +183,6 @@ def _header(path: str) -> list[str]:
     return [name.strip() for name in names]
 
 
-def _number_rows(n: int, next_row: int, skipped: dict[int, Reject]) -> tuple[Int64s, int]:
-    """Number the next n rows, leaving out the numbers of rows that were skipped."""
-    stop = next_row + n
-    gaps = np.array(sorted(row for row in skipped if row >= next_row), np.int64)
-    rows = np.arange(next_row, stop + len(gaps), dtype=np.int64)
-    rows = rows[~np.isin(rows, gaps)][:n]
-    return rows, int(rows[-1]) + 1 if n else next_row
-
-
-def _take_skipped(skipped: dict[int, Reject], next_row: int, layout: Layout) -> list[Reject]:
-    taken = [skipped.pop(row) for row in sorted(skipped) if row < next_row]
-    if taken and layout.on_error == "raise":
-        raise taken[0].error()
-    return taken
-
-
 def _kind_of_ids(ids: pa.Array) -> IdKind:
     """Ids are integers when all of the first block print as integers do."""
     given = ids.drop_null()
@@ -156,21 +196,31 @@ class _WithEnd(io.RawIOBase):
     def __init__(self, path: str, n_columns: int) -> None:
         self._stream = open_bytes(path)
         self._end = _END + b"," * (n_columns - 1) + b"\n"
+        self._is_first = True
+        self._is_over = False
         self._last = b"\n"
-        self._n_read = 0
 
     def readable(self) -> bool:
         return True
 
+    def readinto(self, buffer: Any) -> int:
+        data = self.read(len(buffer))
+        buffer[: len(data)] = data
+        return len(data)
+
     def read(self, size: int = -1) -> bytes:
-        data: bytes = self._stream.read(size if size >= 0 else None)
-        if self._n_read == 0 and data.startswith(b"\xef\xbb\xbf"):
-            data = data[3:]
-        self._n_read += len(data)
-        if data:
-            self._last = data[-1:]
-        elif self._end:
-            data, self._end = (b"" if self._last == b"\n" else b"\n") + self._end, b""
+        if not self._is_over:
+            data: bytes = self._stream.read(size if size >= 0 else None)
+            if self._is_first:
+                data, self._is_first = data.removeprefix(b"\xef\xbb\xbf"), False
+            if data:
+                self._last = data[-1:]
+                return data
+            self._is_over = True
+            if self._last != b"\n":
+                self._end = b"\n" + self._end
+        size = len(self._end) if size < 0 else size
+        data, self._end = self._end[:size], self._end[size:]
         return data
 
     def close(self) -> None:

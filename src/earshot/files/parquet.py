@@ -30,10 +30,11 @@ def read_parquet(
     """Yield the rows of a Parquet file; see :func:`earshot.files.read_subscriptions`."""
     try:
         file = pq.ParquetFile(path)
-    except (OSError, pa.ArrowException) as error:
+        schema = file.schema_arrow
+        schema.names  # noqa: B018 - names that are not UTF-8 come to light here
+    except (OSError, ValueError, pa.ArrowException) as error:
         raise InvalidFile(f"{path} cannot be read as Parquet: {_first_line(error)}") from error
     with file:
-        schema = file.schema_arrow
         layout = _geo_layout(layout, schema, space)
         chosen = choose_columns(layout, schema.names)
         for field, column in chosen.items():

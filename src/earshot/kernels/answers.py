@@ -37,3 +37,19 @@ def merge_answers(offsets_a, slots_a, offsets_b, slots_b):
         slots[offsets[m] : middle] = slots_a[offsets_a[m] : offsets_a[m + 1]]
         slots[middle : offsets[m + 1]] = slots_b[offsets_b[m] : offsets_b[m + 1]]
     return offsets, slots
+
+
+@kernel
+def keep_unexpired(offsets, slots, expires_us, clocks_us):
+    """Keep the answers whose subscription is live at its message's clock."""
+    new_offsets = np.empty_like(offsets)
+    kept = np.empty_like(slots)
+    n = 0
+    new_offsets[0] = 0
+    for m in range(len(offsets) - 1):
+        for i in range(offsets[m], offsets[m + 1]):
+            if clocks_us[m] < expires_us[slots[i]]:
+                kept[n] = slots[i]
+                n += 1
+        new_offsets[m + 1] = n
+    return new_offsets, kept[:n]

@@ -1,9 +1,9 @@
 """Kernels of :mod:`earshot.text`: fold, segment, look up and count, a batch of texts at a time.
 
-Texts are UTF-8 bytes in one buffer. A group of texts at a time is *folded* (normalised, case folded,
-ignorable code points removed) into a scratch buffer, *segmented* there into the spans of tokens, and
-the tokens are *resolved* to ids. The hash slot of a token is prefetched when its key is made, so that
-the memory has arrived by the time its group is resolved.
+Texts are UTF-8 bytes in one buffer. A group of texts at a time is *folded* (normalised, case
+folded, ignorable code points removed) into a scratch buffer, *segmented* there into the spans of
+tokens, and the tokens are *resolved* to ids. The hash slot of a token is prefetched when its key is
+made, so that the memory has arrived by the time its group is resolved.
 
 Each step is one loop over the group rather than one call per text or token: Numba counts references
 to every array argument of every call, by atomic instructions, and these took half of the time.
@@ -18,9 +18,10 @@ Arrays of a vocabulary (``VocabularyArrays``), with room to grow beyond the coun
 ==================  ======================  =====================================================
 
 A slot is 16 bytes, so that a probe touches one cache line. Its second word is
-``tag << 32 | token id``, where the tag's top byte is ``min(length, 255)``. Up to 11 bytes a token is
-stored whole: bytes 0-7 in the first word, bytes 8-10 in the tag. A longer one has its hash in the
-first word and is compared byte by byte in ``token_bytes``. Both ways the answer is exact.
+``tag << 32 | token id``, where the tag's top byte is ``min(length, 255)``. Up to 11 bytes a token
+is stored whole: bytes 0-7 in the first word, bytes 8-10 in the tag. A longer one has its hash in
+the first word and is compared byte by byte in ``token_bytes``. Both ways the answer is exact.
+Words are little-endian, as on every processor that Numba compiles for.
 
 Arrays of Unicode (``UnicodeArrays``): the entry of a code point is
 ``entries[pages[code point >> 8] * 256 + (code point & 255)]``, a uint32 of
@@ -453,7 +454,7 @@ def segment(text, kinds, stop, spans):
                 else:
                     tag_stop = end
             i = body
-        elif held == SYMBOL or held == REGIONAL:
+        elif held in (SYMBOL, REGIONAL):
             begin = i
             i += width
             if held == REGIONAL and kinds[i] & 15 == REGIONAL:
@@ -668,7 +669,7 @@ def analyze_texts(
         unicode: Entries of the code points; not read where all are ASCII.
         grow: Whether unknown tokens are added; otherwise they are dropped.
         vocabulary: Buffers of the vocabulary, with room.
-        counts: [number of tokens], updated when growing.
+        counts: [number of tokens, more tokens and more bytes that there should be room for].
         scratch: Working memory.
         row: Where to begin.
         ids: Output.
@@ -721,15 +722,19 @@ def analyze_texts(
         make_keys(text, spans, n, vocabulary.slots, keys)
         if offsets[row] + n > len(ids):
             return row, NEEDS_IDS
-        n_tokens = counts[0] + n
-        if grow and (
-            2 * n_tokens > len(vocabulary.slots)
-            or n_tokens >= len(vocabulary.token_offsets)
-            or n_tokens > len(vocabulary.frequencies)
+        if grow:
+            n_tokens = counts[0] + n
             # A pair of characters repeats the bytes of both, a hashtag those of its words.
-            or vocabulary.token_offsets[counts[0]] + 4 * used > len(vocabulary.token_bytes)
-        ):
-            return row, NEEDS_VOCABULARY
+            n_bytes = vocabulary.token_offsets[counts[0]] + 4 * used
+            if (
+                2 * n_tokens > len(vocabulary.slots)
+                or n_tokens >= len(vocabulary.token_offsets)
+                or n_tokens > len(vocabulary.frequencies)
+                or n_bytes > len(vocabulary.token_bytes)
+            ):
+                counts[1] = n
+                counts[2] = 4 * used
+                return row, NEEDS_VOCABULARY
         counts[0] = resolve(text, spans, keys, n, grow, vocabulary, counts[0], found)
         # From ends in the text to ends among its tokens.
         k = 0

@@ -1,10 +1,10 @@
 """The analyzer: what the tokens of a text are. These rules hold on every path.
 
 **Folding.** A text is normalised, case folded and normalised again:
-``NFKC(casefold(NFKC(text)))``, so ``Straße``, ``STRASSE`` and fullwidth ``ｓｔｒａｓｓｅ`` are one word.
-Accents stay. Then the typographic apostrophe ``’`` becomes ``'``, and what cannot be seen is
-removed: soft hyphens, zero-width joiners and non-joiners, directional marks, variation selectors,
-tags, and the skin tones of emoji.
+``NFKC(casefold(NFKC(text)))``, so ``Straße``, ``STRASSE`` and the same in fullwidth letters are one
+word. Accents stay. Then the typographic apostrophe (U+2019) becomes ``'``, and what cannot be seen
+is removed: soft hyphens, zero-width joiners and non-joiners, directional marks, variation
+selectors, tags, and the skin tones of emoji.
 
 **Words** are runs of letters, marks, digits and ``_``; a mark begins no word. Inside a word stay
 
@@ -15,16 +15,16 @@ Everything else separates, hyphens and the points of a URL too.
 
 **Scripts without spaces** (Han, Hiragana, Katakana, Thai, Lao, Khmer, Myanmar). Each letter with
 its marks is a token, and so is each pair of neighbours: ``東京都`` gives ``東``, ``京``, ``東京``,
-``都``, ``京都``. A keyword of several letters thus asks for them side by side. Hangul is written with
-spaces and makes ordinary words.
+``都``, ``京都``. A keyword of several letters thus asks for them side by side. Hangul is written
+with spaces and makes ordinary words.
 
-**Hashtags and mentions.** ``#`` or ``@`` that does not follow a word character or a mention and
-stands before a word character begins a tag, which takes all word characters that follow, but no
-apostrophe, point or comma. ``#fire`` gives ``#fire`` and the words of its body, ``fire``; ``@bob``
+**Hashtags and mentions.** ``#`` or ``@`` between something that is no word character and a word
+character begins a tag, which takes all word characters that follow, but no apostrophe, point or
+comma. ``#fire`` gives ``#fire`` and the words of its body, ``fire``; ``@bob``
 gives ``@bob`` alone. ``a@b.com`` is no mention: it gives ``a``, ``b`` and ``com``.
 
-**Symbols** (category So: emoji, dingbats, ``©``, ``°``) are tokens one by one; two regional indicators
-are one flag. Marks on symbols are dropped.
+**Symbols** (category So: emoji, dingbats, ``©``, ``°``) are tokens one by one; two regional
+indicators are one flag. Marks on symbols are dropped.
 
 **Stop words and stems.** With ``stop_words``, words on the language's list are dropped; with
 ``stem``, the other words are replaced by their Snowball stems. Tags are left as they are, and words
@@ -40,7 +40,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -54,7 +54,10 @@ from earshot.text.vocabulary import TokenLists, Vocabulary
 
 __all__ = ["Analyzer", "TokenLists", "invalid_utf8"]
 
-Texts = pa.Array | pa.ChunkedArray | Sequence[str | None]
+Texts: TypeAlias = "pa.Array | pa.ChunkedArray | Sequence[str | None]"
+
+MAX_TEXT_BYTES = 1 << 28
+"""Folding can make a text 11 times as long, and positions in folded texts have 32 bits."""
 
 SURFACE_FORMS_KEPT = 1 << 18
 """Distinct words whose stems are remembered; a larger memory is thrown away after the batch."""
@@ -115,8 +118,10 @@ class Analyzer:
     max_text_bytes: int = 1_000_000
 
     def __post_init__(self) -> None:
-        if self.max_text_bytes < 1:
-            raise InvalidParameter(f"max_text_bytes is {self.max_text_bytes}; expected at least 1")
+        if not 1 <= self.max_text_bytes <= MAX_TEXT_BYTES:
+            raise InvalidParameter(
+                f"max_text_bytes is {self.max_text_bytes}; expected 1 to {MAX_TEXT_BYTES}"
+            )
         if self.stop_words:
             _stop_words(self._required_language("stop_words"))
         if self.stem:
@@ -174,7 +179,7 @@ class Analyzer:
         # Each thread takes a memory of its own out of the pool.
         pool = vocabulary.caches.setdefault(self, [])
         try:
-            memory = pool.pop()
+            memory: _SurfaceForms = pool.pop()
         except IndexError:
             memory = _SurfaceForms(self)
         lists = memory.analyze(texts, vocabulary, grow)
@@ -209,7 +214,7 @@ class _TextArrays(NamedTuple):
     stops: Int64s  # equal to the start for a null
 
 
-_OFFSET_TYPES: dict[pa.DataType, type] = {
+_OFFSET_TYPES: dict[pa.DataType, type[np.int32] | type[np.int64]] = {
     pa.string(): np.int32,
     pa.binary(): np.int32,
     pa.large_string(): np.int64,
@@ -338,11 +343,12 @@ def _analyze_surface(texts: _TextArrays, vocabulary: Vocabulary, grow: bool) -> 
     offsets = np.zeros(n_rows + 1, np.int64)
     n_bytes = int(stops[-1] - starts[0]) if n_rows else 0
     ids = np.empty(len(scratch.found) + n_bytes // 6, np.int32)
-    counts = np.array([len(vocabulary)], np.int64)
+    counts = np.array([len(vocabulary), 0, 0], np.int64)
+    # A vocabulary that is to grow is made its own first, even if there is room.
     row, status = 0, kernels.NEEDS_VOCABULARY if grow else kernels.DONE
     while row < n_rows:
         if status == kernels.NEEDS_VOCABULARY:
-            vocabulary._reserve(len(scratch.found), 4 * len(scratch.found))
+            vocabulary._reserve(int(counts[1]), int(counts[2]))
         elif status == kernels.NEEDS_IDS:
             ids = np.concatenate([ids, np.empty(len(ids), np.int32)])
         row, status = kernels.analyze_texts(

@@ -139,7 +139,7 @@ class Vocabulary:
     def add_documents(self, documents: TokenLists) -> None:
         """Count the documents that hold each token; tokens are distinct within each document."""
         ids = np.ascontiguousarray(documents.ids, np.int32)
-        if len(ids) and not (0 <= ids.min() and ids.max() < self._n_tokens):
+        if len(ids) and (ids.min() < 0 or ids.max() >= self._n_tokens):
             raise InvalidInput(
                 f"token ids run from {ids.min()} to {ids.max()}; this vocabulary has "
                 f"0 to {self._n_tokens - 1}"
@@ -190,11 +190,8 @@ class Vocabulary:
     @classmethod
     def from_arrays(cls, arrays: VocabularyArrays) -> Self:
         """Return a vocabulary over saved arrays, which it never writes to."""
-        token_bytes, token_offsets, slots, frequencies = (
-            # Kernels are compiled for arrays that may be written.
-            array if array.flags.writeable and array.flags.c_contiguous else np.array(array)
-            for array in arrays
-        )
+        # Kernels are compiled for arrays that may be written.
+        token_bytes, token_offsets, slots, frequencies = map(_writable, arrays)
         n_tokens = len(frequencies)
         n_slots = len(slots)
         if (
@@ -231,6 +228,11 @@ class Vocabulary:
         return (type(self).from_arrays, (self.arrays,))
 
 
+def _writable(array: Any) -> Any:
+    flags = array.flags
+    return array if flags.writeable and flags.c_contiguous else np.array(array, order="C")
+
+
 def _joined(tokens: Sequence[str]) -> tuple[npt.NDArray[np.uint8], npt.NDArray[np.uint64]]:
     """Return tokens as bytes with the padding that kernels want, and their spans."""
     strings = pa.array(tokens, pa.large_string())
@@ -238,6 +240,8 @@ def _joined(tokens: Sequence[str]) -> tuple[npt.NDArray[np.uint8], npt.NDArray[n
         return np.zeros(kernels.PADDING_BYTES, np.uint8), np.zeros(0, np.uint64)
     _, offset_buffer, data_buffer = strings.buffers()
     offsets = np.frombuffer(offset_buffer, np.int64, len(strings) + 1).astype(np.uint64)
+    if offsets[-1] >= 1 << 32:
+        raise InvalidInput(f"tokens of {offsets[-1]:,} bytes at once; expected less than 4 GiB")
     spans = offsets[:-1] << np.uint64(32) | (offsets[1:] - offsets[:-1])
     data = np.zeros(int(offsets[-1]) + kernels.PADDING_BYTES, np.uint8)
     data[: offsets[-1]] = np.frombuffer(data_buffer, np.uint8, int(offsets[-1]))

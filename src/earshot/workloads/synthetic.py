@@ -39,12 +39,13 @@ BLOCK_ROWS = 1 << 15
 MESSAGE_BLOCK_ROWS = 1 << 10
 """Messages have up to a thousand tokens, hence the smaller block."""
 
-HEADLINE_REGION_AREA = 5.5e-4
+HEADLINE_REGION_AREA = 5.0e-4
 """Gives about 700 answers per message at 10 M subscriptions, so about 70 at 1 M.
 
-Found by counting, for 2,000 headline messages against 1 M subscriptions, the answers that a region
-scaled by several factors would give (4e-4: 57, 8e-4: 90), and interpolating between them. A few
-messages in a big city have thousands of answers; the median message has about a fifth of the mean.
+Found by counting, for 2,000 messages against 1 M subscriptions, the answers that regions scaled by
+several factors would give (2e-4: 35, 4e-4: 57, 8e-4: 90), interpolating, and correcting with all
+10,000 messages (5.5e-4: 75). Messages in big cities have thousands of answers; the median message
+has about a quarter of the mean.
 """
 
 _CITIES, _SUBSCRIPTIONS, _MESSAGES = range(3)  # streams of random numbers of one seed

@@ -5,14 +5,16 @@ the other keywords are checked in the join. A region lies in every cell it touch
 holds the lower left corner of the overlap with the message's box reports it, and no other does.
 Building (sorting by keyword and cell, so that DuckDB skips row groups) is not part of the rates.
 
-What was tried, at 1 M headline subscriptions and batches of 10,000 messages, in messages/s on one
-core of a busy machine: join on the rarest keyword with ``list_has_all`` on all keywords 5,500, on
-the other keywords only 11,700, with the list test after the join 13,600, join on the two rarest
-keywords 12,800, other keywords as columns with ``list_contains`` 15,800, and that plus grid cells
-60,000 (cells 1.3 and 2.7 times as wide as a region; 34,000 at a third of a region, 45,000 at five
-times). At 10 M and the same batches the last does 7,700. Long messages would copy their
-token lists into the hash table of the join; there each keyword is looked up by a join of its own
-(1,600 against 360).
+What was tried, with batches of 10,000 headline messages, in messages/s on one core of a busy
+machine; only figures of the same sentence were measured in the same run. 1 M subscriptions:
+join on the two rarest keywords 7,800, on the rarest 9,300, the same with the list test after the
+join 10,900, with the other keywords as columns and ``list_contains`` 11,200, and that plus a grid
+of 32 x 32 cells 37,500. In an earlier run ``list_has_all`` on all keywords did 5,500 against 11,700
+on all but the rarest. Grids of 8, 16, 32, 64 and 128 cells per axis did 45,000, 63,000, 60,000,
+34,000 and 19,000 (a region is 0.75 cells wide at 32); the run after that gave 26,000 at 32, so the
+load matters as much as the choice. At 10 M, 16 cells did 6,000 and 32 did 7,700. Long messages
+would copy their token lists into the hash table of the join; looking each keyword up by a join of
+its own did 1,600 against 360 (1 M, 200 messages, 16 cells).
 """
 
 from __future__ import annotations

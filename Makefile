@@ -1,0 +1,48 @@
+# Every target sets up what it needs: a virtual environment in .venv with the locked packages.
+#
+#   make demo    match bundled messages against subscriptions drawn from them
+#   make test    all tests
+#   make check   format, lint, types
+#   make bench   the benchmark's smoke profile
+#   make lock    pin the newest versions of all packages anew
+
+PYTHON ?= python3.11
+VENV := .venv
+BIN := $(VENV)/bin
+READY := $(VENV)/.ready
+
+.PHONY: demo test check bench lock clean
+
+demo: $(READY)
+	$(BIN)/earshot demo
+
+test: $(READY)
+	$(BIN)/python -m pytest
+
+check: $(READY)
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+
+bench: $(READY)
+	$(BIN)/earshot bench --profile smoke
+
+# Byte-compiled on install, whatever the environment says: an import of Numba from source takes
+# three times as long.
+$(READY): requirements/dev.txt pyproject.toml
+	$(PYTHON) -m venv $(VENV)
+	PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pip install --quiet --require-hashes \
+		--disable-pip-version-check -r requirements/dev.txt
+	PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pip install --quiet --no-deps --no-build-isolation \
+		--disable-pip-version-check --editable .
+	$(BIN)/python -m compileall -q $(VENV)/lib || true
+	touch $@
+
+lock: $(READY)
+	$(BIN)/python -m pip install --quiet pip-tools
+	$(BIN)/pip-compile --quiet --upgrade --generate-hashes --allow-unsafe --strip-extras \
+		--no-emit-index-url --no-emit-find-links --no-emit-trusted-host --no-header \
+		--output-file requirements/dev.txt requirements/dev.in
+
+clean:
+	rm -rf $(VENV) .numba_cache .mypy_cache .ruff_cache .pytest_cache .hypothesis
