@@ -18,6 +18,7 @@ from earshot.encoding import (
     EncodedMessages,
     EncodedSubscriptions,
     encode_messages,
+    encode_regions,
     encode_subscriptions,
     id_array,
     message_batch,
@@ -303,6 +304,31 @@ def test_stop_words_are_no_keywords() -> None:
     analyzer = Analyzer(language="en", stop_words=True)
     (error,) = encode_subscriptions(batch, analyzer, Vocabulary(), "lonlat").rejects
     assert "only stop words" in error.reason
+
+
+def test_regions_alone() -> None:
+    rows = [
+        {"id": 1, **box(170, 0, -170, 5)},
+        {"id": 2},
+        {"id": 3, **box(0, 0, 200, 1)},
+        {"id": 4, "geometry": TRIANGLE},
+        {"id": 1, "x": 0.0, "y": 0.0, "radius": 5.0},
+        {"id": 5, "x": 9.0, "y": 9.0, "radius": 5.0},
+    ]
+    found = encode_regions(pa.RecordBatch.from_pylist(rows, SUBSCRIPTIONS), "lonlat", first_row=10)
+    assert found.ids.to_pylist() == [1, 2, 4, 5]
+    assert found.offsets.tolist() == [0, 2, 3, 4, 5]
+    assert found.boxes[:4].tolist() == [
+        [170, 0, 180, 5],
+        [-180, 0, -170, 5],
+        INFINITE,
+        [0, 0, 4, 4],
+    ]
+    circles = found.shapes.circles[found.shape_rows[3:]]
+    assert circles[:, 2].tolist() == [-1, 5]  # a polygon, then the circle of the last row
+    assert circles[1].tolist() == [9, 9, 5]
+    assert found.shape_rows[:3].tolist() == [-1, -1, -1]
+    assert [(each.row, each.field) for each in found.rejects] == [(12, "max_x"), (14, "id")]
 
 
 # ---- messages -----------------------------------------------------------------------------------

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from earshot import storage
 from earshot.errors import InvalidInput
+from earshot.kernels import text as kernels
 from earshot.model.arrays import EVERYWHERE_TOKEN
 from earshot.text import Analyzer, TokenLists, Vocabulary, VocabularyArrays
 
@@ -66,6 +67,43 @@ def test_tokens_of_every_length_are_told_apart() -> None:
     assert vocabulary.add(ordered).tolist() == list(range(1, len(ordered) + 1))
     assert vocabulary.ids_of(ordered).tolist() == list(range(1, len(ordered) + 1))
     assert all_tokens(vocabulary)[1:] == ordered
+
+
+def colliding_tokens() -> tuple[str, str]:
+    """Two tokens of 16 bytes with one hash: the last word makes up for the first."""
+    mask = 2**64 - 1
+    a, b = int(kernels._MULTIPLIER_A), int(kernels._MULTIPLIER_B)
+
+    def mixed(word: int, more: int) -> int:
+        h = (word ^ more * b & mask) * a & mask
+        h = (h ^ h >> 32) * b & mask
+        return h ^ h >> 29
+
+    def product(head: bytes) -> int:
+        return mixed(int.from_bytes(head, "little"), 16) * b & mask
+
+    head, tail = b"collides", b"with-one"
+    for i in range(100_000):
+        other = b"%08d" % i
+        word = int.from_bytes(tail, "little") ^ product(head) ^ product(other)
+        other_tail = word.to_bytes(8, "little")
+        if other_tail.isascii():
+            return (head + tail).decode(), (other + other_tail).decode()
+    raise AssertionError("no ASCII token found")
+
+
+def test_tokens_with_the_same_hash_are_told_apart() -> None:
+    first, second = colliding_tokens()
+    vocabulary = Vocabulary()
+    assert vocabulary.add([first]).tolist() == [1]
+    occupied = vocabulary.arrays.slots[:, 0]
+    hash_of_first = occupied[occupied > 0].copy()
+    alone = Vocabulary()
+    alone.add([second])
+    assert hash_of_first in alone.arrays.slots[:, 0]  # else this test tests nothing
+    assert vocabulary.id_of(second) is None
+    assert vocabulary.add([second, first]).tolist() == [2, 1]
+    assert all_tokens(vocabulary) == ["", first, second]
 
 
 def test_growing_keeps_everything() -> None:

@@ -38,7 +38,7 @@ from earshot.encoding import (
     subscription_batch,
     time_us,
 )
-from earshot.errors import InvalidInput, InvalidRow, SavedIndexError
+from earshot.errors import DuplicateSubscription, InvalidInput, InvalidRow, SavedIndexError
 from earshot.expiry import ExpiryQueue
 from earshot.explanation import Explanation, explain_match
 from earshot.ids import IdArrays, IdTable
@@ -157,7 +157,15 @@ class Engine:
 
     def subscribe(self, *subscriptions: Subscription) -> None:
         """Add subscriptions; their ids must be new."""
-        self.subscribe_batch(subscription_batch(subscriptions))
+        with self._lock:
+            ids = id_array([each.id for each in subscriptions])
+            taken = self._ids.contains(ids)
+            if taken.any():
+                raise DuplicateSubscription(
+                    f"subscription {ids[int(taken.argmax())].as_py()!r} exists already; "
+                    f"unsubscribe it first or choose another id"
+                )
+            self.subscribe_batch(subscription_batch(subscriptions))
 
     def unsubscribe(self, *ids: Id) -> None:
         """End subscriptions."""
@@ -385,6 +393,15 @@ class Engine:
                 snapshot = index.snapshot()
                 new, old_slots = index.rebuilt(snapshot, n_threads=self.n_threads)
                 self._take_over(snapshot, new, old_slots, self._ids.renumbered(old_slots))
+
+    def warm_up(self) -> None:
+        """Bring the index up to date and compile what matching needs, ahead of the first message."""
+        with self._lock:
+            nothing = np.zeros((1, 4))
+            self._settled_index().match(
+                MessageArrays(np.array([0, 1]), np.array([EVERYWHERE_TOKEN], np.int32), nothing)
+            )
+            self.analyzer.tokens("warm up")
 
     def wait(self) -> None:
         """Wait for a rebuild in the background to end, and raise what went wrong in it."""

@@ -1,0 +1,362 @@
+"""The command line: ``earshot match``, ``index``, ``explain``, ``generate``, ``bench``, ``demo``."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from earshot.errors import EarshotError, InvalidParameter
+
+if TYPE_CHECKING:  # the commands import what they need, so that --help answers at once
+    from earshot.jobs import Progress, Reading
+
+FORMATS = "Parquet, GeoParquet, NDJSON, GeoJSON or CSV"
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one command; return the exit code: 0, or 1 after an error, 130 after Ctrl-C."""
+    arguments = _parser().parse_args(argv)
+    try:
+        return int(arguments.run(arguments) or 0)
+    except EarshotError as error:
+        print(f"earshot: {error}", file=sys.stderr)
+        return 1
+    except KeyboardInterrupt:
+        print("earshot: stopped", file=sys.stderr)
+        return 130
+
+
+# ---- the parser -----------------------------------------------------------------------------------
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="earshot",
+        description="Location-aware publish/subscribe: subscribers register keywords and a place, "
+        "and every message reaches exactly those it concerns.",
+    )
+    commands = parser.add_subparsers(metavar="COMMAND", required=True)
+
+    match = commands.add_parser(
+        "match",
+        help="match a file of messages against subscriptions",
+        description="Write message_id, subscription_id of every match.",
+    )
+    _add_subscriptions(match, or_index=True)
+    match.add_argument("messages", metavar="MESSAGES", help=f"{FORMATS} file")
+    match.add_argument("--out", required=True, metavar="MATCHES", help="Parquet, NDJSON or CSV file")
+    _add_building(match)
+    _add_reading(match)
+    _add_output(match)
+    match.set_defaults(run=_match)
+
+    index = commands.add_parser("index", help="build an index once, or look at one")
+    index_commands = index.add_subparsers(metavar="COMMAND", required=True)
+    build = index_commands.add_parser("build", help="build an index from a file of subscriptions")
+    _add_subscriptions(build, or_index=False)
+    build.add_argument("--out", required=True, metavar="DIR", help="directory to create")
+    _add_building(build)
+    _add_reading(build)
+    _add_output(build)
+    build.set_defaults(run=_index_build)
+    info = index_commands.add_parser("info", help="describe a built index")
+    info.add_argument("directory", metavar="DIR")
+    _add_output(info)
+    info.set_defaults(run=_index_info)
+
+    explain = commands.add_parser(
+        "explain", help="say why a message matches a subscription, or why not"
+    )
+    _add_subscriptions(explain, or_index=True)
+    explain.add_argument("messages", metavar="MESSAGES", help=f"{FORMATS} file")
+    explain.add_argument("--message", required=True, metavar="ID", help="id of the message")
+    explain.add_argument("--subscription", required=True, metavar="ID", help="id to explain")
+    _add_building(explain)
+    _add_reading(explain)
+    _add_output(explain)
+    explain.set_defaults(run=_explain)
+
+    generate = commands.add_parser(
+        "generate", help="write a seeded workload of the papers to files"
+    )
+    generate.add_argument("workload", nargs="?", default="headline", metavar="WORKLOAD",
+                          help="name of a workload, or 'list' (default: headline)")  # fmt: skip
+    generate.add_argument("--out", metavar="DIR", default=".", help="directory (default: here)")
+    generate.add_argument("--subscriptions", type=int, default=100_000, metavar="N")
+    generate.add_argument("--messages", type=int, default=10_000, metavar="N")
+    generate.add_argument("--seed", type=int, default=1)
+    generate.add_argument("--format", default="parquet", choices=["parquet", "ndjson", "csv"])
+    _add_output(generate)
+    generate.set_defaults(run=_generate)
+
+    bench = commands.add_parser("bench", help="measure the indexes against each other")
+    bench.add_argument("arguments", nargs=argparse.REMAINDER,
+                       help="'run --profile smoke' (default), 'report', or --help")  # fmt: skip
+    bench.set_defaults(run=_bench)
+
+    demo = commands.add_parser("demo", help="match real messages that come with the package")
+    demo.add_argument("--subscriptions", type=int, default=50_000, metavar="N")
+    _add_output(demo)
+    demo.set_defaults(run=_demo)
+    return parser
+
+
+def _add_subscriptions(parser: argparse.ArgumentParser, *, or_index: bool) -> None:
+    extra = ", or a directory made by 'earshot index build'" if or_index else ""
+    parser.add_argument("subscriptions", metavar="SUBSCRIPTIONS", help=f"{FORMATS} file{extra}")
+
+
+def _add_building(parser: argparse.ArgumentParser) -> None:
+    group = parser.add_argument_group("index")
+    group.add_argument("--index", metavar="NAME", help="structure; see 'earshot bench' (default: block_trie)")
+    group.add_argument("--threads", type=int, default=1, metavar="N", help="threads (default: 1)")
+    group.add_argument("--space", choices=["lonlat", "planar"],
+                       help="degrees and metres (default), or any plane")  # fmt: skip
+    text = parser.add_argument_group("text")
+    text.add_argument("--language", metavar="CODE", help="such as en; for --stem, --stop-words")
+    text.add_argument("--stem", action="store_true", help="match word stems")
+    text.add_argument("--stop-words", action="store_true", help="ignore the language's stop words")
+
+
+def _add_reading(parser: argparse.ArgumentParser) -> None:
+    group = parser.add_argument_group("reading")
+    group.add_argument("--on-error", choices=["raise", "reject"], default="raise",
+                       help="stop at the first bad row (default), or set bad rows aside")  # fmt: skip
+    group.add_argument("--rejects", metavar="FILE",
+                       help="where rejected rows go, with their reasons")  # fmt: skip
+    group.add_argument("--subscription-column", action="append", default=[], metavar="FIELD=COLUMN",
+                       help="name of a column in the subscriptions, such as id=key")  # fmt: skip
+    group.add_argument("--message-column", action="append", default=[], metavar="FIELD=COLUMN",
+                       help="name of a column in the messages, such as x=lon")  # fmt: skip
+
+
+def _add_output(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--json", action="store_true", help="print one JSON object")
+    parser.add_argument("--quiet", action="store_true", help="no progress bar")
+
+
+# ---- commands -------------------------------------------------------------------------------------
+
+
+def _match(arguments: argparse.Namespace) -> int:
+    from earshot.jobs import RejectSink, match_files
+
+    reading = _reading(arguments)
+    with RejectSink(reading.rejects) as rejects:
+        started = time.perf_counter()
+        engine = _engine(arguments, reading, rejects)
+        load_s = time.perf_counter() - started
+        with _progress(arguments, "Matching messages") as progress:
+            summary = match_files(
+                engine, arguments.messages, arguments.out,
+                reading=reading, rejects=rejects, progress=progress,
+            )  # fmt: skip
+    summary.load_s = load_s
+    facts = {**asdict(summary), "counters": summary.counters._asdict(), "out": arguments.out}
+    rate = summary.n_messages / max(summary.match_s, 1e-9)
+    _show(arguments, {**facts, "messages_per_s": round(rate, 1)}, [
+        f"{summary.n_messages:,} messages against {summary.n_subscriptions:,} subscriptions: "
+        f"{summary.n_matches:,} matches in {arguments.out}",
+        f"{load_s:.2f} s to load, {summary.match_s:.2f} s to match ({rate:,.0f} messages/s)",
+        *([f"{summary.n_rejects:,} rows rejected, see {reading.rejects}"]
+          if summary.n_rejects else []),
+    ])  # fmt: skip
+    return 0
+
+
+def _index_build(arguments: argparse.Namespace) -> int:
+    from earshot.jobs import RejectSink
+
+    reading = _reading(arguments)
+    with RejectSink(reading.rejects) as rejects:
+        started = time.perf_counter()
+        engine = _engine(arguments, reading, rejects)
+        engine.save(arguments.out)
+        elapsed_s = time.perf_counter() - started
+    facts = {**_facts(engine), "out": arguments.out, "elapsed_s": round(elapsed_s, 3),
+             "n_rejects": rejects.n_rows}  # fmt: skip
+    lines = [f"{facts['n_subscriptions']:,} subscriptions in {arguments.out}, {elapsed_s:.1f} s"]
+    if rejects.n_rows:
+        lines.append(f"{rejects.n_rows:,} rows rejected, see {reading.rejects}")
+    _show(arguments, facts, lines)
+    return 0
+
+
+def _index_info(arguments: argparse.Namespace) -> int:
+    from earshot.engine import Engine
+
+    started = time.perf_counter()
+    engine = Engine.open(arguments.directory)
+    facts = {**_facts(engine), "open_s": round(time.perf_counter() - started, 4)}
+    _show(arguments, facts, [f"{name}: {value:,}" if isinstance(value, int) else f"{name}: {value}"
+                             for name, value in facts.items()])  # fmt: skip
+    return 0
+
+
+def _explain(arguments: argparse.Namespace) -> int:
+    from earshot.jobs import RejectSink, explain_file
+
+    reading = _reading(arguments)
+    with RejectSink(reading.rejects) as rejects:
+        engine = _engine(arguments, reading, rejects)
+        explanation = explain_file(
+            engine, arguments.messages, arguments.message, arguments.subscription, reading
+        )
+    _show(arguments, asdict(explanation), [str(explanation)])
+    return 0
+
+
+def _generate(arguments: argparse.Namespace) -> int:
+    from earshot.files import write_table
+    from earshot.workloads.synthetic import WORKLOADS, as_tables, find_workload
+
+    if arguments.workload == "list":
+        _show(arguments, {"workloads": list(WORKLOADS)}, list(WORKLOADS))
+        return 0
+    workload = find_workload(arguments.workload).scaled(
+        arguments.subscriptions, arguments.messages, arguments.seed
+    )
+    tables = dict(zip(("subscriptions", "messages"), as_tables(workload), strict=True))
+    folder = Path(arguments.out)
+    folder.mkdir(parents=True, exist_ok=True)
+    written = {}
+    for name, table in tables.items():
+        path = folder / f"{name}.{arguments.format}"
+        write_table(path, table)
+        written[name] = str(path)
+    facts = {**asdict(workload), "space": workload.space, **written}
+    _show(arguments, facts, [
+        *(f"{tables[name].num_rows:,} {name} in {path}" for name, path in written.items()),
+        f"match them with: earshot match {written['subscriptions']} {written['messages']} "
+        f"--space {workload.space} --out {folder / 'matches.parquet'}",
+    ])  # fmt: skip
+    return 0
+
+
+def _bench(arguments: argparse.Namespace) -> int:
+    from earshot.bench.commands import main as bench_main
+
+    return bench_main(arguments.arguments or ["run", "--profile", "smoke"])
+
+
+def _demo(arguments: argparse.Namespace) -> int:
+    from earshot.demo import run_demo
+
+    facts, lines = run_demo(arguments.subscriptions)
+    _show(arguments, facts, lines)
+    return 0
+
+
+# ---- parts of commands ----------------------------------------------------------------------------
+
+
+def _engine(arguments: argparse.Namespace, reading: Reading, rejects: Any) -> Any:
+    from earshot.indexes import DEFAULT_INDEX
+    from earshot.jobs import is_saved, load_engine
+    from earshot.text import Analyzer
+
+    chosen = {
+        name: getattr(arguments, name)
+        for name in ("index", "space", "language", "stem", "stop_words")
+        if getattr(arguments, name)
+    }
+    if is_saved(arguments.subscriptions) and chosen:
+        options = ", ".join(f"--{name.replace('_', '-')}" for name in chosen)
+        raise InvalidParameter(
+            f"{options}: {arguments.subscriptions} is a built index, which has its own; "
+            f"leave the option out or build another index"
+        )
+    if arguments.threads < 1:
+        raise InvalidParameter(f"--threads is {arguments.threads}; expected 1 or more")
+    with _progress(arguments, "Reading subscriptions") as progress:
+        return load_engine(
+            arguments.subscriptions,
+            reading=reading,
+            rejects=rejects,
+            space=arguments.space or "lonlat",
+            analyzer=Analyzer(arguments.language, arguments.stop_words, arguments.stem),
+            index=arguments.index or DEFAULT_INDEX,
+            n_threads=arguments.threads,
+            progress=progress,
+        )
+
+
+def _reading(arguments: argparse.Namespace) -> Reading:
+    from earshot.jobs import Reading
+
+    if arguments.on_error == "reject" and arguments.rejects is None:
+        raise InvalidParameter("--on-error reject needs --rejects FILE for the rejected rows")
+    if arguments.on_error == "raise" and arguments.rejects is not None:
+        raise InvalidParameter("--rejects is for --on-error reject")
+    return Reading(
+        on_error=arguments.on_error,
+        rejects=arguments.rejects,
+        subscription_columns=_column_names(arguments.subscription_column, "--subscription-column"),
+        message_columns=_column_names(arguments.message_column, "--message-column"),
+    )
+
+
+def _column_names(pairs: list[str], option: str) -> dict[str, str]:
+    names = {}
+    for pair in pairs:
+        field, separator, column = pair.partition("=")
+        if not separator or not field or not column:
+            raise InvalidParameter(f"{option} is {pair!r}; expected FIELD=COLUMN, such as id=key")
+        names[field] = column
+    return names
+
+
+def _facts(engine: Any) -> dict[str, Any]:
+    index = engine.index
+    return {
+        "index": index.name,
+        "space": engine.space,
+        "n_subscriptions": index.n_subscriptions,
+        "n_clauses": len(index.clauses.subscriptions),
+        "n_changes": index.n_changes,
+        "n_tokens": len(engine.vocabulary) - 1,
+        "index_bytes": index.nbytes,
+        "subscription_bytes": index.stored_nbytes,
+        "vocabulary_bytes": engine.vocabulary.nbytes,
+        "ids": str(engine.id_type),
+        "parameters": asdict(index.parameters),
+        "analyzer": asdict(engine.analyzer),
+    }
+
+
+def _show(arguments: argparse.Namespace, facts: dict[str, Any], lines: Sequence[str]) -> None:
+    print(json.dumps(facts, default=str) if arguments.json else "\n".join(lines))
+
+
+@contextmanager
+def _progress(arguments: argparse.Namespace, label: str) -> Iterator[Progress | None]:
+    """Show a progress bar on the terminal's error output, where there is one."""
+    if arguments.quiet or arguments.json or not sys.stderr.isatty():
+        yield None
+        return
+    from rich.console import Console
+    from rich.progress import MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+    columns = (TextColumn("{task.description}"), MofNCompleteColumn(), TimeElapsedColumn(),
+               TextColumn("{task.fields[rate]}"))  # fmt: skip
+    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+        task = bar.add_task(label, total=None, rate="")
+        started = time.perf_counter()
+
+        def advance(n_rows: int) -> None:
+            bar.advance(task, n_rows)
+            done = bar.tasks[0].completed
+            bar.update(task, rate=f"{done / (time.perf_counter() - started):,.0f} rows/s")
+
+        yield advance
+
+
+if __name__ == "__main__":
+    sys.exit(main())
