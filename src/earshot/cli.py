@@ -22,10 +22,14 @@ FORMATS = "Parquet, GeoParquet, NDJSON, GeoJSON or CSV"
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command; return the exit code: 0, or 1 after an error, 130 after Ctrl-C."""
-    arguments = _parser().parse_args(argv)
+    argv = list(sys.argv[1:] if argv is None else argv)
+    if argv[:1] == ["bench"]:  # its options are its own; argparse would claim those that come first
+        arguments = argparse.Namespace(run=_bench, arguments=argv[1:])
+    else:
+        arguments = _parser().parse_args(argv)
     try:
         return int(arguments.run(arguments) or 0)
-    except EarshotError as error:
+    except (EarshotError, OSError) as error:
         print(f"earshot: {error}", file=sys.stderr)
         return 1
     except KeyboardInterrupt:
@@ -243,7 +247,9 @@ def _generate(arguments: argparse.Namespace) -> int:
 def _bench(arguments: argparse.Namespace) -> int:
     from earshot.bench.commands import main as bench_main
 
-    return bench_main(arguments.arguments or ["run", "--profile", "smoke"])
+    given = arguments.arguments
+    is_command = given[:1] and given[0] in ("run", "report", "-h", "--help")
+    return bench_main(given if is_command else ["run", *given])
 
 
 def _demo(arguments: argparse.Namespace) -> int:

@@ -19,7 +19,7 @@ from dataclasses import asdict
 from datetime import UTC, datetime, timedelta
 from itertools import groupby
 from pathlib import Path
-from typing import Any, NamedTuple, Self
+from typing import Any, NamedTuple, Self, TypeAlias
 
 import numpy as np
 import pyarrow as pa
@@ -38,7 +38,13 @@ from earshot.encoding import (
     subscription_batch,
     time_us,
 )
-from earshot.errors import DuplicateSubscription, InvalidInput, InvalidRow, SavedIndexError
+from earshot.errors import (
+    DuplicateSubscription,
+    InvalidInput,
+    InvalidParameter,
+    InvalidRow,
+    SavedIndexError,
+)
 from earshot.expiry import ExpiryQueue
 from earshot.explanation import Explanation, explain_match
 from earshot.ids import IdArrays, IdTable
@@ -61,13 +67,13 @@ from earshot.model.events import Event, Move, Publish, Subscribe, Unsubscribe
 from earshot.model.growing import GrowingArray
 from earshot.model.messages import Message
 from earshot.model.regions import Region
-from earshot.model.schemas import updates_schema
+from earshot.model.schemas import id_kind, updates_schema
 from earshot.model.subscriptions import Id, Subscription
 from earshot.model.updates import Update
 from earshot.text import Analyzer, TokenLists, Vocabulary
 from earshot.text.vocabulary import VocabularyArrays
 
-Batch = pa.RecordBatch | pa.Table
+Batch: TypeAlias = pa.RecordBatch | pa.Table
 
 REBUILD_SHARE = 0.05
 """Share of an index's subscriptions that may change before it is rebuilt in the background."""
@@ -157,6 +163,8 @@ class Engine:
 
     def subscribe(self, *subscriptions: Subscription) -> None:
         """Add subscriptions; their ids must be new."""
+        if not subscriptions:
+            return
         with self._lock:
             ids = id_array([each.id for each in subscriptions])
             taken = self._ids.contains(ids)
@@ -174,7 +182,7 @@ class Engine:
 
     def move(self, subscription_id: Id, region: Region) -> None:
         """Let a subscription listen elsewhere; keywords and expiry stay."""
-        self.move_batch(subscription_batch([Subscription(subscription_id, ["x"], region=region)]))
+        self.move_batch(subscription_batch([Subscription(subscription_id, ("x",), region=region)]))
 
     def publish(self, *messages: Message) -> list[Update]:
         """Publish messages in this order; return the updates they cause."""
@@ -184,9 +192,15 @@ class Engine:
         """Take events in order; yield the updates as they come about."""
         for kind, run in groupby(events, type):
             if kind is Publish:
-                yield from self.publish(*(event.message for event in run))
+                yield from self.publish(
+                    *(event.message for event in run if isinstance(event, Publish))
+                )
                 continue
             for event in run:
+                if not isinstance(event, Subscribe | Unsubscribe | Move):
+                    raise InvalidInput(
+                        f"{event!r} is not an event; expected Subscribe, Unsubscribe, Move, Publish"
+                    )
                 if event.time is not None:
                     self.advance(event.time)
                 match event:
@@ -196,8 +210,6 @@ class Engine:
                         self.unsubscribe(subscription_id)
                     case Move(subscription_id, region):
                         self.move(subscription_id, region)
-                    case _:
-                        raise InvalidInput(f"{event!r} is not an event")
 
     def advance(self, time: datetime) -> None:
         """Set the clock to ``time`` if that is later; subscriptions may expire."""
@@ -267,6 +279,8 @@ class Engine:
             first_row: Number of the first row there.
             rows: Number of each row there, where they do not follow one another.
         """
+        if on_error not in ("raise", "reject"):
+            raise InvalidParameter(f"on_error is {on_error!r}; expected 'raise' or 'reject'")
         with self._lock:
             encoded = encode_messages(
                 batch, self.analyzer, self._vocabulary, self.space,
@@ -317,13 +331,12 @@ class Engine:
     def __contains__(self, subscription_id: object) -> bool:
         if not isinstance(subscription_id, int | str) or isinstance(subscription_id, bool):
             return False
+        try:
+            ids = id_array([subscription_id])
+        except InvalidInput:  # no id can be that
+            return False
         with self._lock:
-            ids = pa.array([subscription_id])
-            if self._ids.kind is None or (self._ids.kind == "integer") != pa.types.is_integer(
-                ids.type
-            ):
-                return False
-            return bool(self._ids.contains(ids)[0])
+            return self._ids.kind == id_kind(ids.type) and bool(self._ids.contains(ids)[0])
 
     def explain(self, message: Message, subscription_id: Id) -> Explanation:
         """Say in words why a message would be delivered to a subscription now, or why not."""
@@ -350,6 +363,7 @@ class Engine:
     def save(self, directory: str | Path) -> None:
         """Write everything to a new directory."""
         with self._lock:
+            index = self._settled_index()  # first: it may renumber the slots
             facts = {
                 "engine": "boolean",
                 "analyzer": asdict(self.analyzer),
@@ -362,7 +376,7 @@ class Engine:
                 "ids": self._ids.arrays,
                 "expiry": _Expiry(expires),
             }
-            storage.save(directory, facts, groups, inner={"index": self._settled_index().save})
+            storage.save(directory, facts, groups, inner={"index": index.save})
 
     @classmethod
     def open(cls, directory: str | Path, *, n_threads: int = 1) -> Self:
@@ -452,6 +466,11 @@ class Engine:
         self._start_rebuild_if_due()
 
     def _slots_of(self, ids: pa.Array) -> Int32s:
+        """Return the slots of live subscriptions, with everything pending in the index.
+
+        Settling comes first because it may rebuild the index, which renumbers the slots.
+        """
+        self._settled_index()
         return self._ids.slots_of(ids)
 
     def _match(self, messages: MessageArrays, times_us: Int64s) -> Matches:
@@ -469,10 +488,11 @@ class Engine:
 
     def _advance(self, clock_us: int) -> None:
         self._clock_us = max(self._clock_us, clock_us)
+        if not self._expiry_queue.is_due(self._clock_us):
+            return
+        index = self._settled_index()  # before the slots are taken: it may renumber them
         expired = self._expiry_queue.pop_until(self._clock_us)
-        if len(expired):
-            index = self._settled_index()
-            self._remove(expired[index.is_alive(expired)])
+        self._remove(expired[index.is_alive(expired)])
 
     def _queue_expiries(self, slots: Int32s) -> None:
         assert self._expires is not None
@@ -482,17 +502,18 @@ class Engine:
 
     def _settled_index(self) -> Index:
         """Return the index with all pending clauses in it."""
-        if not self._n_pending:
-            return self._index
-        clauses = concat_clauses(self._pending)
-        n_pending, self._pending, self._n_pending = self._n_pending, [], 0
-        index = self._index
+        n_pending, index = self._n_pending, self._index
+        if not n_pending:
+            return index
         if index.n_slots == 0:
             self._index = type(index).build(
-                clauses, space=self.space, parameters=index.parameters, n_threads=self.n_threads
+                self._taken_pending(),
+                space=self.space,
+                parameters=index.parameters,
+                n_threads=self.n_threads,
             )
             return self._index
-        index.insert(clauses)
+        index.insert(self._taken_pending())
         if n_pending > max(REBUILD_LEAST, index.n_base_slots):
             # More than what is there already: a delta would be slower than building now.
             self.rebuild()
@@ -500,17 +521,23 @@ class Engine:
             self._start_rebuild_if_due()
         return self._index
 
+    def _taken_pending(self) -> ClauseArrays:
+        clauses = concat_clauses(self._pending)
+        self._pending, self._n_pending = [], 0
+        return clauses
+
     def _start_rebuild_if_due(self) -> None:
         index = self._index
         due = max(REBUILD_LEAST, int(REBUILD_SHARE * index.n_base_slots))
         if index.n_changes < due or self._rebuild is not None:
             return
-        snapshot = index.snapshot()
+        snapshot, old_ids = index.snapshot(), self._ids
 
         def run() -> None:
             try:
                 new, old_slots = index.rebuilt(snapshot)
-                ids = self._ids.renumbered(old_slots)
+                # Not self._ids: a rebuild in the foreground may have renumbered those already.
+                ids = old_ids.renumbered(old_slots)
                 with self._lock:
                     if self._index is index:  # else a rebuild in the foreground came first
                         self._take_over(snapshot, new, old_slots, ids)
@@ -527,7 +554,10 @@ class Engine:
         self, snapshot: Snapshot, new: Index, old_slots: Int32s, ids: IdTable
     ) -> None:
         """Bring a rebuilt index up to date with what changed since its snapshot, and use it."""
-        old = self._settled_index()
+        old = self._index
+        if self._n_pending:
+            # Not by settling, which could rebuild the index that is being replaced here.
+            old.insert(self._taken_pending())
         removed = np.flatnonzero(~old.is_alive(old_slots)).astype(np.int32)
         since = np.arange(len(snapshot.alive), old.n_slots, dtype=np.int32)
         added = since[old.is_alive(since)]

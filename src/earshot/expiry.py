@@ -27,6 +27,10 @@ class ExpiryQueue:
             order = np.argsort(times_us, kind="stable")
             self._runs.append((times_us[order], slots[order]))
 
+    def is_due(self, clock_us: int) -> bool:
+        """Whether any slot expires at or before ``clock_us``."""
+        return any(times_us[0] <= clock_us for times_us, _ in self._runs)
+
     def pop_until(self, clock_us: int) -> Int32s:
         """Take out and return the slots that expire at or before ``clock_us``."""
         taken = [np.empty(0, np.int32)]

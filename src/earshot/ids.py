@@ -34,9 +34,10 @@ class IdTable:
 
     def __init__(self, kind: IdKind | None = None, arrays: IdArrays | None = None) -> None:
         self.kind = kind
-        arrays = arrays or IdArrays(
-            np.empty(0, np.uint8), np.zeros(1, np.int64), np.full(64, FREE, np.int32)
-        )
+        if arrays is None:
+            # The kernels know integers by their lack of offsets.
+            offsets = np.zeros(0 if kind == "integer" else 1, np.int64)
+            arrays = IdArrays(np.empty(0, np.uint8), offsets, np.full(64, FREE, np.int32))
         self._data = GrowingArray(arrays.data)
         self._offsets = GrowingArray(arrays.offsets)
         self._table = arrays.table
@@ -80,6 +81,8 @@ class IdTable:
             self._data.resize(n_bytes)
             if len(offsets):
                 self._offsets.resize(first + 1)
+            # The places of the ids that were taken back: no slot accounts for them any more.
+            self._rehash(0)
             duplicate = ids[int(n_entered)].as_py()
             raise DuplicateSubscription(
                 f"subscription {duplicate!r} exists already; unsubscribe it first or choose "
@@ -111,9 +114,8 @@ class IdTable:
 
     def renumbered(self, old_slots: Int32s) -> IdTable:
         """Return a table in which slot i has the id of ``old_slots[i]``, all of them live."""
-        renumbered = IdTable()
+        renumbered = IdTable(self.kind)
         renumbered.append(self.ids_of(old_slots))
-        renumbered.kind = self.kind
         return renumbered
 
     def _strings(self) -> pa.Array:
@@ -143,8 +145,11 @@ class IdTable:
 
     def _reserve(self, n: int) -> None:
         needed = self._n_taken + n
-        if 3 * needed <= 2 * len(self._table):
-            return
+        if 3 * needed > 2 * len(self._table):
+            self._rehash(n)
+
+    def _rehash(self, n: int) -> None:
+        """Make the table anew, without removed ids and with room for ``n`` more."""
         live = np.sort(self._table[self._table >= 0])
         size = 1 << int(2 * (len(live) + n)).bit_length()
         self._table = np.full(max(size, 64), FREE, np.int32)

@@ -69,7 +69,7 @@ def read_facts(directory: str | Path) -> dict[str, Any]:
         facts: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
         raise SavedIndexError(f"{directory} is not a saved index: {path.name}: {error}") from error
-    if facts.get("format") != FORMAT:
+    if not isinstance(facts, dict) or facts.get("format") != FORMAT:
         raise SavedIndexError(f"{directory} is not a saved index: no '{FORMAT}' in {path.name}")
     if facts.get("version") != VERSION:
         raise SavedIndexError(
@@ -106,6 +106,6 @@ def _open_group(path: Path, group_type: type[Group]) -> Group:
             # also the type that kernels are compiled for.
             mapped = np.load(file, mmap_mode="c")
             values.append(np.array(mapped) if mapped.size == 0 else mapped.view(np.ndarray))
-        except (OSError, ValueError) as error:
+        except (OSError, ValueError, EOFError) as error:
             raise SavedIndexError(f"{file} cannot be opened: {error}") from error
     return group_type(*values)

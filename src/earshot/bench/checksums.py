@@ -1,7 +1,7 @@
 """Order-independent checksums of answers, and the comparison between competitors.
 
 The checksum of a set of answers is the sum, modulo 2**64, of a mixed 64-bit hash of each
-``(message, slot)``. Sums over the first 8, 64, 512, … messages are kept apart, so that a competitor
+``(message, slot)``. Sums over the first 8, 32, 128, … messages are kept apart, so that a competitor
 that only had time for few messages is still compared with the others on those.
 """
 
@@ -16,7 +16,7 @@ from earshot.errors import EarshotError
 from earshot.indexes.answers import Matches
 from earshot.model.arrays import Int32s, Int64s
 
-PREFIXES = (8, 64, 512, 4_096, 32_768)
+PREFIXES = (8, 32, 128, 512, 2_048, 8_192, 32_768)
 """Numbers of messages after which checksums are compared."""
 
 

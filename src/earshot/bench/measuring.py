@@ -11,8 +11,8 @@ from __future__ import annotations
 import gc
 import tempfile
 import time
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -20,6 +20,7 @@ import numpy as np
 
 from earshot.bench.checksums import as_pairs, check_agreement, checksum, prefix_lengths
 from earshot.bench.competitors import Competitor
+from earshot.indexes import DEFAULT_INDEX
 from earshot.indexes.answers import Counters, Matches
 from earshot.model.arrays import ClauseArrays, MessageArrays, Space, take_messages
 from earshot.workloads.synthetic import Workload
@@ -49,8 +50,8 @@ class Case(NamedTuple):
 class Effort(NamedTuple):
     """How long to measure."""
 
-    budget_s: float  # time for one pass of one competitor over the messages
-    repetitions: int  # timed passes
+    budget_s: float  # for the first pass of a competitor; twice that for its timed passes
+    repetitions: int  # timed passes, at most
     n_latency: int  # single-message calls, at most
     opens: bool  # whether saving and opening is measured
 
@@ -68,6 +69,7 @@ class Contender:
     counters: Counters | None = None
     checksums: dict[int, int] = field(default_factory=dict)
     elapsed_s: list[float] = field(default_factory=list)
+    default_s: list[float] = field(default_factory=list)  # the default index, on the same messages
     latencies_ns: list[int] = field(default_factory=list)
 
     @property
@@ -87,37 +89,26 @@ def case_of(workload: Workload) -> Case:
     )
 
 
-def measure(
-    case: Case,
-    competitors: list[Competitor],
-    effort: Effort,
-    compile_s: dict[str, float],
-    say: Callable[[str], None],
-) -> Iterator[Row]:
-    """Measure all competitors on one case, and yield a row for each.
+def time_in_turns(case: Case, contenders: list[Contender], effort: Effort) -> None:
+    """Time all competitors on the messages of their first passes, one after the other, in rounds.
 
-    Args:
-        case: What to match.
-        competitors: Fresh competitors; they are closed afterwards.
-        effort: How long to measure.
-        compile_s: Compile times by name; filled for competitors seen for the first time.
-        say: Told what is going on.
-
-    Raises:
-        AnswersDiffer: Two competitors disagree; no row is yielded then.
+    A slow competitor answers fewer messages than the default index, so the default index is timed
+    on those as well, right after it: only such rates are fit to be compared.
     """
-    contenders = prepare(case, competitors, effort, compile_s, say)
-    for _ in range(effort.repetitions):
+    default = next((c for c in contenders if c.name == DEFAULT_INDEX), None)
+    for repetition in range(effort.repetitions):
         for contender in contenders:
+            spent_s = sum(contender.elapsed_s)
+            if repetition and spent_s + spent_s / repetition > 2 * effort.budget_s:
+                continue
             contender.elapsed_s.append(timed_pass(contender, case.messages))
+            if default is not None and default.n_messages >= contender.n_messages:
+                few = replace(
+                    default, n_messages=contender.n_messages, n_answers=contender.n_answers
+                )
+                contender.default_s.append(timed_pass(few, case.messages))
     for contender in contenders:
         contender.latencies_ns = _latencies(contender, case.messages, effort)
-    rows = [row_of(case, contender) for contender in contenders]
-    for contender in contenders:
-        contender.competitor.close()
-    del contenders
-    gc.collect()
-    yield from rows
 
 
 def prepare(
@@ -127,7 +118,18 @@ def prepare(
     compile_s: dict[str, float],
     say: Callable[[str], None],
 ) -> list[Contender]:
-    """Build all competitors, let each answer within its budget, and compare the answers."""
+    """Build all competitors, let each answer within its budget, and compare the answers.
+
+    Args:
+        case: What to match.
+        competitors: Fresh competitors.
+        effort: How long to measure.
+        compile_s: Compile times by name; filled for competitors seen for the first time.
+        say: Told what is going on.
+
+    Raises:
+        AnswersDiffer: Two competitors disagree.
+    """
     contenders = []
     for competitor in competitors:
         if competitor.name not in compile_s:
@@ -216,6 +218,8 @@ def row_of(case: Case, contender: Contender) -> Row:
         "checksums": {str(k): f"{value:016x}" for k, value in contender.checksums.items()},
         **rates(contender.elapsed_s, n, contender.n_answers),
     }
+    if contender.default_s:
+        row["default_messages_per_s"] = n / max(min(contender.default_s), 1e-9)
     if contender.latencies_ns:
         latencies_us = np.array(contender.latencies_ns) / 1e3
         row["latency_us"] = {
@@ -268,9 +272,9 @@ def _open_s(competitor: Competitor) -> float | None:
 
 
 def _latencies(contender: Contender, messages: MessageArrays, effort: Effort) -> list[int]:
-    """Return the nanoseconds of single-message calls, at most as long as one pass may take."""
+    """Return the nanoseconds of single-message calls, at most for a quarter of the budget."""
     latencies: list[int] = []
-    deadline = time.perf_counter() + effort.budget_s
+    deadline = time.perf_counter() + effort.budget_s / 4
     for row in range(min(effort.n_latency, len(messages.boxes))):
         one = take_messages(messages, np.array([row]))
         began = time.perf_counter_ns()

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from earshot.bench.measuring import Effort
 from earshot.errors import InvalidParameter
+from earshot.indexes import DEFAULT_INDEX
 from earshot.workloads.synthetic import WORKLOADS
 
 
@@ -21,6 +22,7 @@ class Profile:
         sizes: Numbers of subscriptions of the suite ``growth``.
         suites: Names of the suites that are run.
         effort: How long to measure.
+        focus: Competitors of the suites ``threads`` and ``churn``; all who are able if empty.
     """
 
     name: str
@@ -30,6 +32,7 @@ class Profile:
     sizes: tuple[int, ...]
     suites: tuple[str, ...]
     effort: Effort
+    focus: tuple[str, ...] = ()
 
 
 PROFILES: dict[str, Profile] = {
@@ -41,7 +44,7 @@ PROFILES: dict[str, Profile] = {
             n_messages=200,
             workloads=("headline", "short_range", "long_point"),
             sizes=(1_000, 5_000),
-            suites=("match", "growth", "threads", "churn", "text", "real", "command_line"),
+            suites=("match", "threads", "churn", "growth", "text", "real", "command_line"),
             effort=Effort(budget_s=0.5, repetitions=2, n_latency=20, opens=True),
         ),
         Profile(
@@ -50,17 +53,19 @@ PROFILES: dict[str, Profile] = {
             n_messages=10_000,
             workloads=tuple(WORKLOADS),
             sizes=(250_000, 500_000, 1_000_000),
-            suites=("match", "growth", "threads", "churn", "text", "real", "command_line"),
-            effort=Effort(budget_s=2.0, repetitions=3, n_latency=1_000, opens=True),
+            suites=("match", "threads", "churn", "growth", "text", "real", "command_line"),
+            effort=Effort(budget_s=1.0, repetitions=3, n_latency=1_000, opens=True),
+            focus=(DEFAULT_INDEX,),
         ),
         Profile(
             name="large",
             n_subscriptions=10_000_000,
             n_messages=10_000,
             workloads=("headline", "short_point", "short_range", "long_point", "long_range"),
-            sizes=(1_000_000, 5_000_000, 10_000_000, 20_000_000),
-            suites=("match", "growth", "threads", "churn", "command_line"),
-            effort=Effort(budget_s=8.0, repetitions=3, n_latency=1_000, opens=True),
+            sizes=(1_000_000, 5_000_000, 10_000_000),
+            suites=("match", "threads", "churn", "growth", "text", "command_line"),
+            effort=Effort(budget_s=3.0, repetitions=3, n_latency=1_000, opens=True),
+            focus=(DEFAULT_INDEX,),
         ),
     )
 }

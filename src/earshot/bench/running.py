@@ -6,6 +6,7 @@ import json
 import os
 import platform
 import subprocess
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -14,8 +15,9 @@ from pathlib import Path
 from typing import Any, TextIO
 
 from earshot.bench.competitors import competitor_names, new_competitor
+from earshot.bench.context import Context, peak_memory
 from earshot.bench.profiles import find_profile
-from earshot.bench.suites import SUITES, Context
+from earshot.bench.suites import SUITES
 from earshot.errors import InvalidParameter
 from earshot.workloads.synthetic import find_workload
 
@@ -39,8 +41,8 @@ def run(
     """Run a profile and return the file of its results.
 
     Args:
-        profile: ``smoke`` (seconds), ``regular`` (1 M subscriptions) or ``large`` (10-20 M).
-        suites: Suites to run; by default those of the profile.
+        profile: ``smoke`` (seconds), ``regular`` (1 M subscriptions) or ``large`` (10 M).
+        suites: Suites to run, in the order of ``SUITES``; by default those of the profile.
         competitors: Who takes part; by default every index and rival.
         workloads: Workloads of the suite ``match``; by default those of the profile.
         n_subscriptions: Other number of subscriptions than the profile's.
@@ -73,14 +75,18 @@ def run(
         find_workload(workload)
     context = Context(chosen, names, seed, data, say)
     facts = run_facts(profile, seed)
-    with _new_file(Path(results), profile) as file:
-        for suite in chosen.suites:
-            say(f"suite {suite}")
-            for row in SUITES[suite](context):
-                file.write(json.dumps({"suite": suite, **row, "run": facts}) + "\n")
-                file.flush()
-        say(f"results in {file.name}")
-        return Path(file.name)
+    try:
+        with _new_file(Path(results), profile) as file:
+            for suite in [name for name in SUITES if name in chosen.suites]:
+                began = time.perf_counter()
+                for row in SUITES[suite](context):
+                    file.write(json.dumps({"suite": suite, **row, "run": facts}) + "\n")
+                    file.flush()
+                say(f"suite {suite}: {time.perf_counter() - began:.0f} s, {peak_memory()}")
+            say(f"results in {file.name}")
+            return Path(file.name)
+    finally:
+        context.close()
 
 
 def run_facts(profile: str, seed: int) -> dict[str, Any]:

@@ -2,97 +2,54 @@
 
 from __future__ import annotations
 
-import gc
 import os
-import tempfile
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
 from functools import partial
-from importlib import import_module
-from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.parquet as pq
 
-from earshot.bench.checksums import check_agreement
-from earshot.bench.competitors import Competitor, new_competitor
-from earshot.bench.measuring import (
-    Case,
-    Contender,
-    Row,
-    case_of,
-    elapsed_s,
-    first_pass,
-    measure,
-    prepare,
-    rates,
-    row_of,
-    timed_pass,
-)
-from earshot.bench.profiles import Profile
+from earshot.bench.checksums import AnswersDiffer
+from earshot.bench.churn import churn_suite
+from earshot.bench.context import Context, SavedFiles, run_command
+from earshot.bench.measuring import Case, Row, elapsed_s, rates, row_of, timed_pass
 from earshot.encoding import encode_messages, encode_subscriptions
-from earshot.indexes import DEFAULT_INDEX
-from earshot.model.arrays import take_messages
+from earshot.engine import Engine
+from earshot.files import read_messages
+from earshot.indexes.contract import Index
+from earshot.jobs import MESSAGE_BATCH_ROWS
+from earshot.model.arrays import MessageArrays
 from earshot.text import Analyzer, Vocabulary
 from earshot.workloads import datasets
-from earshot.workloads.synthetic import Workload, as_tables, find_workload
+from earshot.workloads.synthetic import as_tables
 
-CHANGED_SHARE = 0.01
-"""Share of the subscriptions that the suite ``churn`` inserts, and of those that it removes."""
+TEXT_REPEATS = 5
+"""The analyzer is fast: it gets so many times the messages of the other suites."""
 
-CHANGES_PER_CALL = 100
-
-
-@dataclass
-class Context:
-    """What a suite needs to know about the run it belongs to."""
-
-    profile: Profile
-    competitors: list[str]
-    seed: int
-    data: str | Path | None
-    say: Callable[[str], None]
-    compile_s: dict[str, float] = field(default_factory=dict)
-
-    def workload(self, name: str, n_subscriptions: int | None = None) -> Workload:
-        """Return a workload in the profile's size."""
-        return find_workload(name).scaled(
-            self.profile.n_subscriptions if n_subscriptions is None else n_subscriptions,
-            self.profile.n_messages,
-            self.seed,
-        )
-
-    def fresh(self, wanted: Callable[[Competitor], bool] = lambda _: True) -> list[Competitor]:
-        """Return new competitors of this run that can do what is wanted."""
-        return [c for c in map(new_competitor, self.competitors) if wanted(c)]
-
-    def measure(self, case: Case) -> Iterator[Row]:
-        """Measure all competitors of this run on a case."""
-        return measure(case, self.fresh(), self.profile.effort, self.compile_s, self.say)
-
-    def prepare(self, case: Case, wanted: Callable[[Competitor], bool]) -> list[Contender]:
-        """Build the competitors that can do what is wanted, and compare their answers."""
-        return prepare(case, self.fresh(wanted), self.profile.effort, self.compile_s, self.say)
+TEXT_REPETITIONS = 7
 
 
 def match_suite(context: Context) -> Iterator[Row]:
-    """All competitors on each workload."""
-    for name in context.profile.workloads:
-        yield from context.measure(case_of(context.workload(name)))
+    """All competitors on each workload; the headline last, for the suites that go on with it."""
+    for name in sorted(context.profile.workloads, key=lambda name: name == "headline"):
+        yield from context.measure(context.workload(name))
 
 
 def growth_suite(context: Context) -> Iterator[Row]:
     """The headline workload, from few subscriptions to many."""
     for size in context.profile.sizes:
-        yield from context.measure(case_of(context.workload("headline", size)))
+        yield from context.measure(context.workload("headline", size))
 
 
 def threads_suite(context: Context) -> Iterator[Row]:
     """The headline workload on one thread and on all cores."""
-    case = case_of(context.workload("headline"))
-    contenders = context.prepare(case, lambda competitor: competitor.can_thread)
+    names = context.focus(lambda competitor: competitor.can_thread)
+    if not names:
+        context.say("threads: skipped, nobody in this run takes several threads")
+        return
+    arena = context.arena(context.workload("headline"), names)
+    case, contenders = arena.case, arena.named(names)
     counts = sorted({1, 2, os.cpu_count() or 1})
     times_s: dict[tuple[str, int], list[float]] = {}
     for _ in range(context.profile.effort.repetitions + 1):  # the first starts the threads
@@ -101,65 +58,23 @@ def threads_suite(context: Context) -> Iterator[Row]:
                 spent_s = timed_pass(contender, case.messages, n_threads)
                 times_s.setdefault((contender.name, n_threads), []).append(spent_s)
     for contender in contenders:
+        best_s = {count: min(times_s[contender.name, count][1:]) for count in counts}
         for n_threads in counts:
             contender.elapsed_s = times_s[contender.name, n_threads][1:]
-            yield {**row_of(case, contender), "n_threads": n_threads}
-
-
-def churn_suite(context: Context) -> Iterator[Row]:
-    """Insert and remove one percent; matching before, after, and after merging the changes."""
-    workload = context.workload("headline")
-    case = case_of(workload)
-    contenders = context.prepare(case, lambda competitor: competitor.can_change)
-    n = case.n_subscriptions
-    n_changed = max(1, int(n * CHANGED_SHARE))
-    inserts = [
-        workload.subscriptions(at, min(at + CHANGES_PER_CALL, n + n_changed))
-        for at in range(n, n + n_changed, CHANGES_PER_CALL)
-    ]
-    removed = np.random.default_rng(context.seed).permutation(n)[:n_changed].astype(np.int32)
-    removals = np.array_split(removed, -(-n_changed // CHANGES_PER_CALL))
-    rows, checksums = [], {}
-    for contender in contenders:
-        competitor = contender.competitor
-        repetitions = range(context.profile.effort.repetitions)
-        contender.elapsed_s = [timed_pass(contender, case.messages) for _ in repetitions]
-        before = row_of(case, contender)
-        _compile_changes(competitor.name, case)
-        insert_s = sum(elapsed_s(competitor.insert, clauses) for clauses in inserts)
-        remove_s = sum(elapsed_s(competitor.remove, slots) for slots in removals)
-        changed = Contender(competitor, contender.build_s, contender.compile_s)
-        first_pass(changed, case.messages, context.profile.effort.budget_s)
-        changed.elapsed_s = [timed_pass(changed, case.messages) for _ in repetitions]
-        checksums[changed.name] = changed.checksums
-        rebuild_s = elapsed_s(competitor.rebuild)
-        after = row_of(case, changed)
-        after["before_messages_per_s"] = before["messages_per_s"]
-        after["slowdown"] = before["messages_per_s"] / after["messages_per_s"]
-        after["n_inserted"] = after["n_removed"] = n_changed
-        after["inserts_per_s"] = n_changed / insert_s
-        after["removes_per_s"] = n_changed / remove_s
-        after["rebuild_s"] = rebuild_s
-        rows.append(after)
-        competitor.close()
-    check_agreement("headline after changes", checksums)
-    yield from rows
-
-
-def _compile_changes(name: str, case: Case) -> None:
-    """Change a small index of the same types, so that nothing is compiled while it is timed."""
-    workload = Workload(name="compile", n_subscriptions=200)
-    competitor = new_competitor(name)
-    competitor.build(workload.subscriptions(), case.space, case.n_tokens)
-    competitor.insert(workload.subscriptions(200, 220))
-    competitor.remove(np.array([3, 210], np.int32))
-    competitor.match(take_messages(case.messages, np.arange(min(4, len(case.messages.boxes)))))
-    competitor.close()
+            yield {
+                **row_of(case, contender),
+                "n_threads": n_threads,
+                "speedup": best_s[1] / best_s[n_threads],
+            }
 
 
 def text_suite(context: Context) -> Iterator[Row]:
     """Text into tokens: the vocabulary of the subscriptions, sentences of the messages."""
-    workload = context.workload("headline").scaled(min(context.profile.n_subscriptions, 1_000_000))
+    context.release()
+    workload = context.workload("headline")
+    workload = workload.scaled(
+        min(workload.n_subscriptions, 1_000_000), TEXT_REPEATS * workload.n_messages
+    )
     subscriptions, messages = as_tables(workload)
     texts = {"headline": messages["text"], "bundled": datasets.bundled_messages()["text"]}
     analyzer, vocabulary = Analyzer(), Vocabulary()
@@ -169,7 +84,7 @@ def text_suite(context: Context) -> Iterator[Row]:
         analyzer.analyze(column, vocabulary, grow=False)
         times_s = [
             elapsed_s(partial(analyzer.analyze, column, vocabulary, grow=False))
-            for _ in range(context.profile.effort.repetitions)
+            for _ in range(TEXT_REPETITIONS)
         ]
         yield {
             "workload": name,
@@ -193,7 +108,7 @@ def real_suite(context: Context) -> Iterator[Row]:
         for name in datasets.available_datasets(context.data):
             sets[name] = datasets.read_messages(name, context.data)
     for name, messages in sets.items():
-        yield from context.measure(_real_case(context, name, messages))
+        yield from context.measure_case(_real_case(context, name, messages))
 
 
 def _real_case(context: Context, name: str, messages: pa.Table) -> Case:
@@ -214,52 +129,58 @@ def _real_case(context: Context, name: str, messages: pa.Table) -> Case:
 
 
 def command_line_suite(context: Context) -> Iterator[Row]:
-    """``earshot build`` and ``earshot match`` on files, against the rate of the index alone."""
-    try:
-        cli = import_module("earshot.cli")  # late, because the command line imports this package
-    except ImportError as error:
-        context.say(f"command_line: skipped, there is no command line: {error}")
-        return
-    workload = context.workload("headline")
-    case = case_of(workload)
-    (contender,) = context.prepare(case, lambda competitor: competitor.name == DEFAULT_INDEX)
-    alone_s = min(
-        timed_pass(contender, case.messages) for _ in range(context.profile.effort.repetitions)
-    )
-    contender.competitor.close()
-    del contender
-    gc.collect()
-    with tempfile.TemporaryDirectory(prefix="earshot-bench-") as directory:
-        folder = Path(directory)
-        for name, table in zip(("subscriptions", "messages"), as_tables(workload), strict=True):
-            pq.write_table(table, folder / f"{name}.parquet")
-        build = ["build", str(folder / "subscriptions.parquet"), str(folder / "index")]
-        match = ["match", str(folder / "index"), str(folder / "messages.parquet")]
-        build_s = elapsed_s(cli.main, [*build, "--space", "planar"])
-        times_s = []
-        for repetition in range(context.profile.effort.repetitions + 1):
-            target = folder / f"matches-{repetition}.parquet"
-            times_s.append(elapsed_s(cli.main, [*match, "--output", str(target)]))
-        n_answers = pq.read_metadata(target).num_rows
+    """``earshot match`` from file to file, against the index alone on the same batches."""
+    files = context.files()
+    matches = files.messages.with_name("matches.parquet")
+    index, batches = _file_batches(files)
+    n_messages = files.workload.n_messages
+    n_answers = sum(len(index.match(batch).subscriptions) for batch in batches)
+    command = ["match", str(files.index), str(files.messages), "--out", str(matches)]
+    alone_s, facts = [], []
+    for _ in range(context.profile.effort.repetitions + 1):  # the first fills the page cache
+        alone_s.append(sum(elapsed_s(index.match, batch) for batch in batches))
+        facts.append(run_command(command))
+        matches.unlink()
+    told = facts[-1]["n_matches"]
+    if told != n_answers or facts[-1]["n_messages"] != n_messages:
+        raise AnswersDiffer(
+            f"'earshot match' found {told} matches of {facts[-1]['n_messages']} messages, "
+            f"the index {n_answers} of {n_messages}"
+        )
+    measured = rates([fact["match_s"] for fact in facts[1:]], n_messages, n_answers)
+    alone = n_messages / min(alone_s[1:])
     yield {
-        "workload": case.name,
+        "workload": files.workload.name,
         "competitor": "command line",
-        "n_subscriptions": case.n_subscriptions,
-        "n_messages": workload.n_messages,
+        "n_subscriptions": files.workload.n_subscriptions,
+        "n_messages": n_messages,
         "n_threads": 1,
-        "build_s": build_s,
-        "answers_per_message": n_answers / workload.n_messages,
-        "index_alone_messages_per_s": workload.n_messages / alone_s,
-        "share_of_index_rate": alone_s / min(times_s[1:]),
-        **rates(times_s[1:], workload.n_messages, n_answers),
+        "build_s": files.build_s,
+        "load_s": min(fact["load_s"] for fact in facts[1:]),
+        "answers_per_message": n_answers / n_messages,
+        "index_alone_messages_per_s": alone,
+        "share_of_index_rate": measured["messages_per_s"] / alone,
+        **measured,
     }
 
 
+def _file_batches(files: SavedFiles) -> tuple[Index, list[MessageArrays]]:
+    """Return the saved index, and the messages of the file as the command line cuts them."""
+    engine = Engine.open(files.index)
+    parts = read_messages(files.messages, space=engine.space, batch_rows=MESSAGE_BATCH_ROWS)
+    batches = [
+        encode_messages(part.batch, engine.analyzer, engine.vocabulary, engine.space).messages
+        for part in parts
+    ]
+    return engine.index, batches
+
+
+# In this order: each goes on with what the one before has built, where it can.
 SUITES: dict[str, Callable[[Context], Iterator[Row]]] = {
     "match": match_suite,
-    "growth": growth_suite,
     "threads": threads_suite,
     "churn": churn_suite,
+    "growth": growth_suite,
     "text": text_suite,
     "real": real_suite,
     "command_line": command_line_suite,

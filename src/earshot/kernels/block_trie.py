@@ -20,7 +20,7 @@ from earshot.kernels.box_keys import (
     trailing_zeros,
     union_key,
 )
-from earshot.kernels.jit import kernel
+from earshot.kernels.jit import kernel, lean_kernel
 from earshot.kernels.shapes import shape_touches_box
 from earshot.kernels.verify import box_touches, mark_tokens, tokens_match
 from earshot.model.arrays import Int32s, Int64s
@@ -392,12 +392,12 @@ def clause_positions(arrays, n_clauses):
 # ---- matching -----------------------------------------------------------------------------------
 
 
-@kernel
+@lean_kernel
 def _low_bits(n):
     return np.uint32(0xFFFF) if n >= BLOCK else (np.uint32(1) << np.uint32(n)) - np.uint32(1)
 
 
-@kernel
+@lean_kernel
 def _touching_blocks(n, summary_keys, summary, limit, frontier, most, work):
     """Write the blocks of a list that may touch ``limit`` to the frontier.
 
@@ -445,7 +445,7 @@ def _touching_blocks(n, summary_keys, summary, limit, frontier, most, work):
     return here, n_here
 
 
-@kernel
+@lean_kernel
 def _report_complete(
     arrays, clauses, start, n, blocks, box, limit, answers, n_answers, work
 ):
@@ -484,7 +484,7 @@ def _report_complete(
     return n_answers
 
 
-@kernel
+@lean_kernel
 def _report_open(
     arrays, clauses, is_lonlat, start, n, blocks, box, limit, scratch, answers, n_answers, work
 ):
@@ -544,7 +544,7 @@ def _report_open(
     return n_answers
 
 
-@kernel
+@lean_kernel
 def _push_children(node_tokens, first, n, message_tokens, marks, stack, n_stack):
     """Push those of ``n`` children whose token is in the message; return the stack's height."""
     if n <= 8 * len(message_tokens):
@@ -568,7 +568,7 @@ def _push_children(node_tokens, first, n, message_tokens, marks, stack, n_stack)
     return n_stack
 
 
-@kernel
+@lean_kernel
 def _descend(
     arrays, clauses, is_lonlat, message_tokens, n_stack, box, limit, scratch, answers, n_answers,
     work,
@@ -615,7 +615,7 @@ def _descend(
     return n_answers
 
 
-@kernel
+@lean_kernel
 def match_block_trie(
     arrays, clauses, is_lonlat, messages, start, stop, row, scratch, answers, offsets, work
 ):

@@ -32,7 +32,7 @@ from llvmlite import ir
 from numba import types
 from numba.extending import intrinsic
 
-from earshot.kernels.jit import kernel
+from earshot.kernels.jit import lean_kernel
 from earshot.model.arrays import Float64s
 
 TOP = 0x7FFE
@@ -53,7 +53,7 @@ class Quantizer(NamedTuple):
     y_bounds: Float64s  # (<= MAX_CELL_BOUNDS,)
 
 
-@kernel
+@lean_kernel
 def quantize(bounds, value):
     """Return the 15-bit cell of a coordinate; NaN must not get here."""
     if value == np.inf:
@@ -69,12 +69,12 @@ def quantize(bounds, value):
     return low + 1
 
 
-@kernel
+@lean_kernel
 def _pack(a, b, c, d):
     return np.uint64(a) | np.uint64(b) << _S16 | np.uint64(c) << _S32 | np.uint64(d) << _S48
 
 
-@kernel
+@lean_kernel
 def box_key(quantizer, min_x, min_y, max_x, max_y):
     """Return the key of a clause's box."""
     return _pack(
@@ -85,7 +85,7 @@ def box_key(quantizer, min_x, min_y, max_x, max_y):
     )
 
 
-@kernel
+@lean_kernel
 def box_limit(quantizer, min_x, min_y, max_x, max_y):
     """Return the limit of a message's box, top bits set."""
     left = quantize(quantizer.x_bounds, min_x)
@@ -95,7 +95,7 @@ def box_limit(quantizer, min_x, min_y, max_x, max_y):
     return _pack(right, top, TOP - left, TOP - bottom) | _HIGH_BITS
 
 
-@kernel
+@lean_kernel
 def build_keys(quantizer, boxes, start, keys):
     """Fill ``keys`` with those of the boxes from ``start`` on."""
     for k in range(len(keys)):
@@ -103,19 +103,19 @@ def build_keys(quantizer, boxes, start, keys):
         keys[k] = box_key(quantizer, box[0], box[1], box[2], box[3])
 
 
-@kernel
+@lean_kernel
 def key_touches(key, limit):
     """Whether every lane of the key is <= the limit's."""
     return (limit - key) & _HIGH_BITS == _HIGH_BITS
 
 
-@kernel
+@lean_kernel
 def strict_limit(limit):
     """Return the limit that only keys smaller in every lane touch: those need no exact check."""
     return limit - _LANE_ONES
 
 
-@kernel
+@lean_kernel
 def union_key(a, b):
     """Return the key of the smallest box around both."""
     result = np.uint64(0)

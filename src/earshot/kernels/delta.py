@@ -15,7 +15,7 @@ from earshot.kernels.box_keys import (
     touching_mask,
     trailing_zeros,
 )
-from earshot.kernels.jit import kernel
+from earshot.kernels.jit import lean_kernel
 from earshot.kernels.verify import mark_tokens, region_touches, tokens_match
 from earshot.model.arrays import Int32s, Int64s
 
@@ -39,7 +39,7 @@ class DeltaScratch(NamedTuple):
     serial: Int64s  # (1,) number of messages matched with this scratch so far
 
 
-@kernel
+@lean_kernel
 def insert_clauses(arrays, clauses, first_clause, n_blocks, frequencies, clause_positions):
     """Hang clauses ``first_clause`` and later into chains; return the number of blocks in use."""
     for c in range(first_clause, len(clauses.subscriptions)):
@@ -67,7 +67,7 @@ def insert_clauses(arrays, clauses, first_clause, n_blocks, frequencies, clause_
     return n_blocks
 
 
-@kernel
+@lean_kernel
 def match_delta(
     arrays, clauses, first_slot, is_lonlat, messages, start, stop, row, scratch, answers,
     offsets, work,

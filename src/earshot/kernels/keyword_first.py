@@ -22,7 +22,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from earshot.kernels.jit import kernel
+from earshot.kernels.jit import kernel, lean_kernel
 from earshot.kernels.verify import box_touches, mark_tokens, region_touches, tokens_match
 from earshot.model.arrays import Int32s, Int64s
 
@@ -83,7 +83,7 @@ def build_keyword_first(token_offsets, token_ids, n_tokens):
     return list_offsets, list_splits, entries, n_counted
 
 
-@kernel
+@lean_kernel
 def match_keyword_first(
     arrays, clauses, alive, is_lonlat, messages, start, stop, row, scratch, answers, offsets, work
 ):
@@ -131,7 +131,8 @@ def match_keyword_first(
                 break
         mark_tokens(messages.token_ids, first, last, marks, 0)
         if full:
-            n_missing[:] = arrays.n_counted
+            for c in range(len(n_missing)):
+                n_missing[c] = arrays.n_counted[c]
             return m - start
         for i in range(first, last):
             token = messages.token_ids[i]

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from earshot.kernels.jit import kernel
+from earshot.kernels.jit import lean_kernel
 from earshot.kernels.verify import mark_tokens, region_touches, tokens_match
 
 
-@kernel
+@lean_kernel
 def match_linear_scan(
     clauses, alive, is_lonlat, messages, start, stop, row, marks, answers, offsets, work
 ):

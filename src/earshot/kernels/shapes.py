@@ -13,9 +13,9 @@ from __future__ import annotations
 
 import math
 
-import numpy as np
+from numba.cpython.unsafe.tuple import tuple_setitem
 
-from earshot.kernels.jit import kernel
+from earshot.kernels.jit import lean_kernel
 from earshot.model.arrays import EARTH_RADIUS_M
 
 _RADIANS = math.pi / 180.0
@@ -25,9 +25,10 @@ _GROW = 2.0**600
 _EPSILON = 2.0**-53
 _ORIENTATION_BOUND = (3.0 + 16.0 * _EPSILON) * _EPSILON
 _SPLITTER = 2.0**27 + 1.0
+_NO_PARTS = (0.0,) * 12
 
 
-@kernel
+@lean_kernel
 def shape_touches_box(shapes, row, is_lonlat, min_x, min_y, max_x, max_y):
     """Whether shape ``row`` shares a point with the closed box (a point when min == max).
 
@@ -52,7 +53,7 @@ def shape_touches_box(shapes, row, is_lonlat, min_x, min_y, max_x, max_y):
 # ---- circles ------------------------------------------------------------------------------------
 
 
-@kernel
+@lean_kernel
 def plane_distance(x, y, min_x, min_y, max_x, max_y):
     """Distance from a point to the nearest point of a box."""
     dx = min(max(x, min_x), max_x) - x
@@ -68,7 +69,7 @@ def plane_distance(x, y, min_x, min_y, max_x, max_y):
     return math.sqrt(dx * dx + dy * dy)
 
 
-@kernel
+@lean_kernel
 def sphere_distance_m(x, y, min_x, min_y, max_x, max_y):
     """Distance on the sphere from a point to the nearest point of a longitude/latitude box.
 
@@ -92,14 +93,14 @@ def sphere_distance_m(x, y, min_x, min_y, max_x, max_y):
     return nearest
 
 
-@kernel
+@lean_kernel
 def longitude_difference(x, other_x):
     """Difference of two longitudes the short way around, 0 to 180 degrees."""
     difference = abs(x - other_x)
     return 360.0 - difference if difference > 180.0 else difference
 
 
-@kernel
+@lean_kernel
 def haversine_m(dx, y, other_y):
     """Distance in metres between latitudes ``y`` and ``other_y``, ``dx`` degrees apart."""
     half_y = math.sin((other_y - y) * _RADIANS * 0.5)
@@ -112,7 +113,7 @@ def haversine_m(dx, y, other_y):
 # ---- polygons -----------------------------------------------------------------------------------
 
 
-@kernel
+@lean_kernel
 def polygon_touches_box(shapes, row, min_x, min_y, max_x, max_y):
     """Whether a polygon under the even-odd rule, boundary included, shares a point with a box.
 
@@ -152,7 +153,7 @@ def polygon_touches_box(shapes, row, min_x, min_y, max_x, max_y):
     return inside
 
 
-@kernel
+@lean_kernel
 def edge_touches_box(ax, ay, bx, by, min_x, min_y, max_x, max_y):
     """Whether the segment a-b touches a box that lies within the segment's own bounding box.
 
@@ -169,7 +170,7 @@ def edge_touches_box(ax, ay, bx, by, min_x, min_y, max_x, max_y):
     return first * second <= 0
 
 
-@kernel
+@lean_kernel
 def orientation(ax, ay, bx, by, cx, cy):
     """Sign of the turn a-b-c: 1 when c is left of a-b, -1 right, 0 exactly on the line."""
     if (ax == cx or by == cy) and (ay == cy or bx == cx):
@@ -187,10 +188,10 @@ def orientation(ax, ay, bx, by, cx, cy):
     return exact_orientation(ax, ay, bx, by, cx, cy)
 
 
-@kernel
+@lean_kernel
 def exact_orientation(ax, ay, bx, by, cx, cy):
     """The same sign, from the six products of the determinant summed without rounding."""
-    parts = np.zeros(12)
+    parts = _NO_PARTS  # a tuple, because a lean kernel cannot make an array
     n = 0
     for pair in range(6):
         if pair == 0:
@@ -214,8 +215,9 @@ def exact_orientation(ax, ay, bx, by, cx, cy):
         high_b = high_b - (high_b - second)
         low_b = second - high_b
         error = low_a * low_b - (((product - high_a * high_b) - low_a * high_b) - high_a * low_b)
-        n = add_exactly(parts, n, error)
-        n = add_exactly(parts, n, product)
+        parts = add_exactly(parts, n, error)
+        parts = add_exactly(parts, n + 1, product)
+        n += 2
     # Parts do not overlap and grow in size, so the last one that is not zero has the sign.
     for i in range(n - 1, -1, -1):
         if parts[i] > 0.0:
@@ -225,13 +227,12 @@ def exact_orientation(ax, ay, bx, by, cx, cy):
     return 0
 
 
-@kernel
+@lean_kernel
 def add_exactly(parts, n, value):
-    """Add a number to a sum that is kept as ``n`` parts, smallest first; returns ``n + 1``."""
+    """Add a number to a sum that is kept as ``n`` parts, smallest first; it then has one more."""
     for i in range(n):
         total = value + parts[i]
         virtual = total - value
-        parts[i] = (value - (total - virtual)) + (parts[i] - virtual)
+        parts = tuple_setitem(parts, i, (value - (total - virtual)) + (parts[i] - virtual))
         value = total
-    parts[n] = value
-    return n + 1
+    return tuple_setitem(parts, n, value)

@@ -18,7 +18,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from earshot.kernels.jit import kernel
+from earshot.kernels.jit import kernel, lean_kernel
 from earshot.kernels.verify import box_touches, mark_tokens, region_touches, tokens_match
 from earshot.model.arrays import Float64s, Int32s, Int64s
 
@@ -122,7 +122,7 @@ def build_spatial_first(
     return boxes, entry_clauses, entry_tokens
 
 
-@kernel
+@lean_kernel
 def match_spatial_first(
     arrays, fan_out, clauses, alive, is_lonlat, messages, start, stop, row, scratch,
     answers, offsets, work,

@@ -6,11 +6,11 @@ its end belong to no clause of the index and are skipped when marking.
 
 from __future__ import annotations
 
-from earshot.kernels.jit import kernel
+from earshot.kernels.jit import lean_kernel
 from earshot.kernels.shapes import shape_touches_box
 
 
-@kernel
+@lean_kernel
 def mark_tokens(token_ids, start, stop, marks, value):
     """Set the marks of a message's tokens to ``value`` (1 before matching, 0 after)."""
     for i in range(start, stop):
@@ -19,7 +19,7 @@ def mark_tokens(token_ids, start, stop, marks, value):
             marks[token] = value
 
 
-@kernel
+@lean_kernel
 def tokens_match(token_ids, start, stop, marks):
     """Whether all required tokens are marked and no forbidden one is.
 
@@ -36,7 +36,7 @@ def tokens_match(token_ids, start, stop, marks):
     return True
 
 
-@kernel
+@lean_kernel
 def box_touches(boxes, row, min_x, min_y, max_x, max_y):
     """Whether a clause's closed box and the message's closed box share a point."""
     return (
@@ -47,7 +47,7 @@ def box_touches(boxes, row, min_x, min_y, max_x, max_y):
     )
 
 
-@kernel
+@lean_kernel
 def region_touches(clauses, row, is_lonlat, min_x, min_y, max_x, max_y):
     """Whether a clause's region, box or shape, shares a point with the message's box."""
     if not box_touches(clauses.boxes, row, min_x, min_y, max_x, max_y):

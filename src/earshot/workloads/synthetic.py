@@ -329,25 +329,49 @@ def find_workload(name: str) -> Workload:
         raise InvalidParameter(f"no workload '{name}'; expected one of {known}") from None
 
 
-def as_tables(
-    workload: Workload, *, messages_as: Literal["keywords", "text"] = "text"
-) -> tuple[pa.Table, pa.Table]:
-    """Return subscriptions and messages as Arrow tables in the columns that files have.
+MessageColumn = Literal["keywords", "text"]
+IdColumn = Literal["integers", "strings"]
 
-    Subscriptions have ``id, keywords, min_x, min_y, max_x, max_y``. Messages have ``id``, their
-    words as a list in ``keywords`` or as a sentence in ``text``, and ``x, y`` when they are points,
-    else the four sides of their box. Token 7 is the word ``w7``.
+
+def as_tables(
+    workload: Workload, *, messages_as: MessageColumn = "text", ids: IdColumn = "integers"
+) -> tuple[pa.Table, pa.Table]:
+    """Return :func:`subscription_table` and :func:`message_table` of all rows."""
+    return (
+        subscription_table(workload, ids=ids),
+        message_table(workload, messages_as=messages_as, ids=ids),
+    )
+
+
+def subscription_table(
+    workload: Workload, start: int = 0, stop: int | None = None, *, ids: IdColumn = "integers"
+) -> pa.Table:
+    """Return subscriptions ``start:stop`` as an Arrow table in the columns that files have.
+
+    These are ``id, keywords, min_x, min_y, max_x, max_y``. Ids are 0, 1, 2, … or ``s0``, ``s1``,
+    ``s2``, …; token 7 is the word ``w7``.
     """
-    if messages_as not in ("keywords", "text"):
-        raise InvalidParameter(f"messages_as is {messages_as!r}; expected 'keywords' or 'text'")
-    clauses = workload.subscriptions()
-    subscriptions = pa.table(
+    clauses = workload.subscriptions(start, stop)
+    return pa.table(
         {
-            "id": _ids("s", len(clauses.boxes)),
+            "id": _ids("s", clauses.subscriptions.astype(np.int64), ids),
             "keywords": _word_lists(clauses.token_offsets, clauses.token_ids),
             **_sides(clauses.boxes),
         }
     )
+
+
+def message_table(
+    workload: Workload, *, messages_as: MessageColumn = "text", ids: IdColumn = "integers"
+) -> pa.Table:
+    """Return the messages as an Arrow table in the columns that files have.
+
+    These are ``id`` (0, 1, 2, … or ``m0``, ``m1``, ``m2``, …), the words as a list in ``keywords``
+    or as a sentence in ``text``, and ``x, y`` when messages are points, else the four sides of
+    their boxes.
+    """
+    if messages_as not in ("keywords", "text"):
+        raise InvalidParameter(f"messages_as is {messages_as!r}; expected 'keywords' or 'text'")
     batch = workload.messages()
     rows = np.arange(len(batch.boxes) + 1)
     spoken = batch.token_ids != EVERYWHERE_TOKEN
@@ -357,12 +381,14 @@ def as_tables(
     places = _sides(batch.boxes)
     if workload.message_area == 0:
         places = {"x": places["min_x"], "y": places["min_y"]}
-    messages = pa.table({"id": _ids("m", len(batch.boxes)), messages_as: words, **places})
-    return subscriptions, messages
+    return pa.table({"id": _ids("m", rows[:-1], ids), messages_as: words, **places})
 
 
-def _ids(prefix: str, n: int) -> pa.Array:
-    return _prefixed(prefix, pa.array(np.arange(n)))
+def _ids(prefix: str, numbers: Int64s, kind: IdColumn) -> pa.Array:
+    if kind not in ("integers", "strings"):
+        raise InvalidParameter(f"ids is {kind!r}; expected 'integers' or 'strings'")
+    integers = pa.array(numbers, pa.int64())
+    return integers if kind == "integers" else _prefixed(prefix, integers)
 
 
 def _word_lists(offsets: Int64s, token_ids: Int32s) -> pa.Array:

@@ -15,6 +15,7 @@ from earshot.indexes import INDEXES
 
 RIVALS: dict[str, str] = {
     "duckdb": "earshot.bench.competitors.duckdb_join:DuckDBJoin",
+    "duckdb_grid": "earshot.bench.competitors.duckdb_grid:DuckDBGrid",
 }
 """Rivals by name, imported when asked for: they need optional packages."""
 

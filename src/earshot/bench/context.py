@@ -1,0 +1,188 @@
+"""What the suites of a run share: workloads generated once, competitors built once, files once."""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import io
+import json
+import resource
+import tempfile
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pyarrow.parquet as pq
+
+from earshot import cli
+from earshot.bench.competitors import new_competitor
+from earshot.bench.measuring import (
+    Case,
+    Contender,
+    Row,
+    case_of,
+    elapsed_s,
+    prepare,
+    row_of,
+    time_in_turns,
+)
+from earshot.bench.profiles import Profile
+from earshot.errors import EarshotError
+from earshot.workloads.synthetic import Workload, find_workload, message_table, subscription_table
+
+SUBSCRIPTIONS_PER_WRITE = 500_000
+"""Rows that are held as words at a time while a file of subscriptions is written."""
+
+
+class Arena(NamedTuple):
+    """A case and the competitors that were built for it."""
+
+    case: Case
+    contenders: list[Contender]
+
+    def named(self, names: Sequence[str]) -> list[Contender]:
+        """Return the competitors of these names."""
+        return [contender for contender in self.contenders if contender.name in names]
+
+
+class SavedFiles(NamedTuple):
+    """The headline workload in files, and the index that the command line built of them."""
+
+    workload: Workload
+    messages: Path
+    index: Path
+    build_s: float
+
+
+@dataclass
+class Context:
+    """What a suite needs to know about the run it belongs to."""
+
+    profile: Profile
+    competitors: list[str]
+    seed: int
+    data: str | Path | None
+    say: Callable[[str], None]
+    compile_s: dict[str, float] = field(default_factory=dict)
+    _arena: Arena | None = None
+    _rows: dict[tuple[str, int], list[Row]] = field(default_factory=dict)
+    _folder: tempfile.TemporaryDirectory[str] | None = None
+    _files: SavedFiles | None = None
+
+    def workload(self, name: str, n_subscriptions: int | None = None) -> Workload:
+        """Return a workload in the profile's size."""
+        return find_workload(name).scaled(
+            self.profile.n_subscriptions if n_subscriptions is None else n_subscriptions,
+            self.profile.n_messages,
+            self.seed,
+        )
+
+    def focus(self, can: Callable[[Any], bool]) -> list[str]:
+        """Return the competitors of the suites that look closer and are able to take part."""
+        names = [name for name in self.competitors if name in (self.profile.focus or [name])]
+        able = []
+        for name in names:
+            competitor = new_competitor(name)
+            if can(competitor):
+                able.append(name)
+            competitor.close()
+        return able
+
+    def arena(self, workload: Workload, names: Sequence[str]) -> Arena:
+        """Return the workload with competitors built; the last one is kept for the next suite."""
+        last = self._arena
+        if (
+            last is not None
+            and (last.case.name, last.case.n_subscriptions)
+            == (workload.name, workload.n_subscriptions)
+            and set(names) <= {contender.name for contender in last.contenders}
+        ):
+            return last
+        self.release()
+        return self._prepare(case_of(workload), names)
+
+    def measure(self, workload: Workload) -> list[Row]:
+        """Measure all competitors of this run on a workload, or return what was measured before."""
+        key = (workload.name, workload.n_subscriptions)
+        if key not in self._rows:
+            self._rows[key] = self._measured(self.arena(workload, self.competitors))
+        return self._rows[key]
+
+    def measure_case(self, case: Case) -> list[Row]:
+        """Measure all competitors of this run on a case that is no workload."""
+        self.release()
+        return self._measured(self._prepare(case, self.competitors))
+
+    def files(self) -> SavedFiles:
+        """Return the headline workload in files, written and indexed when first asked for."""
+        if self._files is None:
+            self.release()
+            self._folder = tempfile.TemporaryDirectory(prefix="earshot-bench-")
+            workload = self.workload("headline")
+            # A short run would be over before a rate can be told.
+            workload = workload.scaled(n_messages=3 * workload.n_messages)
+            self._files = _write_files(workload, Path(self._folder.name))
+            self.say(f"files: index built in {self._files.build_s:.1f} s; {peak_memory()}")
+        return self._files
+
+    def release(self) -> None:
+        """Let go of the last arena."""
+        if self._arena is not None:
+            for contender in self._arena.contenders:
+                contender.competitor.close()
+            self._arena = None
+            gc.collect()
+
+    def close(self) -> None:
+        """Let go of everything."""
+        self.release()
+        if self._folder is not None:
+            self._folder.cleanup()
+
+    def _prepare(self, case: Case, names: Sequence[str]) -> Arena:
+        competitors = [new_competitor(name) for name in names]
+        contenders = prepare(case, competitors, self.profile.effort, self.compile_s, self.say)
+        self._arena = Arena(case, contenders)
+        return self._arena
+
+    def _measured(self, arena: Arena) -> list[Row]:
+        time_in_turns(arena.case, arena.contenders, self.profile.effort)
+        self.say(f"{arena.case.name}: measured; {peak_memory()}")
+        return [row_of(arena.case, contender) for contender in arena.contenders]
+
+
+def run_command(arguments: Sequence[str]) -> dict[str, Any]:
+    """Run one command of the command line in this process; return the JSON that it prints."""
+    printed = io.StringIO()
+    with contextlib.redirect_stdout(printed):
+        code = cli.main([*arguments, "--json"])
+    if code != 0:
+        raise EarshotError(f"'earshot {' '.join(arguments)}' failed with exit code {code}")
+    facts: dict[str, Any] = json.loads(printed.getvalue())
+    return facts
+
+
+def peak_memory() -> str:
+    """Return the largest memory of this process so far, in words."""
+    return f"peak memory {peak_memory_bytes() / 2**30:.1f} GB"
+
+
+def peak_memory_bytes() -> int:
+    """Return the largest memory of this process so far."""
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+
+
+def _write_files(workload: Workload, folder: Path) -> SavedFiles:
+    subscriptions, messages = folder / "subscriptions.parquet", folder / "messages.parquet"
+    pq.write_table(message_table(workload), messages)
+    schema = subscription_table(workload, 0, 0).schema
+    with pq.ParquetWriter(subscriptions, schema) as writer:
+        for start in range(0, workload.n_subscriptions, SUBSCRIPTIONS_PER_WRITE):
+            stop = min(start + SUBSCRIPTIONS_PER_WRITE, workload.n_subscriptions)
+            writer.write_table(subscription_table(workload, start, stop))
+    index = folder / "index"
+    build = ["index", "build", str(subscriptions), "--space", workload.space, "--out", str(index)]
+    build_s = elapsed_s(run_command, build)
+    subscriptions.unlink()
+    return SavedFiles(workload, messages, index, build_s)
