@@ -17,15 +17,24 @@ from earshot.bench.checksums import (
 )
 from earshot.bench.commands import main
 from earshot.bench.competitors import IndexCompetitor, new_competitor
-from earshot.bench.measuring import Contender, case_of, first_pass
-from earshot.errors import InvalidFile, InvalidParameter
+from earshot.bench.context import run_command
+from earshot.bench.measuring import (
+    Contender,
+    Effort,
+    case_of,
+    first_pass,
+    row_of,
+    time_in_turns,
+)
+from earshot.bench.targets import TARGETS, target_table
+from earshot.errors import EarshotError, InvalidFile, InvalidParameter
 from earshot.indexes import INDEXES
 from earshot.indexes.answers import Counters, Matches
 from earshot.model.arrays import MessageArrays
 from earshot.workloads.synthetic import find_workload
 
 # Enough to compare; the indexes have tests of their own, and compiling them all takes long.
-FEW = ["linear_scan", "spatial_first", "duckdb"]
+FEW = ["linear_scan", "spatial_first", "duckdb", "duckdb_grid"]
 
 
 def silent(_: str) -> None:
@@ -76,8 +85,8 @@ def test_every_index_competes_without_being_named_here() -> None:
 
 def test_prefixes_end_with_all_messages() -> None:
     assert prefix_lengths(5) == [5]
-    assert prefix_lengths(64) == [8, 64]
-    assert prefix_lengths(100) == [8, 64, 100]
+    assert prefix_lengths(32) == [8, 32]
+    assert prefix_lengths(100) == [8, 32, 100]
 
 
 def test_a_slow_competitor_answers_fewer_messages() -> None:
@@ -91,13 +100,10 @@ def test_a_slow_competitor_answers_fewer_messages() -> None:
     assert hasty.checksums[8] == patient.checksums[8]
 
 
-def test_a_smoke_run_writes_rows_that_agree(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("earshot.bench.suites.CHANGED_SHARE", 0.5)
+def test_a_smoke_run_writes_rows_that_agree(tmp_path: Path) -> None:
     path = run(
         "smoke", n_subscriptions=3_000, n_messages=70, workloads=["headline", "short_range"],
-        suites=["match", "churn", "threads"], competitors=FEW, results=tmp_path, say=silent,
+        suites=["threads", "match"], competitors=FEW, results=tmp_path, say=silent,
     )  # fmt: skip
     rows = read(path)
     matched = [row for row in rows if row["suite"] == "match"]
@@ -113,18 +119,91 @@ def test_a_smoke_run_writes_rows_that_agree(
     assert scan["messages_per_s"] >= scan["messages_per_s_mean"]
     assert scan["run"]["seed"] == 1
     assert scan["run"]["versions"]["numba"]
+    threads = [row for row in rows if row["suite"] == "threads"]
+    assert {row["n_threads"] for row in threads} >= {1, 2}
+    assert {row["speedup"] for row in threads if row["n_threads"] == 1} == {1.0}
+    assert {row["competitor"] for row in threads} == {"linear_scan", "spatial_first"}
+
+
+def test_the_default_is_timed_on_the_messages_of_the_others(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("earshot.bench.measuring.DEFAULT_INDEX", "spatial_first")
+    case = case_of(find_workload("headline").scaled(500, 100))
+    default, other = (Contender(new_competitor(n)) for n in ("spatial_first", "linear_scan"))
+    for contender, budget_s in ((default, 60.0), (other, 0.0)):
+        contender.competitor.build(case.clauses, case.space, case.n_tokens)
+        first_pass(contender, case.messages, budget_s)
+    asked: list[tuple[str, int]] = []
+
+    def timed(contender: Contender, messages: MessageArrays) -> float:
+        asked.append((contender.name, contender.n_messages))
+        return 2.0 if contender.name == "linear_scan" else 0.5
+
+    monkeypatch.setattr("earshot.bench.measuring.timed_pass", timed)
+    effort = Effort(budget_s=60.0, repetitions=2, n_latency=0, opened=())
+    time_in_turns(case, [default, other], effort)
+    assert asked == 2 * [("spatial_first", 100), ("linear_scan", 8), ("spatial_first", 8)]
+    row = row_of(case, other)
+    assert (row["messages_per_s"], row["default_messages_per_s"]) == (4.0, 16.0)
+    assert "default_messages_per_s" not in row_of(case, default)
+    asked.clear()
+    other.elapsed_s.clear()
+    time_in_turns(case, [other], effort._replace(budget_s=1.5))
+    assert asked == [("linear_scan", 8)]  # two passes would take four seconds, three are allowed
+
+
+def test_changes_are_measured_on_the_index_and_through_the_engine(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("earshot.bench.churn.STAGE_SHARE", 0.2)
+    path = run(
+        "smoke", n_subscriptions=2_000, n_messages=40, suites=["churn", "command_line"],
+        competitors=["linear_scan", "spatial_first"], results=tmp_path, say=silent,
+    )  # fmt: skip
+    rows = read(path)
     churned = [row for row in rows if row["suite"] == "churn"]
-    assert len({row["checksum"] for row in churned}) == 1
-    assert churned[0]["checksum"] != matched[0]["checksum"]
-    assert {row["n_inserted"] for row in churned} == {1_500}
-    assert {row["n_threads"] for row in rows if row["suite"] == "threads"} >= {1, 2}
+    kinds = [(row["competitor"], row["changes_per_call"]) for row in churned]
+    names = ("linear_scan", "spatial_first", "engine")
+    assert sorted(kinds) == sorted((name, n) for name in names for n in (100, 1_000))
+    indexed = [row for row in churned if row["competitor"] != "engine"]
+    for per_call, n_pending in ((1_000, 401), (100, 801)):
+        of_stage = [row for row in indexed if row["changes_per_call"] == per_call]
+        assert {row["n_inserted"] for row in of_stage} == {n_pending}
+        assert len({row["checksum"] for row in of_stage}) == 1
+        assert all(row["slowdown"] > 0 for row in of_stage)
+    assert len({row["checksum"] for row in indexed}) == 2
+    assert all(row["changes_per_s"] > 0 for row in churned)
+    (line,) = (row for row in rows if row["suite"] == "command_line")
+    assert line["n_messages"] == 120
+    assert line["answers_per_message"] > 0
+    assert line["share_of_index_rate"] == pytest.approx(
+        line["messages_per_s"] / line["index_alone_messages_per_s"]
+    )
+
+
+def test_the_command_line_must_find_what_the_index_finds(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def forgetting(arguments: list[str]) -> dict[str, Any]:
+        facts = run_command(arguments)
+        return {**facts, "n_matches": facts.get("n_matches", 0) - 1}
+
+    monkeypatch.setattr("earshot.bench.suites.run_command", forgetting)
+    with pytest.raises(AnswersDiffer, match="earshot match"):
+        run(
+            "smoke", n_subscriptions=1_000, n_messages=20, suites=["command_line"],
+            results=tmp_path, say=silent,
+        )  # fmt: skip
+    with pytest.raises(EarshotError, match="exit code 1"):
+        run_command(["index", "info", str(tmp_path)])
 
 
 @pytest.mark.parametrize("name", ["long_range", "region_mixed"])
 def test_duckdb_agrees_where_its_query_differs(name: str) -> None:
     case = case_of(find_workload(name).scaled(3_000, 30))
     sums = set()
-    for competitor in map(new_competitor, ("linear_scan", "duckdb")):
+    for competitor in map(new_competitor, ("linear_scan", "duckdb", "duckdb_grid")):
         competitor.build(case.clauses, case.space, case.n_tokens)
         answers = competitor.match(case.messages)
         sums.add(checksum(answers))
@@ -196,12 +275,71 @@ def test_a_report_has_tables_plots_and_the_readme_table(
     assert "holds no results" in capsys.readouterr().err
 
 
-def test_the_newest_run_of_a_profile_is_reported(tmp_path: Path) -> None:
-    for name, started in (("a", "2026-01-02"), ("b", "2026-01-01")):
-        row = {"run": {"started": started, "profile": "smoke"}}
-        (tmp_path / f"{name}.jsonl").write_text(json.dumps(row) + "\n")
-    (tmp_path / "empty.jsonl").write_text("")
-    assert reporting.newest_files(tmp_path) == {"smoke": tmp_path / "a.jsonl"}
+def told(suite: str, competitor: str, **fields: Any) -> dict[str, Any]:
+    run_facts = {"started": fields.pop("started", "2026-01-01"), "profile": "regular"}
+    basics = {"workload": "headline", "n_subscriptions": 1_000, "n_threads": 1, "n_messages": 8}
+    return {"suite": suite, "competitor": competitor, **basics, **fields, "run": run_facts}
+
+
+def test_the_newest_row_of_each_kind_is_reported(tmp_path: Path) -> None:
+    rows = {
+        "a": [told("match", "duckdb", started="2026-01-02", messages_per_s=2.0)],
+        "b": [
+            told("match", "duckdb", messages_per_s=1.0),
+            told("match", "linear_scan", messages_per_s=3.0),
+            told("match", "duckdb", n_subscriptions=5, messages_per_s=4.0),
+            told("churn", "engine", changes_per_call=100),
+            told("churn", "engine", changes_per_call=1_000),
+        ],
+        "empty": [],
+    }
+    for name, lines in rows.items():
+        text = "".join(json.dumps(line) + "\n" for line in lines)
+        (tmp_path / f"{name}.jsonl").write_text(text)
+    merged = reporting.merged_rows(tmp_path)
+    assert list(merged) == ["regular"]
+    assert sorted(row.get("messages_per_s", 0.0) for row in merged["regular"]) == [0, 0, 2, 3, 4]
+    assert {row["file"] for row in merged["regular"]} == {"a.jsonl", "b.jsonl"}
+
+
+def test_targets_are_told_at_the_largest_size() -> None:
+    rows = [
+        told("match", "duckdb", messages_per_s=10.0, default_messages_per_s=50.0),
+        told("match", "duckdb", n_subscriptions=9_000, messages_per_s=10.0,
+             default_messages_per_s=400.0),
+        told("match", "linear_scan", messages_per_s=10.0, default_messages_per_s=90.0),
+        told("match", "spatial_first", messages_per_s=10.0, default_messages_per_s=5.0),
+        told("match", "keyword_first", workload="keywords_2", messages_per_s=10.0,
+             default_messages_per_s=20.0),
+        told("growth", "block_trie", messages_per_s=100.0, answers_per_message=10.0),
+        told("growth", "block_trie", n_subscriptions=9_000, messages_per_s=20.0,
+             answers_per_message=40.0),
+        told("threads", "block_trie", speedup=1.0),
+        told("threads", "block_trie", n_threads=2, speedup=1.9),
+        told("churn", "block_trie", changes_per_call=1_000, changes_per_s=7e5, slowdown=1.02),
+        told("churn", "engine", changes_per_call=100, changes_per_s=2e5),
+    ]  # fmt: skip
+    by_name = {target.name: target for target in TARGETS}
+    values = {name: target.measure(rows) for name, target in by_name.items()}
+    shown = {name: found.value for name, found in values.items() if found is not None}
+    assert shown == {
+        "rate over `duckdb`": 40.0,
+        "rate over the best other index: headline": 0.5,
+        "rate over the best other index: keywords": 2.0,
+        "growth of the cost over growth of the answers": 1.25,
+        "two threads over one": 1.9,
+        "changes to the index, 1,000 a call": 7e5,
+        "changes through the engine, 100 a call": 2e5,
+        "cost of matching with 1 % in flux": 1.02,
+    }
+    text = target_table(rows)
+    assert "| rate over the best other index: headline | ≥ 1.0 x | 0.5 x | **no** |" in text
+    assert "| rate over the best other index: keywords | ≥ 1.0 x | 2.0 x | yes |" in text
+    at_most = by_name["open"]._replace(wanted=0.5)
+    few = told("match", "block_trie", open_s=0.4)
+    assert (found := at_most.measure([few])) is not None
+    assert at_most.is_met(found)
+    assert not at_most.is_met(found._replace(value=0.6))
 
 
 def test_a_readme_without_markers_is_refused(tmp_path: Path) -> None:

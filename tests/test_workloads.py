@@ -13,7 +13,13 @@ import pytest
 from earshot.errors import InvalidFile, InvalidInput, InvalidParameter
 from earshot.model.arrays import EVERYWHERE_TOKEN, Int32s, Int64s
 from earshot.workloads import datasets
-from earshot.workloads.synthetic import WORKLOADS, Workload, as_tables, find_workload
+from earshot.workloads.synthetic import (
+    WORKLOADS,
+    Workload,
+    as_tables,
+    find_workload,
+    subscription_table,
+)
 
 SMALL = Workload(name="small", n_subscriptions=3_000, n_messages=500, n_words=5_000)
 
@@ -150,7 +156,22 @@ def test_tables_say_what_the_arrays_say(messages_as: Literal["keywords", "text"]
     tokens = rows_of(batch.token_offsets, batch.token_ids)
     assert spoken == [[f"w{t}" for t in row if t != EVERYWHERE_TOKEN] for row in tokens]
     assert messages["y"].to_pylist() == batch.boxes[:, 1].tolist()
-    assert len(set(messages["id"].to_pylist())) == 40
+    assert subscriptions["id"].to_pylist() == list(range(50))
+    assert messages["id"].type == pa.int64()
+
+
+def test_tables_have_strings_as_ids_when_asked_for() -> None:
+    subscriptions, messages = as_tables(SMALL.scaled(3, 2), ids="strings")
+    assert subscriptions["id"].to_pylist() == ["s0", "s1", "s2"]
+    assert messages["id"].to_pylist() == ["m0", "m1"]
+    with pytest.raises(InvalidParameter, match="'integers' or 'strings'"):
+        as_tables(SMALL.scaled(3, 2), ids="numbers")  # type: ignore[arg-type]
+
+
+def test_a_table_of_some_subscriptions_is_a_part_of_all() -> None:
+    whole, part = subscription_table(SMALL), subscription_table(SMALL, 900, 1_200)
+    assert part.equals(whole.slice(900, 300))
+    assert subscription_table(SMALL, 0, 0).schema == whole.schema
 
 
 def test_range_messages_have_boxes_in_their_table() -> None:

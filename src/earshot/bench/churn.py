@@ -1,7 +1,7 @@
 """The suite ``churn``: how fast subscriptions change, and what pending changes cost.
 
-Half a percent of the subscriptions is inserted and half a percent removed in calls of 1,000, then as
-many again in calls of 100. The changes stay pending beside the index, and after each of the two
+Half a percent of the subscriptions is inserted and half a percent removed in calls of 1,000, then
+as many again in calls of 100. The changes stay pending beside the index, and after each of the two
 stages matching is timed in turns with an unchanged copy.
 """
 
@@ -52,7 +52,8 @@ def churn_suite(context: Context) -> Iterator[Row]:
     plan = _plan(workload.n_subscriptions, context.seed)
     arena = context.arena(workload, names)
     inserted = workload.subscriptions(plan.first_insert, plan.inserts[-1].stop)
-    rows, checksums = [], {}
+    rows = []
+    checksums: dict[int, dict[str, dict[int, int]]] = {}
     for contender in arena.named(names):
         _compile_changes(contender.name, arena.case)
         for stage, (row, sums) in enumerate(
@@ -123,7 +124,7 @@ def _index_stages(
 def _engine_stages(context: Context, plan: Plan) -> Iterator[Row]:
     """Yield the rates of the same changes through the engine."""
     files = context.files()
-    engine = Engine.open(files.index)
+    engine = Engine.open(files.index_directory)
     engine.warm_up()
     inserted = subscription_table(files.workload, plan.first_insert, plan.inserts[-1].stop)
     inserted = inserted.combine_chunks()

@@ -50,8 +50,8 @@ class SavedFiles(NamedTuple):
     """The headline workload in files, and the index that the command line built of them."""
 
     workload: Workload
-    messages: Path
-    index: Path
+    messages_file: Path
+    index_directory: Path
     build_s: float
 
 

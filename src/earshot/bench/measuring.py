@@ -8,7 +8,6 @@ the timed part.
 
 from __future__ import annotations
 
-import gc
 import tempfile
 import time
 from collections.abc import Callable
@@ -53,7 +52,7 @@ class Effort(NamedTuple):
     budget_s: float  # for the first pass of a competitor; twice that for its timed passes
     repetitions: int  # timed passes, at most
     n_latency: int  # single-message calls, at most
-    opens: bool  # whether saving and opening is measured
+    opened: tuple[str, ...]  # competitors that are saved, to measure how fast they are opened
 
 
 @dataclass
@@ -102,7 +101,9 @@ def time_in_turns(case: Case, contenders: list[Contender], effort: Effort) -> No
             if repetition and spent_s + spent_s / repetition > 2 * effort.budget_s:
                 continue
             contender.elapsed_s.append(timed_pass(contender, case.messages))
-            if default is not None and default.n_messages >= contender.n_messages:
+            if default in (None, contender):
+                continue
+            if default.n_messages >= contender.n_messages:
                 few = replace(
                     default, n_messages=contender.n_messages, n_answers=contender.n_answers
                 )
@@ -136,7 +137,7 @@ def prepare(
             compile_s[competitor.name] = _compile_s(competitor, case)
         contender = Contender(competitor, compile_s=compile_s[competitor.name])
         contender.build_s = elapsed_s(competitor.build, case.clauses, case.space, case.n_tokens)
-        contender.open_s = _open_s(competitor) if effort.opens else None
+        contender.open_s = _open_s(competitor) if competitor.name in effort.opened else None
         first_pass(contender, case.messages, effort.budget_s)
         say(
             f"{case.name}: {competitor.name} built in {contender.build_s:.1f} s, answered "

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from earshot.bench.measuring import Effort
 from earshot.errors import InvalidParameter
-from earshot.indexes import DEFAULT_INDEX
+from earshot.indexes import DEFAULT_INDEX, INDEXES
 from earshot.workloads.synthetic import WORKLOADS
 
 
@@ -45,7 +45,7 @@ PROFILES: dict[str, Profile] = {
             workloads=("headline", "short_range", "long_point"),
             sizes=(1_000, 5_000),
             suites=("match", "threads", "churn", "growth", "text", "real", "command_line"),
-            effort=Effort(budget_s=0.5, repetitions=2, n_latency=20, opens=True),
+            effort=Effort(budget_s=0.5, repetitions=2, n_latency=20, opened=tuple(INDEXES)),
         ),
         Profile(
             name="regular",
@@ -54,7 +54,7 @@ PROFILES: dict[str, Profile] = {
             workloads=tuple(WORKLOADS),
             sizes=(250_000, 500_000, 1_000_000),
             suites=("match", "threads", "churn", "growth", "text", "real", "command_line"),
-            effort=Effort(budget_s=1.0, repetitions=3, n_latency=1_000, opens=True),
+            effort=Effort(budget_s=1.0, repetitions=3, n_latency=1_000, opened=(DEFAULT_INDEX,)),
             focus=(DEFAULT_INDEX,),
         ),
         Profile(
@@ -64,7 +64,7 @@ PROFILES: dict[str, Profile] = {
             workloads=("headline", "short_point", "short_range", "long_point", "long_range"),
             sizes=(1_000_000, 5_000_000, 10_000_000),
             suites=("match", "threads", "churn", "growth", "text", "command_line"),
-            effort=Effort(budget_s=3.0, repetitions=3, n_latency=1_000, opens=True),
+            effort=Effort(budget_s=3.0, repetitions=3, n_latency=1_000, opened=(DEFAULT_INDEX,)),
             focus=(DEFAULT_INDEX,),
         ),
     )

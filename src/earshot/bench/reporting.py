@@ -7,16 +7,22 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from earshot.errors import InvalidFile, MissingExtra
+from earshot.bench.plots import plot_growth, plot_match
+from earshot.bench.targets import lead, target_table
+from earshot.errors import InvalidFile
+from earshot.workloads.synthetic import WORKLOADS
 
 BEGIN, END = "<!-- benchmark:begin -->", "<!-- benchmark:end -->"
+
+KIND = ("suite", "workload", "competitor", "n_subscriptions", "n_threads", "changes_per_call")
+"""Fields that tell rows of one profile apart; of equal ones the newest counts."""
 
 Row = dict[str, Any]
 Column = tuple[str, Callable[[Row], str]]
 
 
 def report(results: str | Path, *, readme: str | Path | None = None) -> Path:
-    """Write ``REPORT.md`` and its plots from the newest results of each profile.
+    """Write ``REPORT.md`` and its plots from all results, the newest row of each kind.
 
     Args:
         results: Directory of the JSON lines.
@@ -27,37 +33,45 @@ def report(results: str | Path, *, readme: str | Path | None = None) -> Path:
         The report.
     """
     folder = Path(results)
-    newest = newest_files(folder)
-    if not newest:
+    runs = merged_rows(folder)
+    if not runs:
         raise InvalidFile(f"{folder} holds no results (*.jsonl); run the benchmark first")
-    runs = {profile: read_rows(path) for profile, path in newest.items()}
+    every = [row for rows in runs.values() for row in rows]
     pieces = [
         "# Benchmark results",
-        "Made by `python -m earshot.bench report` from the newest results of each profile. Rates "
-        "are the best of the repetitions, one thread unless said otherwise; ± is the standard "
-        "deviation of the repetitions. All competitors of a workload gave the same answers.",
+        "Made by `python -m earshot.bench report` from the newest row of each suite, workload, "
+        "competitor and size. Rates are the best of the repetitions, one thread unless said "
+        "otherwise; ± is the standard deviation of the repetitions. All competitors of a workload "
+        "gave the same answers.",
+        "## Targets",
+        "Of the default index, at the largest size that was measured. Rates are compared on the "
+        "same messages in the same run; a group of workloads tells its worst one.",
+        target_table(every),
     ]
     for profile, rows in runs.items():
-        pieces += _profile_report(folder, profile, newest[profile].name, rows)
+        pieces += _profile_report(folder, profile, rows)
     target = folder / "REPORT.md"
     target.write_text("\n\n".join(pieces) + "\n", encoding="utf-8")
     if readme is not None:
-        update_readme(Path(readme), main_table(runs))
+        update_readme(Path(readme), main_table(every))
     return target
 
 
-def newest_files(folder: Path) -> dict[str, Path]:
-    """Return the newest file of each profile, by when its run was started."""
-    newest: dict[str, tuple[str, int, Path]] = {}
+def merged_rows(folder: Path) -> dict[str, list[Row]]:
+    """Return the newest row of each kind, by profile; each row gains the ``file`` it is from."""
+    found = []
     for path in folder.glob("*.jsonl"):
         rows = read_rows(path)
-        if not rows:
-            continue  # a run that failed before its first row
-        facts = rows[0]["run"]
-        age = (facts["started"], path.stat().st_mtime_ns, path)
-        profile = facts["profile"]
-        newest[profile] = max(newest.get(profile, age), age)
-    return {profile: newest[profile][2] for profile in sorted(newest)}
+        written = path.stat().st_mtime_ns
+        found += [(row["run"]["started"], written, path.name, row) for row in rows]
+    found.sort(key=lambda each: each[:3])
+    merged: dict[str, dict[tuple[Any, ...], Row]] = {}
+    for _, _, name, row in found:
+        of_profile = merged.setdefault(row["run"]["profile"], {})
+        kind = tuple(row.get(field) for field in KIND)
+        of_profile.pop(kind, None)  # so that the rows of the newest run stay together
+        of_profile[kind] = {**row, "file": name}
+    return {profile: list(merged[profile].values()) for profile in sorted(merged)}
 
 
 def read_rows(path: Path) -> list[Row]:
@@ -71,25 +85,24 @@ def read_rows(path: Path) -> list[Row]:
     return rows
 
 
-def main_table(runs: dict[str, list[Row]]) -> str:
-    """Return the headline workload's rows of the largest run, as a table."""
-    rows = [
-        row
-        for rows in runs.values()
-        for row in rows
-        if row["suite"] == "match" and row["workload"] == "headline"
-    ]
-    if not rows:
+def main_table(rows: list[Row]) -> str:
+    """Return the headline workload's rows of the largest size and the targets, as two tables."""
+    headline = [row for row in rows if row["suite"] == "match" and row["workload"] == "headline"]
+    if not headline:
         raise InvalidFile("no results of the suite 'match' on the workload 'headline'")
-    largest = max(row["n_subscriptions"] for row in rows)
-    chosen = [row for row in rows if row["n_subscriptions"] == largest]
-    facts = chosen[0]["run"]
-    machine = facts["machine"]
+    size = max(row["n_subscriptions"] for row in headline)
+    newest: dict[str, Row] = {}
+    for row in sorted(headline, key=lambda row: row["run"]["started"]):
+        if row["n_subscriptions"] == size:
+            newest[row["competitor"]] = row
+    chosen = list(newest.values())
+    most = max(chosen, key=lambda row: row["n_messages"])
+    facts = most["run"]
     return (
-        f"{largest:,} subscriptions, {chosen[0]['answers_per_message']:,.0f} answers per message, "
-        f"one thread of {machine['processor']}, {facts['started'][:10]}, "
+        f"{size:,} subscriptions, {most['answers_per_message']:,.0f} answers per message, "
+        f"one thread of {facts['machine']['processor']}, {facts['started'][:10]}, "
         f"commit {facts['commit'] or 'unknown'}:\n\n"
-        + table(_by_rate(chosen), [column for column in MATCH_COLUMNS if column[0] != "workload"])
+        f"{table(_by_rate(chosen), README_COLUMNS)}\n\n{target_table(rows)}"
     )
 
 
@@ -128,7 +141,14 @@ def _text(field: str) -> Callable[[Row], str]:
     return lambda row: str(row.get(field, ""))
 
 
+def _lead(row: Row) -> str:
+    ratio = lead(row)
+    return "" if ratio is None else f"{ratio:,.1f} x"
+
+
 def _rate(row: Row) -> str:
+    if "messages_per_s" not in row:
+        return ""
     return f"{row['messages_per_s']:,.0f} ± {row['messages_per_s_std']:,.0f}"
 
 
@@ -136,6 +156,7 @@ MATCH_COLUMNS: list[Column] = [
     ("workload", _text("workload")),
     ("competitor", _text("competitor")),
     ("messages/s", _rate),
+    ("default is faster by", _lead),
     ("answers/s", _number("answers_per_s")),
     ("messages", _number("n_messages")),
     ("p50 µs", _number("latency_us.p50")),
@@ -149,6 +170,16 @@ MATCH_COLUMNS: list[Column] = [
     ("checksum", _text("checksum")),
 ]
 
+README_COLUMNS: list[Column] = [
+    column
+    for column in MATCH_COLUMNS
+    if column[0]
+    in (
+        "competitor", "messages/s", "default is faster by", "p50 µs", "p99 µs", "build s",
+        "open ms", "index B/subscription",
+    )
+]  # fmt: skip
+
 _WHO: list[Column] = [("workload", _text("workload")), ("competitor", _text("competitor"))]
 _SIZE: Column = ("subscriptions", _number("n_subscriptions"))
 
@@ -156,14 +187,22 @@ SUITE_COLUMNS: dict[str, list[Column]] = {
     "match": MATCH_COLUMNS,
     "real": MATCH_COLUMNS,
     "growth": [_SIZE, *MATCH_COLUMNS[1:]],
-    "threads": [*_WHO, ("threads", _number("n_threads")), ("messages/s", _rate)],
+    "threads": [
+        *_WHO,
+        ("threads", _number("n_threads")),
+        ("messages/s", _rate),
+        ("over one", _number("speedup", 2)),
+    ],
     "churn": [
         *_WHO,
+        ("changes per call", _number("changes_per_call")),
         ("inserts/s", _number("inserts_per_s")),
         ("removes/s", _number("removes_per_s")),
+        ("in flux %", _number("flux_share", 1, 100.0)),
         ("messages/s before", _number("before_messages_per_s")),
         ("messages/s after", _rate),
-        ("slowdown", _number("slowdown", 2)),
+        ("slowdown", _number("slowdown", 3)),
+        ("first change s", _number("first_change_s", 2)),
         ("merge s", _number("rebuild_s", 2)),
         ("checksum", _text("checksum")),
     ],
@@ -181,74 +220,59 @@ SUITE_COLUMNS: dict[str, list[Column]] = {
         ("index alone, messages/s", _number("index_alone_messages_per_s")),
         ("share", _number("share_of_index_rate", 2)),
         ("build s", _number("build_s", 2)),
+        ("load s", _number("load_s", 2)),
     ],
 }
+
+
+RANKED = ("match", "growth", "real")
+"""Suites in which competitors are told in the order of their rates."""
 
 
 def _by_rate(rows: list[Row]) -> list[Row]:
     return sorted(rows, key=lambda row: -row["messages_per_s"])
 
 
-def _profile_report(folder: Path, profile: str, file: str, rows: list[Row]) -> list[str]:
-    facts = rows[0]["run"]
-    machine, versions = facts["machine"], facts["versions"]
-    told = ", ".join(f"{name} {version}" for name, version in versions.items() if version)
-    pieces = [
-        f"## {profile}",
-        f"`{file}`: {facts['started']}, commit {facts['commit'] or 'unknown'}, seed "
-        f"{facts['seed']}; {machine['processor']}, {machine['n_cores']} cores, "
-        f"{machine['memory_bytes'] / 2**30:.0f} GB; {told}.",
-    ]
-    for suite in dict.fromkeys(row["suite"] for row in rows):
+def _profile_report(folder: Path, profile: str, rows: list[Row]) -> list[str]:
+    pieces = [f"## {profile}", *_origins(rows)]
+    present = {row["suite"] for row in rows}
+    for suite in [name for name in SUITE_COLUMNS if name in present]:
         of_suite = [row for row in rows if row["suite"] == suite]
         sizes = sorted({row["n_subscriptions"] for row in of_suite})
         pieces.append(f"### {suite} ({', '.join(f'{size:,}' for size in sizes)} subscriptions)")
         if suite in ("match", "growth"):
             image = folder / f"{profile}-{suite}.png"
-            (_plot_match if suite == "match" else _plot_growth)(image, of_suite)
+            (plot_match if suite == "match" else plot_growth)(image, of_suite)
             pieces.append(f"![{suite}]({image.name})")
-        pieces.append(table(of_suite, SUITE_COLUMNS[suite]))
+        pieces.append(table(_in_order(of_suite), SUITE_COLUMNS[suite]))
     return pieces
 
 
-def _figure(width: float) -> tuple[Any, Any]:
-    try:
-        from matplotlib.figure import Figure  # noqa: PLC0415 - optional
-    except ImportError as error:
-        raise MissingExtra("plots need Matplotlib: pip install 'earshot[bench]'") from error
-    figure = Figure(figsize=(width, 4.5), layout="constrained")
-    return figure, figure.subplots()
+def _origins(rows: list[Row]) -> list[str]:
+    """Say of each run that rows are from when, where and with what it was made."""
+    told = {}
+    for row in rows:
+        facts = row["run"]
+        machine = facts["machine"]
+        versions = ", ".join(f"{name} {text}" for name, text in facts["versions"].items() if text)
+        told[row["file"]] = (
+            f"`{row['file']}`: {facts['started']}, commit {facts['commit'] or 'unknown'}, seed "
+            f"{facts['seed']}; {machine['processor']}, {machine['n_cores']} cores, "
+            f"{machine['memory_bytes'] / 2**30:.0f} GB; {versions}."
+        )
+    return [told[name] for name in sorted(told)]
 
 
-def _plot_match(image: Path, rows: list[Row]) -> None:
-    """Bars of messages/s, grouped by workload."""
-    workloads = list(dict.fromkeys(row["workload"] for row in rows))
-    names = list(dict.fromkeys(row["competitor"] for row in rows))
-    figure, axes = _figure(max(6.0, 0.22 * len(workloads) * (len(names) + 1) + 2))
-    width = 0.85 / len(names)
-    for i, name in enumerate(names):
-        rates = {
-            row["workload"]: row["messages_per_s"] for row in rows if row["competitor"] == name
-        }
-        places = [workloads.index(w) + (i - (len(names) - 1) / 2) * width for w in rates]
-        axes.bar(places, list(rates.values()), width, label=name)
-    axes.set_xticks(range(len(workloads)), workloads, rotation=30, ha="right")
-    axes.set_yscale("log")
-    axes.set_ylabel("messages/s, one thread")
-    axes.legend()
-    figure.savefig(image, dpi=120)
-
-
-def _plot_growth(image: Path, rows: list[Row]) -> None:
-    """Lines of messages/s over the number of subscriptions."""
-    figure, axes = _figure(7.0)
-    for name in dict.fromkeys(row["competitor"] for row in rows):
-        own = [row for row in rows if row["competitor"] == name]
-        sizes = [row["n_subscriptions"] for row in own]
-        axes.plot(sizes, [row["messages_per_s"] for row in own], marker="o", label=name)
-    axes.set_xscale("log")
-    axes.set_yscale("log")
-    axes.set_xlabel("subscriptions")
-    axes.set_ylabel("messages/s, one thread")
-    axes.legend()
-    figure.savefig(image, dpi=120)
+def _in_order(rows: list[Row]) -> list[Row]:
+    """Return rows by size and workload, the fastest first where there is something to compare."""
+    places = {name: place for place, name in enumerate(dict.fromkeys([*WORKLOADS, *(
+        row["workload"] for row in rows)]))}  # fmt: skip
+    return sorted(
+        rows,
+        key=lambda row: (
+            row["n_subscriptions"],
+            places[row["workload"]],
+            row["n_threads"],
+            -row.get("messages_per_s", 0.0) if row["suite"] in RANKED else 0.0,
+        ),
+    )

@@ -131,11 +131,11 @@ def _real_case(context: Context, name: str, messages: pa.Table) -> Case:
 def command_line_suite(context: Context) -> Iterator[Row]:
     """``earshot match`` from file to file, against the index alone on the same batches."""
     files = context.files()
-    matches = files.messages.with_name("matches.parquet")
+    matches = files.messages_file.with_name("matches.parquet")
     index, batches = _file_batches(files)
     n_messages = files.workload.n_messages
     n_answers = sum(len(index.match(batch).subscriptions) for batch in batches)
-    command = ["match", str(files.index), str(files.messages), "--out", str(matches)]
+    command = ["match", str(files.index_directory), str(files.messages_file), "--out", str(matches)]
     alone_s, facts = [], []
     for _ in range(context.profile.effort.repetitions + 1):  # the first fills the page cache
         alone_s.append(sum(elapsed_s(index.match, batch) for batch in batches))
@@ -166,8 +166,8 @@ def command_line_suite(context: Context) -> Iterator[Row]:
 
 def _file_batches(files: SavedFiles) -> tuple[Index, list[MessageArrays]]:
     """Return the saved index, and the messages of the file as the command line cuts them."""
-    engine = Engine.open(files.index)
-    parts = read_messages(files.messages, space=engine.space, batch_rows=MESSAGE_BATCH_ROWS)
+    engine = Engine.open(files.index_directory)
+    parts = read_messages(files.messages_file, space=engine.space, batch_rows=MESSAGE_BATCH_ROWS)
     batches = [
         encode_messages(part.batch, engine.analyzer, engine.vocabulary, engine.space).messages
         for part in parts

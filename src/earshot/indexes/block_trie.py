@@ -49,11 +49,8 @@ from earshot.kernels.block_trie import (
     place_summaries,
     sort_tokens_by_frequency,
 )
-from earshot.kernels.box_keys import BLOCK, DEAD_KEY, build_keys
+from earshot.kernels.box_keys import BLOCK, DEAD_KEY, Quantizer, build_keys
 from earshot.model.arrays import ClauseArrays, Int32s, Int64s, MessageArrays
-
-_RETRIES = 64
-"""More than the number of times that a message can be tried while its answer buffer grows."""
 
 
 @dataclass(frozen=True)
@@ -81,6 +78,7 @@ class BlockTrie(Index):
     parameters_type = BlockTrieParameters
     arrays_type = BlockTrieArrays
     reports_once = True
+    matches_delta = True
 
     _clause_positions: Int32s | None = None
     """Where each clause stands in a node's list and in the root list."""
@@ -151,27 +149,40 @@ class BlockTrie(Index):
             root.result()
         return arrays
 
+    def _quantizer(self) -> Quantizer:
+        quantizer: Quantizer = self.arrays.quantizer
+        return quantizer
+
     def _new_scratch(self) -> BlockTrieScratch:
         longest = max(int(self.arrays.longest_list[0]), len(self.clauses.subscriptions))
+        n_delta_tokens, n_delta_slots = self._delta_sizes()
         return BlockTrieScratch(
-            np.zeros(self.n_tokens, np.uint8),
+            np.zeros(max(self.n_tokens, n_delta_tokens + n_delta_tokens // 8), np.uint8),
             np.empty(2 * (longest // BLOCK + 2 * BLOCK), np.int32),
             np.empty(len(self.arrays.node_tokens) + 1, np.int32),
-            np.zeros(self.n_base_slots if self.has_repeats else 0, np.int32),
-            np.zeros(1, np.int32),
+            np.zeros(self.n_base_slots if self.has_repeats else 0, np.int64),
+            np.zeros(2 * n_delta_slots, np.int64),
+            np.zeros(1, np.int64),
         )
+
+    def _fits(self, scratch: BlockTrieScratch) -> bool:
+        n_delta_tokens, n_delta_slots = self._delta_sizes()
+        return len(scratch.marks) >= n_delta_tokens and (
+            len(scratch.delta_last_seen) >= n_delta_slots
+        )
+
+    def _delta_sizes(self) -> tuple[int, int]:
+        return (0, 0) if self.delta is None else (self.delta.n_tokens, self.delta.n_slots)
 
     def _match_rows(
         self, messages: MessageArrays, start: int, stop: int, scratch: Any
     ) -> tuple[Int64s, Int32s, Counters]:
         work = np.zeros(2, np.int64)
-        if scratch.serial[0] > np.iinfo(np.int32).max - (stop - start) * _RETRIES:
-            scratch.serial[0] = 0
-            scratch.last_seen[:] = 0
+        delta = (self.delta or self._new_delta()).state()
 
         def kernel(row: int, answers: Int32s, offsets: Int64s) -> int:
             return match_block_trie(
-                self.arrays, self.clauses, self.space == "lonlat", messages,
+                self.arrays, self.clauses, delta, self.space == "lonlat", messages,
                 start, stop, row, scratch, answers, offsets, work,
             )  # fmt: skip
 

@@ -28,7 +28,9 @@ from earshot import storage
 from earshot.errors import InvalidInput, InvalidParameter, SavedIndexError
 from earshot.indexes.answers import Counters, Matches, concat_matches
 from earshot.indexes.delta import Delta
+from earshot.indexes.quantizing import quantizer_of
 from earshot.kernels.answers import drop_repeats, merge_answers
+from earshot.kernels.box_keys import Quantizer
 from earshot.model.arrays import (
     ClauseArrays,
     Float64s,
@@ -191,9 +193,16 @@ class Index(ABC):
     reports_once: ClassVar[bool] = False
     """Whether ``_match_rows`` itself reports a subscription with several clauses only once."""
 
+    matches_delta: ClassVar[bool] = False
+    """Whether ``_match_rows`` itself matches the delta, instead of the caller after it."""
+
     def _new_scratch(self) -> Any:
         """Return working memory for one thread; it is reused from call to call."""
         return np.zeros(self.n_tokens, np.uint8)
+
+    def _fits(self, scratch: Any) -> bool:
+        """Whether working memory from an earlier call is still large enough."""
+        return True
 
     def match(self, messages: MessageArrays, *, n_threads: int = 1) -> Matches:
         """Return which subscriptions each message is delivered to."""
@@ -220,13 +229,18 @@ class Index(ABC):
         _check_clauses(clauses)
         _check_slots(clauses.subscriptions, self.n_slots)
         if self.delta is None:
-            self.delta = Delta(
-                self.space, self.n_base_slots, self.clauses.boxes, self.frequencies
-            )
+            self.delta = self._new_delta()
         if (np.diff(clauses.subscriptions) < 0).any():
             rows = np.argsort(clauses.subscriptions, kind="stable")
             clauses = take_clauses(clauses, rows)
         self.delta.insert(clauses)
+
+    def _new_delta(self) -> Delta:
+        return Delta(self.space, self.n_base_slots, self._quantizer(), self.frequencies)
+
+    def _quantizer(self) -> Quantizer:
+        """Return cells for the box keys of the delta."""
+        return quantizer_of(self.clauses.boxes, self.space)
 
     def remove(self, slots: npt.ArrayLike) -> None:
         """Remove subscriptions by slot; each must be live."""
@@ -383,13 +397,15 @@ class Index(ABC):
         try:
             scratch = self._scratches.pop()
         except IndexError:
+            scratch = None
+        if scratch is None or not self._fits(scratch):
             scratch = self._new_scratch()
         offsets, answers, counters = self._match_rows(messages, start, stop, scratch)
         self._scratches.append(scratch)
         if self.has_repeats and not self.reports_once:
             offsets, answers = drop_repeats(offsets, answers, self.n_base_slots)
             counters = counters._replace(answers=len(answers))
-        if self.delta is None:
+        if self.delta is None or self.matches_delta:
             return Matches(offsets, answers, counters)
         more_offsets, more, more_counters = self.delta.match_rows(messages, start, stop)
         offsets, answers = merge_answers(offsets, answers, more_offsets, more)

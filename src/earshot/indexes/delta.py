@@ -14,12 +14,10 @@ import numpy.typing as npt
 
 from earshot.indexes.answers import Counters, collect_answers
 from earshot.model.growing import GrowingArray
-from earshot.indexes.quantizing import quantizer_of
-from earshot.kernels.box_keys import BLOCK, DEAD_KEY
-from earshot.kernels.delta import DeltaArrays, DeltaScratch, insert_clauses, match_delta
+from earshot.kernels.box_keys import BLOCK, DEAD_KEY, Quantizer
+from earshot.kernels.delta import DeltaArrays, DeltaScratch, DeltaState, insert_clauses, match_delta
 from earshot.model.arrays import (
     ClauseArrays,
-    Float64s,
     Int32s,
     Int64s,
     MessageArrays,
@@ -33,11 +31,11 @@ class Delta:
     """A growing set of clauses; slots follow on those of the index it belongs to."""
 
     def __init__(
-        self, space: Space, first_slot: int, base_boxes: Float64s, frequencies: Int64s
+        self, space: Space, first_slot: int, quantizer: Quantizer, frequencies: Int64s
     ) -> None:
         self.space = space
         self.first_slot = first_slot
-        self._quantizer = quantizer_of(base_boxes, space)
+        self._quantizer = quantizer
         self._frequencies = frequencies
         # The clauses, field by field as in ClauseArrays.
         self._subscriptions = GrowingArray(np.empty(0, np.int32))
@@ -140,17 +138,23 @@ class Delta:
         _, rows = gather_ranges(self._slot_clauses.view, slots - self.first_slot)
         return rows
 
+    def state(self) -> DeltaState:
+        """Return what kernels match against; valid until the next insertion."""
+        return DeltaState(
+            self._arrays(), self.clauses(), np.array([self.first_slot], np.int64)
+        )
+
     def match_rows(
         self, messages: MessageArrays, start: int, stop: int
     ) -> tuple[Int64s, Int32s, Counters]:
         """Match messages ``start:stop``; return offsets, slots and counters."""
         scratch = self._scratch()
         work = np.zeros(2, np.int64)
-        arrays, clauses = self._arrays(), self.clauses()
+        state = self.state()
 
         def kernel(row: int, answers: Int32s, offsets: Int64s) -> int:
             return match_delta(
-                arrays, clauses, self.first_slot, self.space == "lonlat", messages,
+                state, self.space == "lonlat", messages,
                 start, stop, row, scratch, answers, offsets, work,
             )  # fmt: skip
 

@@ -20,6 +20,7 @@ from earshot.kernels.box_keys import (
     trailing_zeros,
     union_key,
 )
+from earshot.kernels.delta import append_delta_answers
 from earshot.kernels.jit import kernel, lean_kernel
 from earshot.kernels.shapes import shape_touches_box
 from earshot.kernels.verify import box_touches, mark_tokens, tokens_match
@@ -57,8 +58,9 @@ class BlockTrieScratch(NamedTuple):
     marks: npt.NDArray[np.uint8]  # (n_tokens,)
     frontier: Int32s  # two halves, each for the blocks of one level of the longest list
     stack: Int32s  # nodes still to visit
-    last_seen: Int32s  # (n_slots,) serial of the message that reported it; empty without repeats
-    serial: Int32s  # (1,) number of messages matched with this scratch so far
+    last_seen: Int64s  # (n_slots,) serial of the message that reported it; empty without repeats
+    delta_last_seen: Int64s  # (>= slots of the delta,) the same for those
+    serial: Int64s  # (1,) number of messages matched with this scratch so far
 
 
 # ---- building -----------------------------------------------------------------------------------
@@ -570,11 +572,17 @@ def _push_children(node_tokens, first, n, message_tokens, marks, stack, n_stack)
 
 @lean_kernel
 def _descend(
-    arrays, clauses, is_lonlat, message_tokens, n_stack, box, limit, scratch, answers, n_answers,
-    work,
-):  # fmt: skip
-    """Visit the nodes on the stack and their children; return the number of answers, or -1."""
+    arrays, clauses, is_lonlat, message_tokens, box, limit, scratch, answers, n_answers, work
+):
+    """Visit the nodes of the message's tokens and children; return the number of answers, or -1."""
     nodes, stack, frontier = arrays.nodes, scratch.stack, scratch.frontier
+    n_stack = 0
+    for i in range(len(message_tokens)):
+        token = message_tokens[i]
+        if token < len(arrays.root_nodes) and arrays.root_nodes[token] >= 0:
+            stack[n_stack] = arrays.root_nodes[token]
+            prefetch(nodes, np.int64(stack[n_stack]) * NODE_COLUMNS)
+            n_stack += 1
     for k in range(n_stack):
         start = np.int64(nodes[np.int64(stack[k]) * NODE_COLUMNS + START])
         prefetch(arrays.keys, start)
@@ -617,11 +625,12 @@ def _descend(
 
 @lean_kernel
 def match_block_trie(
-    arrays, clauses, is_lonlat, messages, start, stop, row, scratch, answers, offsets, work
+    arrays, clauses, delta, is_lonlat, messages, start, stop, row, scratch, answers, offsets, work
 ):
     """Match messages ``start + row`` to ``stop``; see ``collect_answers`` for the protocol."""
-    stack, frontier = scratch.stack, scratch.frontier
+    frontier = scratch.frontier
     n_clauses = np.int64(len(clauses.subscriptions))
+    has_delta = len(delta.clauses.subscriptions) > 0
     n_answers = offsets[row]
     for m in range(start + row, stop):
         message_tokens = messages.token_ids[messages.token_offsets[m] : messages.token_offsets[m + 1]]
@@ -629,34 +638,31 @@ def match_block_trie(
         limit = box_limit(arrays.quantizer, box[0], box[1], box[2], box[3])
         scratch.serial[0] += 1
         n_nodes, n_candidates = work[0], work[1]
-        n_stack = 0
-        for i in range(len(message_tokens)):
-            token = message_tokens[i]
-            if token < len(arrays.root_nodes) and arrays.root_nodes[token] >= 0:
-                stack[n_stack] = arrays.root_nodes[token]
-                prefetch(arrays.nodes, np.int64(stack[n_stack]) * NODE_COLUMNS)
-                n_stack += 1
+        # [CIKM15] chooses per message between text and space by estimated cost; so does this. The
+        # walk down the root list is cheap, and says at each level how many blocks are left.
+        here, n_blocks = _touching_blocks(
+            n_clauses, arrays.summary_keys, arrays.root_summary[0], limit, frontier,
+            ROOT_BLOCKS_PER_TOKEN * len(message_tokens), work,
+        )  # fmt: skip
         n_found = n_answers
-        if n_stack > 0:
-            # [CIKM15] chooses per message between text and space by estimated cost; so does this.
-            here, n_blocks = _touching_blocks(
-                n_clauses, arrays.summary_keys, arrays.root_summary[0], limit, frontier,
-                ROOT_BLOCKS_PER_TOKEN * n_stack, work,
-            )  # fmt: skip
-            if n_blocks != 0:
-                mark_tokens(message_tokens, 0, len(message_tokens), scratch.marks, 1)
-                if n_blocks > 0:
-                    n_found = _report_open(
-                        arrays, clauses, is_lonlat, n_clauses, n_clauses,
-                        frontier[here : here + n_blocks], box, limit, scratch,
-                        answers, n_answers, work,
-                    )  # fmt: skip
-                else:
-                    n_found = _descend(
-                        arrays, clauses, is_lonlat, message_tokens, n_stack, box, limit, scratch,
-                        answers, n_answers, work,
-                    )  # fmt: skip
-                mark_tokens(message_tokens, 0, len(message_tokens), scratch.marks, 0)
+        if n_blocks != 0 or has_delta:
+            mark_tokens(message_tokens, 0, len(message_tokens), scratch.marks, 1)
+            if n_blocks > 0:
+                n_found = _report_open(
+                    arrays, clauses, is_lonlat, n_clauses, n_clauses,
+                    frontier[here : here + n_blocks], box, limit, scratch, answers, n_answers, work,
+                )  # fmt: skip
+            elif n_blocks < 0:
+                n_found = _descend(
+                    arrays, clauses, is_lonlat, message_tokens, box, limit, scratch,
+                    answers, n_answers, work,
+                )  # fmt: skip
+            if has_delta and n_found >= 0:
+                n_found = append_delta_answers(
+                    delta, is_lonlat, message_tokens, box, scratch.marks, scratch.delta_last_seen,
+                    scratch.serial[0], answers, n_found, work,
+                )  # fmt: skip
+            mark_tokens(message_tokens, 0, len(message_tokens), scratch.marks, 0)
         if n_found < 0:
             work[0], work[1] = n_nodes, n_candidates
             return m - start

@@ -12,12 +12,13 @@ from earshot.kernels.box_keys import (
     Quantizer,
     box_key,
     box_limit,
+    prefetch,
     touching_mask,
     trailing_zeros,
 )
 from earshot.kernels.jit import lean_kernel
 from earshot.kernels.verify import mark_tokens, region_touches, tokens_match
-from earshot.model.arrays import Int32s, Int64s
+from earshot.model.arrays import ClauseArrays, Int32s, Int64s
 
 
 class DeltaArrays(NamedTuple):
@@ -29,6 +30,14 @@ class DeltaArrays(NamedTuple):
     block_counts: Int32s  # (n_blocks,) keys in use, 1 to BLOCK
     keys: npt.NDArray[np.uint64]  # (n_blocks * BLOCK,) box keys, DEAD_KEY where unused or removed
     key_clauses: Int32s  # (n_blocks * BLOCK,) clause of each key
+
+
+class DeltaState(NamedTuple):
+    """All that matching needs of a delta."""
+
+    arrays: DeltaArrays
+    clauses: ClauseArrays
+    first_slot: Int64s  # (1,)
 
 
 class DeltaScratch(NamedTuple):
@@ -68,56 +77,72 @@ def insert_clauses(arrays, clauses, first_clause, n_blocks, frequencies, clause_
 
 
 @lean_kernel
-def match_delta(
-    arrays, clauses, first_slot, is_lonlat, messages, start, stop, row, scratch, answers,
-    offsets, work,
-):  # fmt: skip
-    """Match messages ``start + row`` to ``stop``; see ``collect_answers`` for the protocol."""
-    marks, last_seen = scratch.marks, scratch.last_seen
-    n_answers = offsets[row]
-    for m in range(start + row, stop):
-        first, last = messages.token_offsets[m], messages.token_offsets[m + 1]
-        min_x, min_y, max_x, max_y = messages.boxes[m]
-        limit = box_limit(arrays.quantizer, min_x, min_y, max_x, max_y)
-        mark_tokens(messages.token_ids, first, last, marks, 1)
-        full = False
-        n_nodes, n_candidates = work[0], work[1]
-        scratch.serial[0] += 1
-        serial = scratch.serial[0]
-        for i in range(first, last):
-            token = messages.token_ids[i]
-            block = arrays.heads[token] if token < len(arrays.heads) else np.int32(-1)
-            while block >= 0:
-                work[0] += 1
-                work[1] += arrays.block_counts[block]
-                mask = touching_mask(arrays.keys, block * BLOCK, limit)
-                while mask != 0:
-                    position = block * BLOCK + trailing_zeros(mask)
-                    mask &= mask - np.uint32(1)
-                    c = arrays.key_clauses[position]
-                    slot = clauses.subscriptions[c]
-                    if last_seen[slot - first_slot] == serial:
-                        continue
-                    if tokens_match(
+def append_delta_answers(
+    delta, is_lonlat, message_tokens, box, marks, last_seen, serial, answers, n_answers, work
+):
+    """Append one message's answers among the delta; return their new number, or -1 when full.
+
+    The message's tokens are marked; ``serial`` is a number that no message before it had.
+    """
+    arrays, clauses = delta.arrays, delta.clauses
+    first_slot = delta.first_slot[0]
+    limit = box_limit(arrays.quantizer, box[0], box[1], box[2], box[3])
+    for i in range(len(message_tokens)):
+        token = message_tokens[i]
+        block = np.int64(arrays.heads[token]) if token < len(arrays.heads) else np.int64(-1)
+        n_used = np.int64(arrays.block_counts[block]) if block >= 0 else np.int64(0)
+        while block >= 0:
+            following = np.int64(arrays.block_next[block])
+            if following >= 0:
+                prefetch(arrays.keys, following * BLOCK)
+                prefetch(arrays.keys, following * BLOCK + 8)
+                prefetch(arrays.block_next, following)
+            work[0] += 1
+            work[1] += n_used
+            n_used = np.int64(BLOCK)  # only the newest block of a chain may be part empty
+            mask = touching_mask(arrays.keys, block * BLOCK, limit)
+            while mask != 0:
+                c = arrays.key_clauses[block * BLOCK + trailing_zeros(mask)]
+                mask &= mask - np.uint32(1)
+                row = clauses.subscriptions[c] - first_slot
+                if (
+                    last_seen[row] != serial
+                    and tokens_match(
                         clauses.token_ids,
                         clauses.token_offsets[c],
                         clauses.token_offsets[c + 1],
                         marks,
-                    ) and region_touches(clauses, c, is_lonlat, min_x, min_y, max_x, max_y):
-                        if n_answers == len(answers):
-                            full = True
-                            break
-                        last_seen[slot - first_slot] = serial
-                        answers[n_answers] = slot
-                        n_answers += 1
-                if full:
-                    break
-                block = arrays.block_next[block]
-            if full:
-                break
-        mark_tokens(messages.token_ids, first, last, marks, 0)
-        if full:
+                    )
+                    and region_touches(clauses, c, is_lonlat, box[0], box[1], box[2], box[3])
+                ):
+                    if n_answers == len(answers):
+                        return -1
+                    last_seen[row] = serial
+                    answers[n_answers] = clauses.subscriptions[c]
+                    n_answers += 1
+            block = following
+    return n_answers
+
+
+@lean_kernel
+def match_delta(
+    delta, is_lonlat, messages, start, stop, row, scratch, answers, offsets, work
+):
+    """Match messages ``start + row`` to ``stop``; see ``collect_answers`` for the protocol."""
+    n_answers = offsets[row]
+    for m in range(start + row, stop):
+        first, last = messages.token_offsets[m], messages.token_offsets[m + 1]
+        n_nodes, n_candidates = work[0], work[1]
+        scratch.serial[0] += 1
+        mark_tokens(messages.token_ids, first, last, scratch.marks, 1)
+        n_found = append_delta_answers(
+            delta, is_lonlat, messages.token_ids[first:last], messages.boxes[m], scratch.marks,
+            scratch.last_seen, scratch.serial[0], answers, n_answers, work,
+        )  # fmt: skip
+        mark_tokens(messages.token_ids, first, last, scratch.marks, 0)
+        if n_found < 0:
             work[0], work[1] = n_nodes, n_candidates
             return m - start
+        n_answers = n_found
         offsets[m - start + 1] = n_answers
     return stop - start

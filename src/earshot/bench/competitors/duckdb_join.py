@@ -5,8 +5,8 @@ the box and ``list_has_all`` on the other keywords decide. Subscriptions are sor
 keyword, so that DuckDB skips row groups; loading them is not part of the rates.
 
 One statement says it all, and that is how it is kept. Testing boxes in a materialised step before
-any list is looked at did 2,900 messages/s where this did 1,500 (headline, 1 M subscriptions, batches
-of 2,048); who goes that far can as well add a grid, as
+any list is looked at did 2,900 messages/s where this did 1,500 (headline, 1 M subscriptions,
+batches of 2,048); who goes that far can as well add a grid, as
 :mod:`earshot.bench.competitors.duckdb_grid` does.
 """
 

@@ -1,0 +1,218 @@
+"""What the default index is meant to reach, and what was measured of it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any, NamedTuple
+
+from earshot.bench.churn import CHANGES_PER_CALL
+from earshot.indexes import DEFAULT_INDEX, INDEXES
+
+Row = dict[str, Any]
+
+GROUPS: dict[str, Callable[[Row], bool]] = {
+    "headline": lambda row: row["workload"] == "headline",
+    "short and long, point and range": lambda row: row["workload"].startswith(("short_", "long_")),
+    "regions": lambda row: row["workload"].startswith("region_"),
+    "keywords": lambda row: row["workload"].startswith("keywords_"),
+    "real messages": lambda row: row["suite"] == "real",
+}
+"""Groups of workloads of the suites ``match`` and ``real``."""
+
+
+class Measured(NamedTuple):
+    """A figure, what it is made of, and the row it was measured in."""
+
+    value: float
+    note: str
+    row: Row
+
+
+class Target(NamedTuple):
+    """One thing to reach."""
+
+    name: str
+    wanted: float | None  # None where only the figure is told
+    at_least: bool  # whether more is better
+    digits: int
+    unit: str
+    measure: Callable[[list[Row]], Measured | None]
+
+    def is_met(self, measured: Measured) -> bool | None:
+        """Return whether the figure is good enough, if that can be said."""
+        if self.wanted is None:
+            return None
+        if self.at_least:
+            return measured.value >= self.wanted
+        return measured.value <= self.wanted
+
+    def shown(self, value: float) -> str:
+        """Return a figure with its unit."""
+        return f"{value:,.{self.digits}f}{self.unit}"
+
+
+def largest(rows: Iterable[Row]) -> list[Row]:
+    """Return the rows of the most subscriptions, the newest first."""
+    rows = sorted(rows, key=lambda row: row["run"]["started"], reverse=True)
+    size = max((row["n_subscriptions"] for row in rows), default=0)
+    return [row for row in rows if row["n_subscriptions"] == size]
+
+
+def lead(row: Row) -> float | None:
+    """Return how many times faster the default index is than this row, on the same messages."""
+    default: float | None = row.get("default_messages_per_s")
+    return None if default is None else default / row["messages_per_s"]
+
+
+def _of(rows: list[Row], suite: str, competitor: str, workload: str = "headline") -> list[Row]:
+    return largest(
+        row
+        for row in rows
+        if (row["suite"], row["competitor"], row["workload"]) == (suite, competitor, workload)
+    )
+
+
+def _over_rival(rival: str) -> Callable[[list[Row]], Measured | None]:
+    def measure(rows: list[Row]) -> Measured | None:
+        for row in _of(rows, "match", rival):
+            ratio = lead(row)
+            if ratio is not None:
+                return Measured(
+                    ratio,
+                    f"{row['default_messages_per_s']:,.0f} against {row['messages_per_s']:,.0f} "
+                    f"messages/s on the same {row['n_messages']:,} messages",
+                    row,
+                )
+        return None
+
+    return measure
+
+
+def _over_indexes(is_member: Callable[[Row], bool]) -> Callable[[list[Row]], Measured | None]:
+    """The least lead over any other index on any workload of a group."""
+
+    def measure(rows: list[Row]) -> Measured | None:
+        others = set(INDEXES) - {DEFAULT_INDEX}
+        members = [
+            row
+            for row in rows
+            if row["suite"] in ("match", "real")
+            and is_member(row)
+            and row["competitor"] in others
+            and lead(row) is not None
+        ]
+        leads = []
+        for workload in {row["workload"] for row in members}:
+            newest: dict[str, Row] = {}
+            for row in largest(row for row in members if row["workload"] == workload):
+                newest.setdefault(row["competitor"], row)
+            leads += [(lead(row) or 0.0, row) for row in newest.values()]
+        if not leads:
+            return None
+        ratio, row = min(leads, key=lambda pair: pair[0])
+        return Measured(ratio, f"{row['competitor']} on {row['workload']}", row)
+
+    return measure
+
+
+def _field(
+    name: str, suite: str, competitor: str, workload: str = "headline", **where: Any
+) -> Callable[[list[Row]], Measured | None]:
+    """A field of the default's row, where it has the given other fields."""
+
+    def measure(rows: list[Row]) -> Measured | None:
+        for row in _of(rows, suite, competitor, workload):
+            fits = all(row.get(key) == value for key, value in where.items())
+            if fits and row.get(name) is not None:
+                return Measured(row[name], "", row)
+        return None
+
+    return measure
+
+
+def _growth(rows: list[Row]) -> Measured | None:
+    """Growth of the cost of a message over the growth of its answers, from fewest to most."""
+    own = [row for row in rows if row["suite"] == "growth" and row["competitor"] == DEFAULT_INDEX]
+    top = largest(own)
+    if not top:
+        return None
+    # Sizes of one run belong together; a smoke run's few thousand say nothing about millions.
+    own = [row for row in own if row["run"]["profile"] == top[0]["run"]["profile"]]
+    small, large = min(own, key=lambda row: row["n_subscriptions"]), top[0]
+    if small["n_subscriptions"] == large["n_subscriptions"] or not small["answers_per_message"]:
+        return None
+    cost = small["messages_per_s"] / large["messages_per_s"]
+    answers = large["answers_per_message"] / small["answers_per_message"]
+    return Measured(
+        cost / answers,
+        f"{cost:.2f} times the cost, {answers:.2f} times the answers, from "
+        f"{small['n_subscriptions']:,} to {large['n_subscriptions']:,}",
+        large,
+    )
+
+
+def _flux(stage: int) -> Callable[[list[Row]], Measured | None]:
+    return _field("slowdown", "churn", DEFAULT_INDEX, changes_per_call=CHANGES_PER_CALL[stage])
+
+
+def _changes(competitor: str, stage: int) -> Callable[[list[Row]], Measured | None]:
+    return _field("changes_per_s", "churn", competitor, changes_per_call=CHANGES_PER_CALL[stage])
+
+
+def _default(name: str) -> Callable[[list[Row]], Measured | None]:
+    return _field(name, "match", DEFAULT_INDEX)
+
+
+_INDEX_BYTES = "index_bytes_per_subscription"
+
+TARGETS: tuple[Target, ...] = (
+    Target("rate over `duckdb`", None, True, 0, " x", _over_rival("duckdb")),
+    Target("rate over `duckdb_grid`", None, True, 1, " x", _over_rival("duckdb_grid")),
+    # The default has to be the fastest index on every workload.
+    *(
+        Target(f"rate over the best other index: {group}", 1.0, True, 1, " x",
+               _over_indexes(is_member))
+        for group, is_member in GROUPS.items()
+    ),
+    Target("messages/s", None, True, 0, "", _default("messages_per_s")),
+    Target("index size", None, False, 1, " B/subscription", _default(_INDEX_BYTES)),
+    Target("build", None, False, 1, " s", _default("build_s")),
+    Target("open", None, False, 3, " s", _default("open_s")),
+    Target("growth of the cost over growth of the answers", None, False, 2, "", _growth),
+    Target("two threads over one", None, True, 2, " x",
+           _field("speedup", "threads", DEFAULT_INDEX, n_threads=2)),
+    Target("text, short messages", None, True, 0, " messages/s",
+           _field("messages_per_s", "text", "analyzer")),
+    Target("text, bundled messages", None, True, 0, " messages/s",
+           _field("messages_per_s", "text", "analyzer", "bundled")),
+    Target("command line over the index alone", None, True, 2, "",
+           _field("share_of_index_rate", "command_line", "command line")),
+    Target("changes to the index, 1,000 a call", None, True, 0, "/s", _changes(DEFAULT_INDEX, 0)),
+    Target("changes to the index, 100 a call", None, True, 0, "/s", _changes(DEFAULT_INDEX, 1)),
+    Target("changes through the engine, 1,000 a call", None, True, 0, "/s", _changes("engine", 0)),
+    Target("changes through the engine, 100 a call", None, True, 0, "/s", _changes("engine", 1)),
+    Target("cost of matching with 1 % in flux", None, False, 3, " x", _flux(0)),
+    Target("cost of matching with 2 % in flux", None, False, 3, " x", _flux(1)),
+)  # fmt: skip
+"""In the order of the report. The second field is what is wanted; see :class:`Target`."""
+
+
+def target_table(rows: list[Row]) -> str:
+    """Return one line per target that was measured, as a Markdown table."""
+    lines = ["| target | wanted | measured | reached | subscriptions | how |", "| --- " * 6 + "|"]
+    for target in TARGETS:
+        measured = target.measure(rows)
+        if measured is None:
+            continue
+        met = target.is_met(measured)
+        sign = "≥" if target.at_least else "≤"
+        cells = (
+            target.name,
+            "" if target.wanted is None else f"{sign} {target.shown(target.wanted)}",
+            target.shown(measured.value),
+            {True: "yes", False: "**no**", None: ""}[met],
+            f"{measured.row['n_subscriptions']:,}",
+            measured.note,
+        )
+        lines.append(f"| {' | '.join(cells)} |")
+    return "\n".join(lines)
