@@ -25,7 +25,7 @@ def tell(message: Message) -> None:
 tell(Message(1, "Flood at Circular Quay", place=Point(151.211, -33.861), time=NOON))
 tell(Message(2, "Ferry delayed", place=Point(151.211, -33.861), time=NOON))
 
-# From now on Ann listens 100 km further south-west; Ben's subscription ends by itself.
+# From now on Ann listens in Wollongong; Ben's subscription ends by itself.
 engine.move("ann", Circle(150.89, -34.42, 5_000))
 later = NOON + timedelta(hours=2)
 tell(Message(3, "Flood at Circular Quay", place=Point(151.211, -33.861), time=later))

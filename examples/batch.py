@@ -31,5 +31,5 @@ deliveries = engine.publish_batch(messages, on_error="reject", source="messages"
 for error in deliveries.rejects:
     print("refused:", error)
 matches = deliveries.table().select(["message_id", "subscription_id"])
-for row in matches.sort_by([("message_id", "ascending"), ("subscription_id", "ascending")]).to_pylist():
+for row in sorted(matches.to_pylist(), key=lambda row: (row["message_id"], row["subscription_id"])):
     print(row)

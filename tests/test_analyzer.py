@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 from earshot.errors import InvalidInput, InvalidParameter, InvalidRow, MissingExtra
 from earshot.text import Analyzer, TokenLists, Vocabulary, analyzer, invalid_utf8
 
-# ---- the oracle: the rules of the module docstring, in Python, sharing no code with the kernels --
+# ---- the oracle: the rules of the module docstring, in Python, sharing no code with the kernels -
 
 IGNORED = re.compile(
     "[\u00ad\u034f\u061c\u180b-\u180f\u200c-\u200f\u202a-\u202e\u2060-\u206f\ufe00-\ufe0f\ufeff"

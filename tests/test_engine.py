@@ -34,7 +34,6 @@ from earshot.errors import (
     DuplicateSubscription,
     InvalidInput,
     InvalidParameter,
-    InvalidRegion,
     InvalidRow,
     SavedIndexError,
     UnknownSubscription,
@@ -50,6 +49,7 @@ SECOND = timedelta(seconds=1)
 HERE = Point(0, 0)
 TOWN = Rectangle(-1, -1, 1, 1)
 FAR = Rectangle(50, 50, 60, 60)
+TURNS = 25
 
 
 def post(text: str = "fire", place: Point | Rectangle = HERE, **options: Any) -> Message:
@@ -121,7 +121,7 @@ def test_batches_and_single_calls_give_equal_updates() -> None:
     for each in subscriptions:
         one_by_one.subscribe(each)
     single = [update for message in messages for update in one_by_one.publish(message)]
-    assert len(single) > 100
+    assert len(single) > 50
     assert len(set(single)) == len(single)
     for engine in (at_once, threaded):
         assert set(engine.publish_batch(message_batch(messages)).updates()) == set(single)
@@ -304,7 +304,7 @@ MIXED = pa.RecordBatch.from_pylist(
 def test_a_refused_batch_changes_nothing() -> None:
     engine = Engine()
     engine.subscribe(fire(50))
-    with pytest.raises(InvalidRow, match="a.csv, row 101, field 'min_y'") as caught:
+    with pytest.raises(InvalidRow, match=r"a\.csv, row 101, field 'min_y'") as caught:
         engine.subscribe_batch(MIXED, source="a.csv", first_row=100)
     assert (caught.value.row, caught.value.field) == (101, "min_y")
     assert len(engine) == 1
@@ -337,7 +337,7 @@ def test_a_refused_move_changes_nothing() -> None:
         engine.move_batch(subscription_batch([fire(1, FAR), fire(2, Circle(0, 0, -1))]))
     with pytest.raises(InvalidInput, match="already used"):
         engine.move_batch(subscription_batch([fire(1, FAR), fire(1, TOWN)]))
-    with pytest.raises(InvalidRegion, match="a ring"):
+    with pytest.raises(InvalidInput, match=r"field 'geometry'.*Too few points"):
         engine.move(1, Polygon([[(0, 0), (1, 1)]]))
     assert receivers(engine) == [1, 2]
 
@@ -557,7 +557,7 @@ def test_move_finds_the_right_one_while_slots_are_renumbered(due: Engine) -> Non
 
 
 def test_explain_finds_the_right_one_while_slots_are_renumbered(due: Engine) -> None:
-    due.subscribe(Subscription("30" and 30, ("rain",)))
+    due.subscribe(Subscription(30, ("rain",)))
     explanation = due.explain(post("rain"), 30)
     assert explanation.matched, explanation
 
@@ -693,6 +693,9 @@ def test_wait_raises_what_went_wrong_in_the_background(monkeypatch: pytest.Monke
         engine.unsubscribe(1, 2, 3)
         with pytest.raises(MemoryError, match="no room"):
             engine.wait()
+        for thread in threading.enumerate():  # until it has told the world, too
+            if thread.name == "earshot-rebuild":
+                thread.join()
     assert receivers(engine) == [0, 4, 5, 6, 7, 8, 9]
     engine.wait()
     engine.unsubscribe(4)  # tries again
@@ -707,7 +710,7 @@ def test_threads_publish_while_others_subscribe(monkeypatch: pytest.MonkeyPatch)
     engine.subscribe(*(fire(i) for i in range(100)))
     errors: list[BaseException] = []
     is_over = threading.Event()
-    messages = [post(id=i) for i in range(8)]
+    messages = [post(id=i) for i in range(4)]
 
     def publish() -> None:
         try:
@@ -726,7 +729,7 @@ def test_threads_publish_while_others_subscribe(monkeypatch: pytest.MonkeyPatch)
 
     def change(first: int) -> None:
         try:
-            for turn in range(60):
+            for turn in range(TURNS):
                 new = range(first + 10 * turn, first + 10 * turn + 10)
                 engine.subscribe(*map(fire, new))
                 engine.unsubscribe(*new[:5])
@@ -747,10 +750,13 @@ def test_threads_publish_while_others_subscribe(monkeypatch: pytest.MonkeyPatch)
     engine.wait()
     assert errors == []
     stayed = {
-        first + 10 * turn + k for first in (1000, 5000) for turn in range(60) for k in (5, 7, 8, 9)
+        first + 10 * turn + k
+        for first in (1000, 5000)
+        for turn in range(TURNS)
+        for k in (5, 7, 8, 9)
     }
     assert {u.subscription_id for u in engine.publish(post())} == stayed | set(range(50))
-    assert len(engine) == 50 + 2 * 60 * 5
+    assert len(engine) == 50 + 2 * TURNS * 5
 
 
 # ---- saving -------------------------------------------------------------------------------------

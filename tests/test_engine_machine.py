@@ -45,7 +45,7 @@ WORDS = ("bus", "fire", "märz", "rain")
 SPACES: tuple[Space, ...] = ("lonlat", "planar")
 Condition = list[tuple[tuple[str, ...], tuple[str, ...]]]  # clauses: required, forbidden
 
-# ---- what happens in the small world -------------------------------------------------------------
+# ---- what happens in the small world ------------------------------------------------------------
 
 numbers = st.integers(0, 11)
 times = st.integers(0, 12).map(lambda half: EPOCH + timedelta(seconds=half / 2))
@@ -147,7 +147,7 @@ WORLDS = {
 }
 
 
-# ---- the machine ---------------------------------------------------------------------------------
+# ---- the machine --------------------------------------------------------------------------------
 
 
 class EngineMachine(RuleBasedStateMachine):

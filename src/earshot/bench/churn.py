@@ -29,7 +29,7 @@ STAGE_SHARE = 0.005
 CHANGES_PER_CALL = (1_000, 100)
 """Of the first stage and of the second."""
 
-LEAST_REPETITIONS = 5
+LEAST_REPETITIONS = 9
 """A slowdown of a few percent takes more repetitions than a rate."""
 
 

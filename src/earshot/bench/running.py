@@ -25,6 +25,11 @@ RESULTS = Path("bench") / "results"
 PACKAGES = ("earshot", "numba", "numpy", "pyarrow", "duckdb")
 
 
+def say_at_once(text: str) -> None:
+    """Print, also where the output is a file that somebody watches."""
+    print(text, flush=True)
+
+
 def run(
     profile: str = "smoke",
     *,
@@ -36,7 +41,7 @@ def run(
     seed: int = 1,
     results: str | Path = RESULTS,
     data: str | Path | None = None,
-    say: Callable[[str], None] = print,
+    say: Callable[[str], None] = say_at_once,
 ) -> Path:
     """Run a profile and return the file of its results.
 

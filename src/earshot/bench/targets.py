@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from operator import itemgetter
 from typing import Any, NamedTuple
 
 from earshot.bench.churn import CHANGES_PER_CALL
@@ -101,15 +102,12 @@ def _over_indexes(is_member: Callable[[Row], bool]) -> Callable[[list[Row]], Mea
             and row["competitor"] in others
             and lead(row) is not None
         ]
-        leads = []
-        for workload in {row["workload"] for row in members}:
-            newest: dict[str, Row] = {}
-            for row in largest(row for row in members if row["workload"] == workload):
-                newest.setdefault(row["competitor"], row)
-            leads += [(lead(row) or 0.0, row) for row in newest.values()]
-        if not leads:
+        newest: dict[tuple[str, str], Row] = {}
+        for row in largest(members):
+            newest.setdefault((row["workload"], row["competitor"]), row)
+        if not newest:
             return None
-        ratio, row = min(leads, key=lambda pair: pair[0])
+        ratio, row = min(((lead(row) or 0.0, row) for row in newest.values()), key=itemgetter(0))
         return Measured(ratio, f"{row['competitor']} on {row['workload']}", row)
 
     return measure

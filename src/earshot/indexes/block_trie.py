@@ -36,6 +36,8 @@ from earshot.indexes.answers import Counters, collect_answers
 from earshot.indexes.contract import Index, Parameters
 from earshot.indexes.quantizing import quantizer_of
 from earshot.kernels.block_trie import (
+    PENDING,
+    SIGNATURE_WORDS,
     BlockTrieArrays,
     BlockTrieScratch,
     build_nodes,
@@ -158,6 +160,8 @@ class BlockTrie(Index):
         n_delta_tokens, n_delta_slots = self._delta_sizes()
         return BlockTrieScratch(
             np.zeros(max(self.n_tokens, n_delta_tokens + n_delta_tokens // 8), np.uint8),
+            np.zeros(SIGNATURE_WORDS, np.uint64),
+            np.empty(PENDING, np.int32),
             np.empty(2 * (longest // BLOCK + 2 * BLOCK), np.int32),
             np.empty(len(self.arrays.node_tokens) + 1, np.int32),
             np.zeros(self.n_base_slots if self.has_repeats else 0, np.int64),

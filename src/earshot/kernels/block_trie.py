@@ -32,6 +32,10 @@ AHEAD = 4
 """How many blocks ahead keys are prefetched."""
 ROOT_BLOCKS_PER_TOKEN = 16
 """Blocks of the root list that cost about as much as following one token of a message."""
+PENDING = 1024
+"""Entries that are verified together."""
+SIGNATURE_WORDS = 1024
+"""8 KiB, which stay in the first-level cache; the marks of a large vocabulary do not."""
 NODE_COLUMNS = 8  # 32 bytes: a node never straddles a cache line
 
 
@@ -56,6 +60,8 @@ class BlockTrieScratch(NamedTuple):
     """Working memory of one matching thread."""
 
     marks: npt.NDArray[np.uint8]  # (n_tokens,)
+    signature: npt.NDArray[np.uint64]  # (SIGNATURE_WORDS,) a bit per token, several tokens per bit
+    pending: Int32s  # (PENDING,) entries that are still to be verified
     frontier: Int32s  # two halves, each for the blocks of one level of the longest list
     stack: Int32s  # nodes still to visit
     last_seen: Int64s  # (n_slots,) serial of the message that reported it; empty without repeats
@@ -400,6 +406,28 @@ def _low_bits(n):
 
 
 @lean_kernel
+def _sign(message_tokens, signature):
+    """Set the bits of a message's tokens."""
+    for i in range(len(message_tokens)):
+        token = message_tokens[i]
+        signature[(token >> 6) & (SIGNATURE_WORDS - 1)] |= np.uint64(1) << np.uint64(token & 63)
+
+
+@lean_kernel
+def _unsign(message_tokens, signature):
+    """Clear what ``_sign`` set."""
+    for i in range(len(message_tokens)):
+        signature[(message_tokens[i] >> 6) & (SIGNATURE_WORDS - 1)] = np.uint64(0)
+
+
+@lean_kernel
+def _has_token(token, signature, marks):
+    """Whether the message has the token; most that it has not are told by the signature."""
+    word = signature[(token >> 6) & (SIGNATURE_WORDS - 1)]
+    return word >> np.uint64(token & 63) & np.uint64(1) != 0 and marks[token] != 0
+
+
+@lean_kernel
 def _touching_blocks(n, summary_keys, summary, limit, frontier, most, work):
     """Write the blocks of a list that may touch ``limit`` to the frontier.
 
@@ -492,9 +520,10 @@ def _report_open(
 ):
     """Verify an open list's touching entries and append their slots; return as for complete."""
     keys, entry_rows, entry_tokens = arrays.keys, arrays.entry_rows, arrays.entry_tokens
-    marks = scratch.marks
+    marks, signature, pending = scratch.marks, scratch.signature, scratch.pending
     in_order = len(arrays.slot_clauses) == 0
     strict = strict_limit(limit)
+    n_pending = 0
     for k in range(len(blocks)):
         if k + AHEAD < len(blocks):
             ahead = start + np.int64(blocks[k + AHEAD]) * BLOCK
@@ -508,50 +537,86 @@ def _report_open(
         mask = touching_mask(keys, position, limit) & _low_bits(n - offset)
         if mask == 0:
             continue
-        if n_answers + BLOCK > len(answers):
+        if n_answers + n_pending + BLOCK > len(answers):
             return -1
         while mask != 0:
             entry = position + trailing_zeros(mask)
             mask &= mask - np.uint32(1)
             token = entry_tokens[entry]
-            if token >= 0:
-                if marks[token] == 0:
-                    continue
+            if token < 0:
+                if token == -1 or _has_token(-token - 2, signature, marks):
+                    prefetch(entry_rows, entry)
+                    pending[n_pending] = entry
+                    n_pending += 1
+            elif _has_token(token, signature, marks):
                 c = entry_rows[entry]
-            else:
-                if token < -1 and marks[-token - 2] == 0:
-                    continue
-                c = entry_rows[entry]
-                if not tokens_match(
-                    clauses.token_ids, clauses.token_offsets[c], clauses.token_offsets[c + 1], marks
+                if key_touches(keys[entry], strict) or box_touches(
+                    clauses.boxes, c, box[0], box[1], box[2], box[3]
                 ):
-                    continue
-                shape = clauses.shape_rows[c]
-                if shape >= 0 and not shape_touches_box(
-                    clauses.shapes, shape, is_lonlat, box[0], box[1], box[2], box[3]
-                ):
-                    continue
-            if not key_touches(keys[entry], strict) and not box_touches(
-                clauses.boxes, c, box[0], box[1], box[2], box[3]
-            ):
-                continue
-            slot = c if in_order else clauses.subscriptions[c]
-            if token < 0 and len(scratch.last_seen) > 0:
-                if scratch.last_seen[slot] == scratch.serial[0]:
-                    continue
-                scratch.last_seen[slot] = scratch.serial[0]
-            answers[n_answers] = slot
-            n_answers += 1
+                    answers[n_answers] = c if in_order else clauses.subscriptions[c]
+                    n_answers += 1
+        if n_pending + BLOCK > len(pending):
+            n_answers = _report_pending(
+                arrays, clauses, is_lonlat, n_pending, box, strict, scratch, answers, n_answers
+            )
+            n_pending = 0
     work[0] += len(blocks)
+    return _report_pending(
+        arrays, clauses, is_lonlat, n_pending, box, strict, scratch, answers, n_answers
+    )
+
+
+@lean_kernel
+def _report_pending(
+    arrays, clauses, is_lonlat, n_pending, box, strict, scratch, answers, n_answers
+):
+    """Verify the pending entries against their clauses; there must be room for all answers.
+
+    Clauses lie scattered, and a miss of the cache costs as much as a hundred comparisons. Entries
+    are therefore verified in steps, each of which only asks for what the next one reads.
+    """
+    pending = scratch.pending
+    for k in range(n_pending):
+        c = np.int64(arrays.entry_rows[pending[k]])
+        prefetch(clauses.token_offsets, c)
+        prefetch(clauses.shape_rows, c)
+    for k in range(n_pending):
+        c = arrays.entry_rows[pending[k]]
+        prefetch(clauses.token_ids, clauses.token_offsets[c])
+        if not key_touches(arrays.keys[pending[k]], strict):
+            prefetch(clauses.boxes, np.int64(c) * 4)
+    for k in range(n_pending):
+        c = arrays.entry_rows[pending[k]]
+        if not tokens_match(
+            clauses.token_ids, clauses.token_offsets[c], clauses.token_offsets[c + 1], scratch.marks
+        ):
+            continue
+        if not key_touches(arrays.keys[pending[k]], strict) and not box_touches(
+            clauses.boxes, c, box[0], box[1], box[2], box[3]
+        ):
+            continue
+        shape = clauses.shape_rows[c]
+        if shape >= 0 and not shape_touches_box(
+            clauses.shapes, shape, is_lonlat, box[0], box[1], box[2], box[3]
+        ):
+            continue
+        slot = clauses.subscriptions[c]
+        if len(scratch.last_seen) > 0:
+            if scratch.last_seen[slot] == scratch.serial[0]:
+                continue
+            scratch.last_seen[slot] = scratch.serial[0]
+        answers[n_answers] = slot
+        n_answers += 1
     return n_answers
 
 
 @lean_kernel
-def _push_children(node_tokens, first, n, message_tokens, marks, stack, n_stack):
+def _push_children(node_tokens, first, n, message_tokens, scratch, n_stack):
     """Push those of ``n`` children whose token is in the message; return the stack's height."""
+    marks, signature, stack = scratch.marks, scratch.signature, scratch.stack
     if n <= 8 * len(message_tokens):
         for child in range(first, first + n):
-            if marks[node_tokens[child]] != 0:
+            if _has_token(node_tokens[child], signature, marks):
                 stack[n_stack] = child
                 n_stack += 1
         return n_stack
@@ -594,7 +659,7 @@ def _descend(
         if nodes[node + N_CHILDREN] > 0:
             n_stack = _push_children(
                 arrays.node_tokens, nodes[node + FIRST_CHILD], nodes[node + N_CHILDREN],
-                message_tokens, scratch.marks, stack, n_stack,
+                message_tokens, scratch, n_stack,
             )  # fmt: skip
         start, n = np.int64(nodes[node + START]), np.int64(nodes[node + N_COMPLETE])
         if n > 0:
@@ -647,6 +712,7 @@ def match_block_trie(
         n_found = n_answers
         if n_blocks != 0 or has_delta:
             mark_tokens(message_tokens, 0, len(message_tokens), scratch.marks, 1)
+            _sign(message_tokens, scratch.signature)
             if n_blocks > 0:
                 n_found = _report_open(
                     arrays, clauses, is_lonlat, n_clauses, n_clauses,
@@ -663,6 +729,7 @@ def match_block_trie(
                     scratch.serial[0], answers, n_found, work,
                 )  # fmt: skip
             mark_tokens(message_tokens, 0, len(message_tokens), scratch.marks, 0)
+            _unsign(message_tokens, scratch.signature)
         if n_found < 0:
             work[0], work[1] = n_nodes, n_candidates
             return m - start

@@ -13,6 +13,6 @@ lean_kernel: Any = numba.njit(cache=True, nogil=True, _nrt=False)
 """A kernel that allocates nothing; for all that runs per message.
 
 Without Numba's run time, arrays are not reference-counted. With it, each call from kernel to kernel
-counts every array of its NamedTuples up and down by atomic instructions: about 80 for a list of the
-default index, which made matching 3 times slower and two threads no faster than one.
+counts every array of its NamedTuples up and down by atomic instructions: about 80 for each list of
+the default index, which made matching nearly 3 times slower.
 """
