@@ -45,4 +45,4 @@ lock: $(READY)
 		--output-file requirements/dev.txt requirements/dev.in
 
 clean:
-	rm -rf $(VENV) .numba_cache .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf $(VENV) .cache .mypy_cache .ruff_cache .pytest_cache .hypothesis

@@ -28,6 +28,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     else:
         arguments = _parser().parse_args(argv)
     try:
+        if getattr(arguments, "compiles", False) and not arguments.json and not arguments.quiet:
+            _announce_compilation()
         return int(arguments.run(arguments) or 0)
     except (EarshotError, OSError) as error:
         print(f"earshot: {error}", file=sys.stderr)
@@ -59,7 +61,7 @@ def _parser() -> argparse.ArgumentParser:
     _add_building(match)
     _add_reading(match)
     _add_output(match)
-    match.set_defaults(run=_match)
+    match.set_defaults(run=_match, compiles=True)
 
     index = commands.add_parser("index", help="build an index once, or look at one")
     index_commands = index.add_subparsers(metavar="COMMAND", required=True)
@@ -69,7 +71,7 @@ def _parser() -> argparse.ArgumentParser:
     _add_building(build)
     _add_reading(build)
     _add_output(build)
-    build.set_defaults(run=_index_build)
+    build.set_defaults(run=_index_build, compiles=True)
     info = index_commands.add_parser("info", help="describe a built index")
     info.add_argument("directory", metavar="DIR")
     _add_output(info)
@@ -85,7 +87,7 @@ def _parser() -> argparse.ArgumentParser:
     _add_building(explain)
     _add_reading(explain)
     _add_output(explain)
-    explain.set_defaults(run=_explain)
+    explain.set_defaults(run=_explain, compiles=True)
 
     generate = commands.add_parser(
         "generate", help="write a seeded workload of the papers to files"
@@ -108,7 +110,7 @@ def _parser() -> argparse.ArgumentParser:
     demo = commands.add_parser("demo", help="match real messages that come with the package")
     demo.add_argument("--subscriptions", type=int, default=50_000, metavar="N")
     _add_output(demo)
-    demo.set_defaults(run=_demo)
+    demo.set_defaults(run=_demo, compiles=True)
     return parser
 
 
@@ -261,6 +263,16 @@ def _demo(arguments: argparse.Namespace) -> int:
 
 
 # ---- parts of commands ----------------------------------------------------------------------------
+
+
+def _announce_compilation() -> None:
+    from earshot.kernels.jit import is_first_use
+
+    if is_first_use():
+        print(
+            "earshot: first use on this machine, compiling for about half a minute …",
+            file=sys.stderr,
+        )
 
 
 def _engine(arguments: argparse.Namespace, reading: Reading, rejects: Any) -> Any:

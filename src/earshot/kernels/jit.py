@@ -1,15 +1,54 @@
-"""How Numba is used: every kernel of the package is compiled by one of these decorators."""
+"""How Numba is used: every kernel of the package is compiled by one of these decorators.
+
+Compiled code is kept on disk, under ``NUMBA_CACHE_DIR`` if that is set, else in the user's cache
+directory. Numba notices when a kernel's own file changes but not when one that it calls does, so
+each state of the kernels' sources has a directory of its own.
+"""
 
 from __future__ import annotations
 
+import hashlib
+import os
+from collections.abc import Callable
+from functools import cache
+from pathlib import Path
 from typing import Any
 
 import numba
+from numba.core import config
 
-kernel: Any = numba.njit(cache=True, nogil=True)
+
+@cache
+def _cache_directory() -> str:
+    digest = hashlib.sha256()
+    for path in sorted(Path(__file__).parent.glob("*.py")):
+        digest.update(path.read_bytes())
+    root = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    return str(Path(root) / "earshot" / f"kernels-{digest.hexdigest()[:16]}")
+
+
+def is_first_use() -> bool:
+    """Whether no kernel of this version was compiled on this machine yet."""
+    return not Path(config.CACHE_DIR or _cache_directory()).exists()
+
+
+def _decorator(**options: Any) -> Callable[[Callable[..., Any]], Any]:
+    def decorate(function: Callable[..., Any]) -> Any:
+        # Numba picks the directory when it decorates; other users of Numba keep theirs.
+        chosen = config.CACHE_DIR
+        config.CACHE_DIR = chosen or _cache_directory()
+        try:
+            return numba.njit(cache=True, nogil=True, **options)(function)
+        finally:
+            config.CACHE_DIR = chosen
+
+    return decorate
+
+
+kernel = _decorator()
 """Compiled on first use and kept on disk; runs without the interpreter lock."""
 
-lean_kernel: Any = numba.njit(cache=True, nogil=True, _nrt=False)
+lean_kernel = _decorator(_nrt=False)
 """A kernel that allocates nothing; for all that runs per message.
 
 Without Numba's run time, arrays are not reference-counted. With it, each call from kernel to kernel
