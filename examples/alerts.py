@@ -9,8 +9,8 @@ HARBOUR = Rectangle(151.19, -33.88, 151.24, -33.84)
 
 engine = Engine()
 engine.subscribe(
-    Subscription("ann", ["flood"], region=Circle(151.21, -33.87, 5_000)),
-    Subscription("ben", ["ferry"], region=HARBOUR, expires=NOON + timedelta(hours=1)),
+    Subscription("ann", ("flood",), region=Circle(151.21, -33.87, 5_000)),
+    Subscription("ben", ("ferry",), region=HARBOUR, expires=NOON + timedelta(hours=1)),
     Subscription("cho", expression="(fire or smoke) and not drill"),
     Subscription("dee", region=HARBOUR),  # no keywords: all that happens there
 )

@@ -21,7 +21,7 @@ with tempfile.TemporaryDirectory() as folder:
     print("same answers:", found == expected)
 
     # An opened engine can be changed; the directory stays as it is.
-    opened.subscribe(Subscription("new", ["landslide"]))
+    opened.subscribe(Subscription("new", ("landslide",)))
     update = next(
         each
         for each in opened.publish(Message("m", "Landslide", place=Point(151.0, -34.0)))

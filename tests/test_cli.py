@@ -313,7 +313,12 @@ def test_bench_takes_its_options_with_and_without_a_command(
     from earshot.bench import commands
 
     given: list[Any] = []
-    monkeypatch.setattr(commands, "main", lambda argv: given.append(list(argv)) or 0)
+
+    def main(argv: list[str]) -> int:
+        given.append(argv)
+        return 0
+
+    monkeypatch.setattr(commands, "main", main)
     for arguments in ([], ["--profile", "smoke"], ["run", "--seed", "3"], ["report"], ["--help"]):
         assert folder.run("bench", *arguments)[0] == 0
     assert given == [

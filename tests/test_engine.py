@@ -442,7 +442,7 @@ def test_expiry_survives_rebuild_save_and_move(tmp_path: Path) -> None:
 
 # ---- moves --------------------------------------------------------------------------------------
 
-EVERY_REGION = [
+EVERY_REGION: list[Region] = [
     TOWN,
     Rectangle(170, -5, -170, 5),
     Rectangle(-180, -5, -170, 5),

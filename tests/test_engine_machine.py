@@ -12,6 +12,7 @@ from collections import defaultdict
 from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -135,7 +136,7 @@ def posts(space: Space) -> st.SearchStrategy[Post]:
     return st.tuples(words, st.booleans(), places(space), st.none() | times)
 
 
-WORLDS = {
+WORLDS: dict[str, dict[str, st.SearchStrategy[Any]]] = {
     space: {
         "wish": wishes(space),
         "wishes": st.lists(wishes(space), min_size=1, max_size=8, unique_by=lambda w: w.number),

@@ -32,6 +32,10 @@ def typed(values: list[Any]) -> pa.Array:
     return pa.array(values, pa.int64() if isinstance(values[0], int) else pa.string())
 
 
+def copied(arrays: IdArrays) -> IdArrays:
+    return IdArrays(arrays.data.copy(), arrays.offsets.copy(), arrays.table.copy())
+
+
 @pytest.mark.parametrize("ids", [integers, strings], ids=["integers", "strings"])
 def test_a_table_is_a_dict(ids: st.SearchStrategy[Any]) -> None:
     step = st.tuples(
@@ -59,7 +63,7 @@ def test_a_table_is_a_dict(ids: st.SearchStrategy[Any]) -> None:
                 gone = [live.pop(value) for value in dict.fromkeys(values) if value in live]
                 table.forget(slots(*gone))
             elif verb == "save":
-                table = IdTable(table.kind, IdArrays(*(array.copy() for array in table.arrays)))
+                table = IdTable(table.kind, copied(table.arrays))
             else:
                 kept = sorted(live.values())
                 table = table.renumbered(slots(*kept))

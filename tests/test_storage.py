@@ -46,11 +46,12 @@ def test_what_is_saved_can_be_opened(saved: Path) -> None:
     facts = storage.read_facts(saved)
     assert (facts["colour"], facts["groups"]) == ("grün", ["outer"])
     opened = storage.open_group(saved, "outer", Outer)
-    for found, expected in zip(
-        (opened.boxes, opened.nothing, opened.inner.values),
-        (example().boxes, example().nothing, example().inner.values),
-        strict=True,
-    ):
+    pairs: list[tuple[npt.NDArray[Any], npt.NDArray[Any]]] = [
+        (opened.boxes, example().boxes),
+        (opened.nothing, example().nothing),
+        (opened.inner.values, example().inner.values),
+    ]
+    for found, expected in pairs:
         assert found.dtype == expected.dtype
         assert found.shape == expected.shape
         assert found.tobytes() == expected.tobytes()

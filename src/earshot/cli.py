@@ -1,4 +1,9 @@
-"""The command line: ``earshot match``, ``index``, ``explain``, ``generate``, ``bench``, ``demo``."""
+"""The command line: ``earshot match``, ``index``, ``explain``, ``generate``, ``bench``, ``demo``.
+
+The commands import what they need themselves, so that ``--help`` answers at once.
+"""
+
+# ruff: noqa: PLC0415 - see above
 
 from __future__ import annotations
 
@@ -14,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 from earshot.errors import EarshotError, InvalidParameter
 
-if TYPE_CHECKING:  # the commands import what they need, so that --help answers at once
+if TYPE_CHECKING:
     from earshot.jobs import Progress, Reading
 
 FORMATS = "Parquet, GeoParquet, NDJSON, GeoJSON or CSV"
@@ -39,7 +44,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 130
 
 
-# ---- the parser -----------------------------------------------------------------------------------
+# ---- the parser ----------------------------------------------------------------------------------
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -57,7 +62,9 @@ def _parser() -> argparse.ArgumentParser:
     )
     _add_subscriptions(match, or_index=True)
     match.add_argument("messages", metavar="MESSAGES", help=f"{FORMATS} file")
-    match.add_argument("--out", required=True, metavar="MATCHES", help="Parquet, NDJSON or CSV file")
+    match.add_argument(
+        "--out", required=True, metavar="MATCHES", help="Parquet, NDJSON or CSV file"
+    )
     _add_building(match)
     _add_reading(match)
     _add_output(match)
@@ -121,7 +128,9 @@ def _add_subscriptions(parser: argparse.ArgumentParser, *, or_index: bool) -> No
 
 def _add_building(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("index")
-    group.add_argument("--index", metavar="NAME", help="structure; see 'earshot bench' (default: block_trie)")
+    group.add_argument(
+        "--index", metavar="NAME", help="structure; see 'earshot bench' (default: block_trie)"
+    )
     group.add_argument("--threads", type=int, default=1, metavar="N", help="threads (default: 1)")
     group.add_argument("--space", choices=["lonlat", "planar"],
                        help="degrees and metres (default), or any plane")  # fmt: skip
@@ -134,7 +143,7 @@ def _add_building(parser: argparse.ArgumentParser) -> None:
 def _add_reading(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("reading")
     group.add_argument("--on-error", choices=["raise", "reject"], default="raise",
-                       help="stop at the first bad row (default), or set bad rows aside")  # fmt: skip
+                       help="stop at the first bad row (default), or set them aside")  # fmt: skip
     group.add_argument("--rejects", metavar="FILE",
                        help="where rejected rows go, with their reasons")  # fmt: skip
     group.add_argument("--subscription-column", action="append", default=[], metavar="FIELD=COLUMN",
@@ -148,7 +157,7 @@ def _add_output(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--quiet", action="store_true", help="no progress bar")
 
 
-# ---- commands -------------------------------------------------------------------------------------
+# ---- commands ------------------------------------------------------------------------------------
 
 
 def _match(arguments: argparse.Namespace) -> int:
@@ -262,7 +271,7 @@ def _demo(arguments: argparse.Namespace) -> int:
     return 0
 
 
-# ---- parts of commands ----------------------------------------------------------------------------
+# ---- parts of commands ---------------------------------------------------------------------------
 
 
 def _announce_compilation() -> None:

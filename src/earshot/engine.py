@@ -7,8 +7,8 @@ from any thread: the engine serialises them.
 **Time** is event time. The engine's clock is the latest time that any event has carried; it never
 goes back. A subscription with an expiry is live for messages that find the clock before it.
 
-**Growth.** A large first load is built as one index; later changes go to the index's delta. When the
-delta has grown to a share of the index, a new index is built in the background and takes over.
+**Growth.** A large first load is built as one index; later changes go to the index's delta. When
+the delta has grown to a share of the index, a new index is built in the background and takes over.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from dataclasses import asdict
 from datetime import UTC, datetime, timedelta
 from itertools import groupby
 from pathlib import Path
-from typing import Any, NamedTuple, Self, TypeAlias
+from typing import NamedTuple, Self, TypeAlias
 
 import numpy as np
 import pyarrow as pa
@@ -53,9 +53,9 @@ from earshot.indexes.answers import Counters, Matches
 from earshot.indexes.contract import Index, Parameters, Snapshot
 from earshot.kernels.answers import keep_unexpired
 from earshot.model.arrays import (
+    EVERYWHERE_TOKEN,
     ClauseArrays,
     Int32s,
-    EVERYWHERE_TOKEN,
     Int64s,
     MessageArrays,
     Space,
@@ -409,7 +409,7 @@ class Engine:
                 self._take_over(snapshot, new, old_slots, self._ids.renumbered(old_slots))
 
     def warm_up(self) -> None:
-        """Bring the index up to date and compile what matching needs, ahead of the first message."""
+        """Bring the index up to date and compile what matching needs, before the first message."""
         with self._lock:
             nothing = np.zeros((1, 4))
             self._settled_index().match(
@@ -550,9 +550,7 @@ class Engine:
         self._rebuild = threading.Thread(target=run, name="earshot-rebuild", daemon=True)
         self._rebuild.start()
 
-    def _take_over(
-        self, snapshot: Snapshot, new: Index, old_slots: Int32s, ids: IdTable
-    ) -> None:
+    def _take_over(self, snapshot: Snapshot, new: Index, old_slots: Int32s, ids: IdTable) -> None:
         """Bring a rebuilt index up to date with what changed since its snapshot, and use it."""
         old = self._index
         if self._n_pending:

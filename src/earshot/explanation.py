@@ -52,7 +52,7 @@ def explain_match(
         expired_at: When the subscription expired, if it has.
     """
     present = set(messages.token_ids.tolist())
-    # A region in several boxes repeats the tokens of its clause; one line per alternative is enough.
+    # A region in several boxes repeats the tokens of its clause; a line per alternative is enough.
     alternatives: dict[tuple[int, ...], None] = {}
     for row in range(len(clauses.subscriptions)):
         first, last = clauses.token_offsets[row], clauses.token_offsets[row + 1]

@@ -13,9 +13,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from earshot.errors import DuplicateSubscription, InvalidInput, UnknownSubscription
-from earshot.model.growing import GrowingArray
 from earshot.kernels.ids import FREE, GONE, enter_ids, find_ids
 from earshot.model.arrays import Int32s, Int64s, gather_ranges
+from earshot.model.growing import GrowingArray
 from earshot.model.schemas import IdKind, id_kind
 
 Bytes = npt.NDArray[np.uint8]
@@ -153,9 +153,7 @@ class IdTable:
         live = np.sort(self._table[self._table >= 0])
         size = 1 << int(2 * (len(live) + n)).bit_length()
         self._table = np.full(max(size, 64), FREE, np.int32)
-        self._n_taken = int(
-            enter_ids(self._table, self._data.view, self._offsets.view, live)
-        )
+        self._n_taken = int(enter_ids(self._table, self._data.view, self._offsets.view, live))
 
     def _check_kind(self, kind: IdKind | None) -> None:
         if kind != self.kind:

@@ -68,7 +68,7 @@ class Summary:
     n_rejects: int = 0
     load_s: float = 0.0
     match_s: float = 0.0
-    counters: Counters = Counters(0, 0, 0)
+    counters: Counters = field(default_factory=lambda: Counters(0, 0, 0))
 
 
 class RejectSink:
@@ -196,9 +196,7 @@ def explain_file(
     raise InvalidFile(f"{messages} has no message with id {message_id!r}")
 
 
-def _message_parts(
-    messages: str | Path, engine: Engine, reading: Reading
-) -> Iterator[FileBatch]:
+def _message_parts(messages: str | Path, engine: Engine, reading: Reading) -> Iterator[FileBatch]:
     return read_messages(
         messages,
         columns=reading.message_columns,

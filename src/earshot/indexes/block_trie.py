@@ -52,6 +52,7 @@ from earshot.kernels.block_trie import (
     sort_tokens_by_frequency,
 )
 from earshot.kernels.box_keys import BLOCK, DEAD_KEY, Quantizer, build_keys
+from earshot.kernels.delta import DeltaState
 from earshot.model.arrays import ClauseArrays, Int32s, Int64s, MessageArrays
 
 
@@ -82,6 +83,7 @@ class BlockTrie(Index):
     reports_once = True
     matches_delta = True
 
+    _empty_delta: DeltaState | None = None
     _clause_positions: Int32s | None = None
     """Where each clause stands in a node's list and in the root list."""
 
@@ -182,7 +184,9 @@ class BlockTrie(Index):
         self, messages: MessageArrays, start: int, stop: int, scratch: Any
     ) -> tuple[Int64s, Int32s, Counters]:
         work = np.zeros(2, np.int64)
-        delta = (self.delta or self._new_delta()).state()
+        if self.delta is None and self._empty_delta is None:
+            self._empty_delta = self._new_delta().state()
+        delta = self._empty_delta if self.delta is None else self.delta.state()
 
         def kernel(row: int, answers: Int32s, offsets: Int64s) -> int:
             return match_block_trie(
