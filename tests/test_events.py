@@ -41,7 +41,7 @@ AREA = Rectangle(0, 0, 1, 1)
             "subscription 's' has neither keywords nor a region, so every message would match; "
             "give at least one",
         ),
-        (lambda: Subscription("s", "coffee"), "keywords is the text 'coffee'; expected ['coffee']"),  # type: ignore[arg-type]
+        (lambda: Subscription("s", "coffee"), "keywords is the text 'coffee'; expected ['coffee']"),
         (lambda: Subscription("s", ("a", " ")), "keyword ' ' is not a text with something in it"),
         (lambda: Subscription("s", ("a", 5)), "keyword 5 is not a text with something in it"),  # type: ignore[arg-type]
         (lambda: Subscription("s", expression=5), "subscription 's': expression 5 is not text"),  # type: ignore[arg-type]
@@ -63,7 +63,7 @@ AREA = Rectangle(0, 0, 1, 1)
         (lambda: Message(1, place=HERE), "message 1 has neither text nor keywords"),
         (lambda: Message(1, "hi", ("a",), place=HERE), "message 1 has text and keywords"),
         (lambda: Message(1, 5, place=HERE), "message 1: text 5 is not a str"),  # type: ignore[arg-type]
-        (lambda: Message(1, keywords="a", place=HERE), "keywords is the text 'a'"),  # type: ignore[arg-type]
+        (lambda: Message(1, keywords="a", place=HERE), "keywords is the text 'a'"),
         (lambda: Message(1, "hi", place=(1, 2)), "place (1, 2) is not a Point or a Rectangle"),  # type: ignore[arg-type]
         (
             lambda: Message(1, "hi", place=HERE, time=NAIVE),
@@ -103,7 +103,7 @@ def test_values_are_normalised() -> None:
     assert type(subscription.id) is int
     assert subscription.keywords == ("a", "b")
     assert Subscription(7, ("a",)).region == Everywhere()
-    assert Message(7, keywords=[], place=HERE).keywords == ()  # type: ignore[arg-type]
+    assert Message(7, keywords=[], place=HERE).keywords == ()
 
 
 def test_records_are_values() -> None:

@@ -3,8 +3,6 @@
 The commands import what they need themselves, so that ``--help`` answers at once.
 """
 
-# ruff: noqa: PLC0415 - see above
-
 from __future__ import annotations
 
 import argparse

@@ -15,9 +15,9 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterable, Iterator
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from datetime import UTC, datetime, timedelta
-from itertools import groupby
+from functools import cached_property
 from pathlib import Path
 from typing import NamedTuple, Self, TypeAlias
 
@@ -68,7 +68,7 @@ from earshot.model.growing import GrowingArray
 from earshot.model.messages import Message
 from earshot.model.regions import Region
 from earshot.model.schemas import id_kind, updates_schema
-from earshot.model.subscriptions import Id, Subscription
+from earshot.model.subscriptions import Id, Subscription, check_time
 from earshot.model.updates import Update
 from earshot.text import Analyzer, TokenLists, Vocabulary
 from earshot.text.vocabulary import VocabularyArrays
@@ -82,14 +82,28 @@ REBUILD_LEAST = 20_000
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
-class Deliveries(NamedTuple):
-    """What publishing a batch caused: each accepted message with its subscriptions."""
+@dataclass(frozen=True)
+class Deliveries:
+    """What publishing a batch caused: each accepted message with its subscriptions.
+
+    Attributes:
+        message_ids: Ids of the accepted messages.
+        offsets: Subscriptions of message i are ``subscription_ids[offsets[i]:offsets[i + 1]]``.
+        counters: Work that it took.
+        rejects: Refused messages, when asked for.
+    """
 
     message_ids: pa.Array
-    offsets: Int64s  # subscriptions of message i are [i]:[i+1]
-    subscription_ids: pa.Array
+    offsets: Int64s
     counters: Counters
-    rejects: list[InvalidRow]  # refused messages, when asked for
+    rejects: list[InvalidRow]
+    _slots: Int32s
+    _ids: IdTable
+
+    @cached_property
+    def subscription_ids(self) -> pa.Array:
+        """Ids of the subscriptions, all messages one after the other; looked up when asked for."""
+        return self._ids.ids_of(self._slots)
 
     def updates(self) -> list[Update]:
         """Return one update per delivery."""
@@ -138,6 +152,8 @@ class Engine:
         parameters: Parameters | None = None,
         n_threads: int = 1,
     ) -> None:
+        if n_threads < 1:
+            raise InvalidParameter(f"n_threads is {n_threads}; expected 1 or more")
         nothing = box_clauses([0], [], np.empty((0, 4)))
         self._index: Index = index_type(index).build(nothing, space=space, parameters=parameters)
         self._start(analyzer or Analyzer(), Vocabulary(), IdTable(), n_threads)
@@ -189,32 +205,30 @@ class Engine:
         return self.publish_batch(message_batch(messages)).updates()
 
     def process(self, events: Iterable[Event]) -> Iterator[Update]:
-        """Take events in order; yield the updates as they come about."""
-        for kind, run in groupby(events, type):
-            if kind is Publish:
-                yield from self.publish(
-                    *(event.message for event in run if isinstance(event, Publish))
-                )
-                continue
-            for event in run:
-                if not isinstance(event, Subscribe | Unsubscribe | Move):
-                    raise InvalidInput(
-                        f"{event!r} is not an event; expected Subscribe, Unsubscribe, Move, Publish"
-                    )
-                if event.time is not None:
-                    self.advance(event.time)
-                match event:
-                    case Subscribe(subscription):
-                        self.subscribe(subscription)
-                    case Unsubscribe(subscription_id):
-                        self.unsubscribe(subscription_id)
-                    case Move(subscription_id, region):
-                        self.move(subscription_id, region)
+        """Take events in order; yield the updates of each before the next one is taken.
+
+        Every event is worked on by itself; :meth:`publish_batch` is much faster for many messages.
+        """
+        for event in events:
+            match event:
+                case Publish(message):
+                    yield from self.publish(message)
+                case Subscribe(subscription):
+                    self._advance_to(event.time)
+                    self.subscribe(subscription)
+                case Unsubscribe(subscription_id):
+                    self._advance_to(event.time)
+                    self.unsubscribe(subscription_id)
+                case Move(subscription_id, region):
+                    self._advance_to(event.time)
+                    self.move(subscription_id, region)
+                case _:
+                    raise InvalidInput(f"{event!r} is not an event")
 
     def advance(self, time: datetime) -> None:
         """Set the clock to ``time`` if that is later; subscriptions may expire."""
-        with self._lock:
-            self._advance(time_us(time))
+        check_time(time, "time")
+        self._advance_to(time)
 
     # ---- events in batches --------------------------------------------------------------------
 
@@ -256,6 +270,7 @@ class Engine:
             slots = self._slots_of(encoded.ids)
             index = self._settled_index()
             new = _moved_clauses(index, slots, encoded, first_slot=len(self._ids))
+            _check_bounded(encoded.ids, new, first_slot=len(self._ids))
             expires = None if self._expires is None else self._expires.view[slots]
             self._remove(slots)
             self._append(encoded.ids, new, expires)
@@ -288,10 +303,12 @@ class Engine:
             )  # fmt: skip
             if on_error == "raise":
                 _raise_first(encoded.rejects)
-            found = self._match(encoded.messages, encoded.times)
-            subscription_ids = self._ids.ids_of(found.subscriptions)
+            # Slots mean what they do in this table of ids, also when matching moves the clock and
+            # a rebuild numbers them anew.
+            index, ids = self._settled_index(), self._ids
+            found = self._match(index, encoded.messages, encoded.times)
         return Deliveries(
-            encoded.ids, found.offsets, subscription_ids, found.counters, encoded.rejects
+            encoded.ids, found.offsets, found.counters, encoded.rejects, found.subscriptions, ids
         )
 
     # ---- questions ----------------------------------------------------------------------------
@@ -442,6 +459,7 @@ class Engine:
         self._vocabulary.add_documents(_one_document(tokens[tokens > EVERYWHERE_TOKEN]))
         has_expiry = bool((encoded.expires != NEVER_US).any())
         self._append(encoded.ids, encoded.clauses, encoded.expires if has_expiry else None)
+        self._advance(self._clock_us)  # some may have expired before they came
 
     def _append(self, ids: pa.Array, clauses: ClauseArrays, expires: Int64s | None) -> None:
         """Hand out the next slots, which the clauses name."""
@@ -473,8 +491,8 @@ class Engine:
         self._settled_index()
         return self._ids.slots_of(ids)
 
-    def _match(self, messages: MessageArrays, times_us: Int64s) -> Matches:
-        found = self._settled_index().match(messages, n_threads=self.n_threads)
+    def _match(self, index: Index, messages: MessageArrays, times_us: Int64s) -> Matches:
+        found = index.match(messages, n_threads=self.n_threads)
         if len(times_us) == 0:
             return found
         clocks_us = np.maximum.accumulate(np.maximum(times_us, self._clock_us))
@@ -485,6 +503,11 @@ class Engine:
             found = Matches(offsets, slots, found.counters._replace(answers=len(slots)))
         self._advance(int(clocks_us[-1]))
         return found
+
+    def _advance_to(self, time: datetime | None) -> None:
+        if time is not None:
+            with self._lock:
+                self._advance(time_us(time))
 
     def _advance(self, clock_us: int) -> None:
         self._clock_us = max(self._clock_us, clock_us)
@@ -585,6 +608,21 @@ def _one_document(token_ids: Int32s) -> TokenLists:
 def _raise_first(rejects: list[InvalidRow]) -> None:
     if rejects:
         raise rejects[0]
+
+
+def _check_bounded(ids: pa.Array, clauses: ClauseArrays, first_slot: int) -> None:
+    """Refuse subscriptions that ask for no keyword and listen everywhere."""
+    starts = clauses.token_offsets[:-1]
+    wordless = (np.diff(clauses.token_offsets) == 1) & (
+        clauses.token_ids[starts] == EVERYWHERE_TOKEN
+    )
+    everything = wordless & np.isinf(clauses.boxes[:, 0])
+    if everything.any():
+        row = int(clauses.subscriptions[everything][0]) - first_slot
+        raise InvalidInput(
+            f"subscription {ids[row].as_py()!r} has no keywords, so without a region every message "
+            f"would match; give a region"
+        )
 
 
 def _moved_clauses(

@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from earshot.errors import DuplicateSubscription, InvalidInput, UnknownSubscription
-from earshot.kernels.ids import FREE, GONE, enter_ids, find_ids
+from earshot.kernels.ids import FREE, GONE, enter_ids, find_ids, gather_integers
 from earshot.model.arrays import Int32s, Int64s, gather_ranges
 from earshot.model.growing import GrowingArray
 from earshot.model.schemas import IdKind, id_kind
@@ -91,7 +91,10 @@ class IdTable:
 
     def slots_of(self, ids: pa.Array) -> Int32s:
         """Return the live slots of ids; unknown ones raise."""
-        places = self._places(ids)
+        if self.kind is None or id_kind(ids.type) != self.kind:
+            places = np.full(len(ids), -1, np.int64)
+        else:
+            places = self._places(ids)
         if (places < 0).any():
             unknown = ids[int(np.flatnonzero(places < 0)[0])].as_py()
             raise UnknownSubscription(f"no subscription {unknown!r}")
@@ -109,7 +112,9 @@ class IdTable:
     def ids_of(self, slots: Int32s) -> pa.Array:
         """Return the ids of slots."""
         if self.kind == "integer":
-            return pa.array(self._data.view.view(np.int64)[slots])
+            values = np.empty(len(slots), np.int64)
+            gather_integers(self._data.view.view(np.int64), slots, values)
+            return pa.array(values)
         return self._strings().take(pa.array(slots))
 
     def renumbered(self, old_slots: Int32s) -> IdTable:

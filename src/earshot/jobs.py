@@ -5,13 +5,14 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import Self
 
 import pyarrow as pa
 
-from earshot.engine import Engine
+from earshot.engine import Deliveries, Engine
 from earshot.errors import InvalidFile, UnknownSubscription
 from earshot.explanation import Explanation
 from earshot.files import (
@@ -20,6 +21,7 @@ from earshot.files import (
     OnError,
     Reject,
     TableWriter,
+    format_of,
     read_messages,
     read_subscriptions,
     reject_table,
@@ -143,6 +145,7 @@ def match_files(
     progress: Progress | None = None,
 ) -> Summary:
     """Match a file of messages; write ``message_id, subscription_id`` of every match."""
+    format_of(out)  # an unknown one is refused before the work begins
     summary = Summary(n_subscriptions=len(engine))
     engine.warm_up()
     started = time.perf_counter()
@@ -157,9 +160,9 @@ def match_files(
             rejects.write(rejects_of_batch(found.rejects, part.batch, part.rows))
             if writer is None:
                 writer = MatchWriter(out, found.message_ids.type, engine.id_type)
-            writer.write(found.message_ids, found.offsets, found.subscription_ids)
+            writer.write(found.message_ids, found.offsets, partial(_subscription_ids, found))
             summary.n_messages += len(found.message_ids)
-            summary.n_matches += len(found.subscription_ids)
+            summary.n_matches += int(found.offsets[-1])
             counters = [a + b for a, b in zip(counters, found.counters, strict=True)]
             if progress is not None:
                 progress(part.batch.num_rows)
@@ -174,6 +177,10 @@ def match_files(
     summary.counters = Counters(*counters)
     summary.n_rejects = rejects.n_rows
     return summary
+
+
+def _subscription_ids(deliveries: Deliveries) -> pa.Array:
+    return deliveries.subscription_ids
 
 
 def explain_file(

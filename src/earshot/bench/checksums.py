@@ -20,7 +20,7 @@ PREFIXES = (8, 32, 128, 512, 2_048, 8_192, 32_768)
 """Numbers of messages after which checksums are compared."""
 
 
-class AnswersDiffer(EarshotError):  # noqa: N818 - named like the others, after what is wrong
+class AnswersDiffer(EarshotError):
     """Two competitors gave different answers to the same messages."""
 
 

@@ -9,10 +9,11 @@ from __future__ import annotations
 import json
 import os
 from collections import deque
+from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Protocol, Self
+from typing import Any, Protocol, Self, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -109,6 +110,9 @@ class TableWriter:
             self.discard()
 
 
+_MatchPart: TypeAlias = "tuple[pa.Array, npt.NDArray[np.int64], Callable[[], pa.Array]]"
+
+
 class MatchWriter:
     """Writes matches in its own thread while the caller matches on; a context manager.
 
@@ -131,39 +135,33 @@ class MatchWriter:
         self._writer = TableWriter(path, schema, is_fast=True)
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="match-writer")
         self._pending: deque[Future[None]] = deque()
-        self._parts: list[pa.Table] = []
+        self._parts: list[_MatchPart] = []
         self._n_buffered = 0
 
     def write(
         self,
         message_ids: pa.Array,
         offsets: npt.NDArray[np.int64],
-        subscription_ids: pa.Array,
+        subscription_ids: Callable[[], pa.Array],
     ) -> None:
         """Append the matches of a batch of messages.
 
         Args:
             message_ids: Id of each message of the batch.
             offsets: Matches of message i are ``[offsets[i]:offsets[i + 1]]``.
-            subscription_ids: Ids of the subscriptions, all messages one after the other.
+            subscription_ids: Returns the ids of the subscriptions, all messages one after the
+                other; called in the writer's thread, since looking ids up takes time as well.
         """
-        if len(offsets) != len(message_ids) + 1 or offsets[-1] != len(subscription_ids):
+        if len(offsets) != len(message_ids) + 1:
             raise InvalidInput(
-                f"{len(message_ids)} message ids, {len(offsets)} offsets up to {int(offsets[-1])} "
-                f"and {len(subscription_ids)} subscription ids do not belong together"
+                f"{len(message_ids)} message ids and {len(offsets)} offsets do not belong together"
             )
-        if not len(subscription_ids):
+        n_rows = int(offsets[-1])
+        if not n_rows:
             return
-        counts = np.diff(offsets)
-        if pa.types.is_integer(message_ids.type):
-            values = message_ids.to_numpy(zero_copy_only=False)
-            messages = pa.array(np.repeat(values, counts), self.schema.field(0).type)
-        else:
-            positions = np.repeat(np.arange(len(message_ids), dtype=np.int32), counts)
-            messages = pa.DictionaryArray.from_arrays(positions, message_ids)
-        self._parts.append(pa.table([messages, subscription_ids], names=self.schema.names))
-        self._n_buffered += len(subscription_ids)
-        self.n_rows += len(subscription_ids)
+        self._parts.append((message_ids, offsets, subscription_ids))
+        self._n_buffered += n_rows
+        self.n_rows += n_rows
         if self._n_buffered >= ROW_GROUP_ROWS:
             self._flush()
 
@@ -207,11 +205,30 @@ class MatchWriter:
             self._pending.popleft().result()
         self._pending.append(self._thread.submit(self._write_parts, parts))
 
-    def _write_parts(self, parts: list[pa.Table]) -> None:
-        table = pa.concat_tables(parts)
-        # Each part has a dictionary of its own; Parquet wants one per row group.
-        table = table.unify_dictionaries() if self._is_dictionary else table.cast(self.schema)
-        self._writer.write(table)
+    def _write_parts(self, parts: list[_MatchPart]) -> None:
+        tables = [self._table(*part) for part in parts]
+        if self._is_dictionary:
+            # Each part has its own dictionary; Parquet takes one per row group.
+            for table in tables:
+                self._writer.write(table)
+        else:
+            self._writer.write(pa.concat_tables(table.cast(self.schema) for table in tables))
+
+    def _table(
+        self,
+        message_ids: pa.Array,
+        offsets: npt.NDArray[np.int64],
+        subscription_ids: Callable[[], pa.Array],
+    ) -> pa.Table:
+        counts = np.diff(offsets)
+        messages: pa.Array
+        if pa.types.is_integer(message_ids.type):
+            values = message_ids.to_numpy(zero_copy_only=False)
+            messages = pa.array(np.repeat(values, counts), self.schema.field(0).type)
+        else:
+            positions = np.repeat(np.arange(len(message_ids), dtype=np.int32), counts)
+            messages = pa.DictionaryArray.from_arrays(positions, message_ids)
+        return pa.table([messages, subscription_ids()], names=self.schema.names)
 
 
 def write_table(path: str | Path, table: pa.Table | pa.RecordBatch) -> None:

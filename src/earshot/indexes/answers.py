@@ -30,8 +30,8 @@ AnswerKernel = Callable[[int, Int32s, Int64s], int]
 """``(row, answers, offsets) -> next row``.
 
 Matches messages from ``row`` on: appends their slots to ``answers`` from ``offsets[row]`` and sets
-``offsets[row + 1]``. When ``answers`` is full it gives the current message up, with its work counters
-as they were before it, and returns its row.
+``offsets[row + 1]``. When ``answers`` is full it gives the current message up, with its work
+counters as they were before it, and returns its row.
 Rows and offsets count from 0 within the chunk.
 """
 

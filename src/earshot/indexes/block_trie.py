@@ -11,16 +11,20 @@ first level has one node per rarest token; the clauses of a node stand in two li
 Where an open list is long, clauses that share their next token in sufficient number move to a child
 node. Each list is in Hilbert order within classes of similar size and stored as 64-bit box keys
 (:mod:`earshot.kernels.box_keys`), sixteen of which are compared at once; above a list of more than
-sixteen stand levels of summary keys, one per sixteen below.
+sixteen stand levels of summary keys, one per sixteen below. Above the trie, the *root list* holds
+all clauses once more, as an open list in spatial order.
 
-**Matching.** The message's tokens are marked in a byte array, its box becomes one 64-bit limit. Each
-token opens its node, children whose token is marked follow, and every list is walked from its top
-summary. Exact coordinates are read only where a quantised comparison is a tie.
+**Matching.** The message's tokens are marked in a byte array, its box becomes one 64-bit limit.
+Where few regions touch the message, or it has many tokens, the root list is walked: every touching
+entry whose rarest token is marked is verified. Else each token opens its node, children whose token
+is marked follow, and every list is walked from its top summary. Exact coordinates are read only
+where a quantised comparison is a tie.
 
 **Compared with the papers.** Rarest token first is KDD13's idf order and VLDBJ15's k-node without
 its cuts; the trie's deeper levels are what R^t++ spreads over tree levels; the lists' summaries are
-a packed R-tree as in KDD13's spatial-first method, per list instead of for all. Space is never cut
-into cells, so nothing is stored twice.
+a packed R-tree as in KDD13's spatial-first method, per list instead of for all. Choosing between
+text and space per message is CIKM15's idea; it is done by walking the root list until its blocks
+outnumber what the message's tokens would cost. Space is never cut into cells.
 """
 
 from __future__ import annotations
@@ -189,10 +193,11 @@ class BlockTrie(Index):
         delta = self._empty_delta if self.delta is None else self.delta.state()
 
         def kernel(row: int, answers: Int32s, offsets: Int64s) -> int:
-            return match_block_trie(
+            next_row: int = match_block_trie(
                 self.arrays, self.clauses, delta, self.space == "lonlat", messages,
                 start, stop, row, scratch, answers, offsets, work,
             )  # fmt: skip
+            return next_row
 
         offsets, answers = collect_answers(stop - start, kernel)
         return offsets, answers, Counters(int(work[0]), int(work[1]), len(answers))

@@ -18,6 +18,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, ClassVar, NamedTuple, Self
 
@@ -59,9 +60,9 @@ class Snapshot(NamedTuple):
         new_slots = np.cumsum(self.alive, dtype=np.int32) - np.int32(1)
         kept = []
         for part in self.parts:
-            part_alive = self.alive[part.subscriptions]
-            part = part if part_alive.all() else take_clauses(part, np.flatnonzero(part_alive))
-            kept.append(part._replace(subscriptions=new_slots[part.subscriptions]))
+            alive = self.alive[part.subscriptions]
+            rest = part if alive.all() else take_clauses(part, np.flatnonzero(alive))
+            kept.append(rest._replace(subscriptions=new_slots[rest.subscriptions]))
         return concat_clauses(kept), np.flatnonzero(self.alive).astype(np.int32)
 
 
@@ -73,6 +74,7 @@ class RowsBySlot(NamedTuple):
 
     @classmethod
     def of(cls, subscriptions: Int32s, n_slots: int) -> Self:
+        """Sort the rows of clauses by their slots."""
         if len(subscriptions) == n_slots and bool((np.diff(subscriptions) == 1).all()):
             return cls(np.empty(0, np.int64), np.empty(0, np.int64))
         order = np.argsort(subscriptions, kind="stable")
@@ -80,6 +82,7 @@ class RowsBySlot(NamedTuple):
         return cls(order, np.append(0, np.cumsum(counts)))
 
     def rows(self, slots: Int32s) -> npt.NDArray[Any]:
+        """Return the rows of the slots' clauses."""
         if len(self.starts) == 0:
             return slots
         _, positions = gather_ranges(self.starts, slots)
@@ -219,7 +222,7 @@ class Index(ABC):
             parts = list(
                 pool.map(
                     lambda rows: self._match_chunk(messages, *rows),
-                    zip(cuts[:-1], cuts[1:], strict=True),
+                    pairwise(cuts),
                 )
             )
         return concat_matches(parts)
@@ -258,7 +261,7 @@ class Index(ABC):
         if self.delta is not None:
             self.delta.remove(slots[~in_base])
 
-    def _bury(self, slots: Int32s) -> None:
+    def _bury(self, slots: Int32s) -> None:  # noqa: B027 - optional, as its docstring says
         """Do what the structure needs so that removed base slots are no longer reported.
 
         Structures that look at ``alive`` when they verify a candidate need nothing here.

@@ -13,7 +13,6 @@ import numpy as np
 import numpy.typing as npt
 
 from earshot.indexes.answers import Counters, collect_answers
-from earshot.model.growing import GrowingArray
 from earshot.kernels.box_keys import BLOCK, DEAD_KEY, Quantizer
 from earshot.kernels.delta import DeltaArrays, DeltaScratch, DeltaState, insert_clauses, match_delta
 from earshot.model.arrays import (
@@ -25,6 +24,7 @@ from earshot.model.arrays import (
     Space,
     gather_ranges,
 )
+from earshot.model.growing import GrowingArray
 
 
 class Delta:
@@ -103,7 +103,8 @@ class Delta:
 
     def is_alive(self, slots: Int32s) -> npt.NDArray[np.bool_]:
         """Return which of the slots are live."""
-        return self._alive.view[slots - self.first_slot] != 0
+        alive: npt.NDArray[np.bool_] = self._alive.view[slots - self.first_slot] != 0
+        return alive
 
     def insert(self, clauses: ClauseArrays) -> None:
         """Add clauses; those of one slot stand together, slots ascending."""
@@ -140,9 +141,7 @@ class Delta:
 
     def state(self) -> DeltaState:
         """Return what kernels match against; valid until the next insertion."""
-        return DeltaState(
-            self._arrays(), self.clauses(), np.array([self.first_slot], np.int64)
-        )
+        return DeltaState(self._arrays(), self.clauses(), np.array([self.first_slot], np.int64))
 
     def match_rows(
         self, messages: MessageArrays, start: int, stop: int
@@ -153,10 +152,11 @@ class Delta:
         state = self.state()
 
         def kernel(row: int, answers: Int32s, offsets: Int64s) -> int:
-            return match_delta(
+            next_row: int = match_delta(
                 state, self.space == "lonlat", messages,
                 start, stop, row, scratch, answers, offsets, work,
             )  # fmt: skip
+            return next_row
 
         offsets, answers = collect_answers(stop - start, kernel)
         self._scratches.append(scratch)

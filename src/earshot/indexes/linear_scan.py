@@ -34,10 +34,11 @@ class LinearScan(Index):
         work = np.zeros(2, np.int64)
 
         def kernel(row: int, answers: Int32s, offsets: Int64s) -> int:
-            return match_linear_scan(
+            next_row: int = match_linear_scan(
                 self.clauses, self.alive, self.space == "lonlat", messages,
                 start, stop, row, scratch, answers, offsets, work,
             )  # fmt: skip
+            return next_row
 
         offsets, answers = collect_answers(stop - start, kernel)
         return offsets, answers, Counters(int(work[0]), int(work[1]), len(answers))

@@ -1,0 +1,1 @@
+"""Numba kernels: flat arrays in, flat arrays out; a file for each room or structure above."""

@@ -27,7 +27,9 @@ from earshot.kernels.verify import box_touches, mark_tokens, tokens_match
 from earshot.model.arrays import Int32s, Int64s
 
 # Columns of ``nodes``.
-START, N_COMPLETE, N_OPEN, FIRST_CHILD, N_CHILDREN, COMPLETE_SUMMARY, OPEN_SUMMARY, _SPARE = range(8)
+START, N_COMPLETE, N_OPEN, FIRST_CHILD, N_CHILDREN, COMPLETE_SUMMARY, OPEN_SUMMARY, _SPARE = range(
+    8
+)
 AHEAD = 4
 """How many blocks ahead keys are prefetched."""
 ROOT_BLOCKS_PER_TOKEN = 16
@@ -48,7 +50,9 @@ class BlockTrieArrays(NamedTuple):
     nodes: Int32s  # (n_nodes * NODE_COLUMNS,)
     keys: npt.NDArray[np.uint64]  # (2 * n_clauses + BLOCK,) lists of the nodes, root list, padding
     entry_rows: Int32s  # (2 * n_clauses,) slot in a complete list, clause in an open one
-    entry_tokens: Int32s  # (2 * n_clauses,) in an open list, what is left to verify: t >= 0 only the
+    entry_tokens: (
+        Int32s  # (2 * n_clauses,) in an open list, what is left to verify: t >= 0 only the
+    )
     # next token t, t < -1 the next token ~t - 1 and more, -1 something else than tokens
     summary_keys: npt.NDArray[np.uint64]  # (n_summaries + BLOCK,) lowest level first, list by list
     slot_clauses: Int32s  # (n_slots,) a clause of each slot; empty where clause i is slot i
@@ -476,9 +480,7 @@ def _touching_blocks(n, summary_keys, summary, limit, frontier, most, work):
 
 
 @lean_kernel
-def _report_complete(
-    arrays, clauses, start, n, blocks, box, limit, answers, n_answers, work
-):
+def _report_complete(arrays, clauses, start, n, blocks, box, limit, answers, n_answers, work):
     """Append the slots of a complete list's touching entries; return their new number, or -1."""
     keys, entry_rows = arrays.keys, arrays.entry_rows
     strict = strict_limit(limit)
@@ -698,7 +700,9 @@ def match_block_trie(
     has_delta = len(delta.clauses.subscriptions) > 0
     n_answers = offsets[row]
     for m in range(start + row, stop):
-        message_tokens = messages.token_ids[messages.token_offsets[m] : messages.token_offsets[m + 1]]
+        message_tokens = messages.token_ids[
+            messages.token_offsets[m] : messages.token_offsets[m + 1]
+        ]
         box = messages.boxes[m]
         limit = box_limit(arrays.quantizer, box[0], box[1], box[2], box[3])
         scratch.serial[0] += 1

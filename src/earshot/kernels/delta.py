@@ -125,9 +125,7 @@ def append_delta_answers(
 
 
 @lean_kernel
-def match_delta(
-    delta, is_lonlat, messages, start, stop, row, scratch, answers, offsets, work
-):
+def match_delta(delta, is_lonlat, messages, start, stop, row, scratch, answers, offsets, work):
     """Match messages ``start + row`` to ``stop``; see ``collect_answers`` for the protocol."""
     n_answers = offsets[row]
     for m in range(start + row, stop):

@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from earshot.kernels.jit import kernel
+from earshot.kernels.box_keys import prefetch
+from earshot.kernels.jit import kernel, lean_kernel
 
 FREE = -1
 GONE = -2
@@ -19,6 +20,7 @@ _OFFSET_BASIS = np.uint64(0xCBF29CE484222325)
 _PRIME = np.uint64(0x100000001B3)
 _MIX = np.uint64(0x9E3779B97F4A7C15)
 _HALF = np.uint64(32)
+_AHEAD = 32
 
 
 @kernel
@@ -85,3 +87,13 @@ def find_ids(table, data, offsets, wanted, wanted_offsets, places):
                     places[i] = place
                     break
             place = (place + 1) & mask
+
+
+@lean_kernel
+def gather_integers(values, rows, out):
+    """Fill ``out`` with ``values[rows]``; the rows lie scattered, so they are asked for ahead."""
+    n = len(rows)
+    for i in range(n):
+        if i + _AHEAD < n:
+            prefetch(values, np.int64(rows[i + _AHEAD]))
+        out[i] = values[rows[i]]

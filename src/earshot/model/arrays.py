@@ -31,7 +31,7 @@ EVERYWHERE_TOKEN = 0
 """Token id that every message carries; a clause without keywords asks for this one."""
 
 EARTH_RADIUS_M = 6_371_008.8
-"""Mean Earth radius of the sphere on which longitude/latitude distances are computed (haversine)."""
+"""Radius of the sphere on which longitude/latitude distances are computed (haversine)."""
 
 
 class ShapeArrays(NamedTuple):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 
@@ -24,7 +25,7 @@ class Message:
 
     id: Id
     text: str | None = None
-    keywords: tuple[str, ...] | None = None
+    keywords: Sequence[str] | None = None
     place: Place = field(kw_only=True)
     time: datetime | None = field(default=None, kw_only=True)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import TypeAlias
@@ -30,7 +30,7 @@ class Subscription:
     """
 
     id: Id
-    keywords: tuple[str, ...] = ()
+    keywords: Sequence[str] = ()
     expression: Expression | str | None = None
     region: Region = Everywhere()  # noqa: RUF009 - frozen, so one instance can be shared
     expires: datetime | None = None
