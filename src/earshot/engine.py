@@ -78,7 +78,11 @@ Batch: TypeAlias = pa.RecordBatch | pa.Table
 REBUILD_SHARE = 0.05
 """Share of an index's subscriptions that may change before it is rebuilt in the background."""
 REBUILD_LEAST = 20_000
-"""Changes that never cause a rebuild, however small the index."""
+"""Changes that never cause a rebuild in the background, however small the index."""
+REBUILD_SMALL = 1_000
+"""Changes from which a small index is rebuilt on the spot when they outnumber what it was built of.
+
+Its box keys were made for those few, and tell the newcomers' boxes badly apart."""
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
@@ -174,6 +178,7 @@ class Engine:
         self._expiry_queue = ExpiryQueue()
         self._rebuild: threading.Thread | None = None
         self._rebuild_error: BaseException | None = None
+        self._n_changes_at_failure = 0  # when a rebuild failed; the next waits for twice as many
 
     # ---- events, one at a time or a few -------------------------------------------------------
 
@@ -223,7 +228,10 @@ class Engine:
                     self._advance_to(event.time)
                     self.move(subscription_id, region)
                 case _:
-                    raise InvalidInput(f"{event!r} is not an event")
+                    raise InvalidInput(
+                        f"{event!r} is not an event; expected Subscribe, Unsubscribe, Move or "
+                        f"Publish"
+                    )
 
     def advance(self, time: datetime) -> None:
         """Set the clock to ``time`` if that is later; subscriptions may expire."""
@@ -530,28 +538,32 @@ class Engine:
             return index
         if index.n_slots == 0:
             self._index = type(index).build(
-                self._taken_pending(),
+                concat_clauses(self._pending),
                 space=self.space,
                 parameters=index.parameters,
                 n_threads=self.n_threads,
             )
+            self._pending, self._n_pending = [], 0
             return self._index
-        index.insert(self._taken_pending())
-        if n_pending > max(REBUILD_LEAST, index.n_base_slots):
+        self._insert_pending(index)
+        is_small = index.n_slots < REBUILD_LEAST and index.n_changes > REBUILD_SMALL
+        if (is_small or n_pending > REBUILD_LEAST) and index.n_changes > index.n_base_slots:
             # More than what is there already: a delta would be slower than building now.
             self.rebuild()
         else:
             self._start_rebuild_if_due()
         return self._index
 
-    def _taken_pending(self) -> ClauseArrays:
-        clauses = concat_clauses(self._pending)
+    def _insert_pending(self, index: Index) -> None:
+        index.insert(concat_clauses(self._pending))
+        # Only now: what failed to go in is tried again.
         self._pending, self._n_pending = [], 0
-        return clauses
 
     def _start_rebuild_if_due(self) -> None:
         index = self._index
-        due = max(REBUILD_LEAST, int(REBUILD_SHARE * index.n_base_slots))
+        due = max(
+            REBUILD_LEAST, int(REBUILD_SHARE * index.n_base_slots), 2 * self._n_changes_at_failure
+        )
         if index.n_changes < due or self._rebuild is not None:
             return
         snapshot, old_ids = index.snapshot(), self._ids
@@ -566,6 +578,7 @@ class Engine:
                         self._take_over(snapshot, new, old_slots, ids)
             except BaseException as error:
                 self._rebuild_error = error
+                self._n_changes_at_failure = index.n_changes
                 raise
             finally:
                 self._rebuild = None
@@ -578,7 +591,7 @@ class Engine:
         old = self._index
         if self._n_pending:
             # Not by settling, which could rebuild the index that is being replaced here.
-            old.insert(self._taken_pending())
+            self._insert_pending(old)
         removed = np.flatnonzero(~old.is_alive(old_slots)).astype(np.int32)
         since = np.arange(len(snapshot.alive), old.n_slots, dtype=np.int32)
         added = since[old.is_alive(since)]
@@ -590,11 +603,13 @@ class Engine:
             new.insert(clauses._replace(subscriptions=new_slots.astype(np.int32)))
             ids.append(self._ids.ids_of(added))
         self._index, self._ids = new, ids
+        self._n_changes_at_failure = 0
         if self._expires is not None:
-            kept = self._expires.view[np.concatenate([old_slots, added])]
-            self._expires = GrowingArray(kept, fill=NEVER_US)
-            self._expiry_queue = ExpiryQueue()
-            self._queue_expiries(np.arange(len(kept), dtype=np.int32))
+            kept = np.concatenate([old_slots, added])
+            renamed = np.full(old.n_slots, -1, np.int32)
+            renamed[kept] = np.arange(len(kept), dtype=np.int32)
+            self._expires = GrowingArray(self._expires.view[kept], fill=NEVER_US)
+            self._expiry_queue = self._expiry_queue.renumbered(renamed)
 
 
 class _Expiry(NamedTuple):

@@ -31,6 +31,14 @@ class ExpiryQueue:
         """Whether any slot expires at or before ``clock_us``."""
         return any(times_us[0] <= clock_us for times_us, _ in self._runs)
 
+    def renumbered(self, new_slots: Int32s) -> ExpiryQueue:
+        """Return the queue with slot i called ``new_slots[i]``; those below 0 are left out."""
+        queue = ExpiryQueue()
+        for times_us, slots in self._runs:
+            renamed = new_slots[slots]
+            queue._runs.append((times_us[renamed >= 0], renamed[renamed >= 0]))
+        return queue
+
     def pop_until(self, clock_us: int) -> Int32s:
         """Take out and return the slots that expire at or before ``clock_us``."""
         taken = [np.empty(0, np.int32)]

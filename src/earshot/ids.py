@@ -69,9 +69,9 @@ class IdTable:
         self._check_kind(kind)
         first, n_bytes = len(self), len(self._data)
         data, offsets = id_bytes(ids)
-        self._data.append(data[offsets[0] : offsets[-1]] if len(offsets) else data)
+        self._data.append(data)
         if len(offsets):
-            self._offsets.append(offsets[1:] - offsets[0] + n_bytes)
+            self._offsets.append(offsets[1:] + n_bytes)
         slots = np.arange(first, first + len(ids), dtype=np.int32)
         self._reserve(len(ids))
         n_entered = enter_ids(self._table, self._data.view, self._offsets.view, slots)
@@ -146,7 +146,7 @@ class IdTable:
             data = self._data.view[positions]
         places = np.empty(len(slots), np.int64)
         find_ids(self._table, self._data.view, self._offsets.view, data, offsets, places)
-        self._table[places] = GONE
+        self._table[places[places >= 0]] = GONE
 
     def _reserve(self, n: int) -> None:
         needed = self._n_taken + n
@@ -170,12 +170,18 @@ class IdTable:
 
 def id_bytes(ids: pa.Array) -> tuple[Bytes, Int64s]:
     """Return the bytes of ids and, for strings, where each begins."""
+    if ids.null_count:
+        raise InvalidInput("an id is null; every subscription has one")
     if id_kind(ids.type) == "integer":
-        values = np.ascontiguousarray(ids.cast(pa.int64()).to_numpy(zero_copy_only=False))
-        return values.view(np.uint8), np.empty(0, np.int64)
+        try:
+            values = ids.cast(pa.int64())
+        except pa.ArrowInvalid as error:
+            raise InvalidInput(f"an id does not fit 64 bits with sign: {error}") from error
+        return np.array(values.to_numpy()).view(np.uint8), np.empty(0, np.int64)
     strings = pc.cast(ids, pa.large_string())
     _, offsets, data = strings.buffers()
     bounds = np.frombuffer(offsets, np.int64)[strings.offset : strings.offset + len(strings) + 1]
     content: Any = b"" if data is None else data
-    # Kernels are compiled for arrays that may be written; ids are small next to all else.
-    return np.array(np.frombuffer(content, np.uint8)), np.array(bounds)
+    first, last = int(bounds[0]), int(bounds[-1])
+    # Copied, because kernels are compiled for arrays that may be written.
+    return np.array(np.frombuffer(content, np.uint8)[first:last]), bounds - first

@@ -10,8 +10,8 @@ a change stays in the process that made it.
 from __future__ import annotations
 
 import json
-import os
 import shutil
+import tempfile
 import typing
 from collections.abc import Callable
 from pathlib import Path
@@ -45,9 +45,8 @@ def save(
     if target.exists() and (not target.is_dir() or any(target.iterdir())):
         raise SavedIndexError(f"{target} exists and is not an empty directory; choose another name")
     target.parent.mkdir(parents=True, exist_ok=True)
-    draft = target.with_name(f".{target.name}.{os.getpid()}.draft")
-    shutil.rmtree(draft, ignore_errors=True)
-    draft.mkdir()
+    draft = Path(tempfile.mkdtemp(prefix=f".{target.name}.", suffix=".draft", dir=target.parent))
+    draft.chmod(0o755)
     try:
         for name, arrays in groups.items():
             _save_group(draft / name, arrays)
@@ -55,9 +54,10 @@ def save(
             save_inner(draft / name)
         header = {"format": FORMAT, "version": VERSION, "groups": sorted(groups), **facts}
         (draft / "facts.json").write_text(json.dumps(header, indent=1), encoding="utf-8")
-        if target.exists():
-            target.rmdir()
-        draft.rename(target)
+        try:
+            draft.rename(target)  # replaces an empty directory
+        except OSError as error:
+            raise SavedIndexError(f"{target} appeared while it was being written") from error
     finally:
         shutil.rmtree(draft, ignore_errors=True)
 

@@ -432,8 +432,12 @@ class Index(ABC):
         halves.boxes[west, 2] = 180.0
         halves.boxes[west + 1, 0] = -180.0
         found = self.match(halves, n_threads=n_threads)
-        offsets = np.append(found.offsets[first], found.offsets[-1])
-        offsets, answers = drop_repeats(offsets, found.subscriptions, self.n_slots)
+        bounds = np.append(found.offsets[first], found.offsets[-1])
+        parts = np.split(found.subscriptions, bounds[1:-1])
+        for row in np.flatnonzero(crossing).tolist():
+            parts[row] = np.unique(parts[row])
+        offsets = np.append(0, np.cumsum([len(part) for part in parts]))
+        answers = np.concatenate(parts)
         return Matches(offsets, answers, found.counters._replace(answers=len(answers)))
 
 
@@ -477,6 +481,17 @@ def _check_clauses(clauses: ClauseArrays) -> None:
             f"clause arrays disagree: {n} subscriptions, boxes {boxes.shape} (expected ({n}, 4)), "
             f"{len(clauses.token_offsets)} token offsets (expected {n + 1}), "
             f"{len(clauses.shape_rows)} shape rows (expected {n})"
+        )
+    offsets = clauses.token_offsets
+    if offsets[0] != 0 or offsets[-1] != len(clauses.token_ids) or (np.diff(offsets) < 0).any():
+        raise InvalidInput(
+            f"token offsets must rise from 0 to {len(clauses.token_ids)}, the number of token ids; "
+            f"they run from {offsets[0]} to {offsets[-1]}"
+        )
+    if clauses.shape_rows.max(initial=-1) >= len(clauses.shapes.circles):
+        raise InvalidInput(
+            f"shape row {clauses.shape_rows.max()} is beyond the {len(clauses.shapes.circles)} "
+            f"shapes"
         )
     bad = ~((boxes[:, 0] <= boxes[:, 2]) & (boxes[:, 1] <= boxes[:, 3]))  # also true for NaN
     if bad.any():

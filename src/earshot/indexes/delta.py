@@ -118,9 +118,10 @@ class Delta:
         tokens = clauses.token_ids
         largest = int(max(tokens.max(initial=-1), (~tokens).max(initial=-1)))
         self._heads.resize(max(len(self._heads), largest + 1))
-        # Room for the case that every clause opens a block; given back below.
+        # A clause opens a block where its token has none or a full one; what is too much is given
+        # back below.
         n_blocks = len(self._block_next)
-        self._resize_blocks(n_blocks + n)
+        self._resize_blocks(n_blocks + n // BLOCK + min(n, len(self._heads)) + 1)
         self._clause_positions.resize(first_clause + n)
         n_blocks = insert_clauses(
             self._arrays(), self.clauses(), first_clause, n_blocks,

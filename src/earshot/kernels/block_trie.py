@@ -26,10 +26,10 @@ from earshot.kernels.shapes import shape_touches_box
 from earshot.kernels.verify import box_touches, mark_tokens, tokens_match
 from earshot.model.arrays import Int32s, Int64s
 
-# Columns of ``nodes``.
-START, N_COMPLETE, N_OPEN, FIRST_CHILD, N_CHILDREN, COMPLETE_SUMMARY, OPEN_SUMMARY, _SPARE = range(
-    8
-)
+# Columns of ``nodes``; the eighth is spare, so that a node never straddles a cache line.
+START, N_COMPLETE, N_OPEN, FIRST_CHILD, N_CHILDREN, COMPLETE_SUMMARY, OPEN_SUMMARY = range(7)
+NODE_COLUMNS = 8
+
 AHEAD = 4
 """How many blocks ahead keys are prefetched."""
 ROOT_BLOCKS_PER_TOKEN = 16
@@ -38,7 +38,6 @@ PENDING = 1024
 """Entries that are verified together."""
 SIGNATURE_WORDS = 1024
 """8 KiB, which stay in the first-level cache; the marks of a large vocabulary do not."""
-NODE_COLUMNS = 8  # 32 bytes: a node never straddles a cache line
 
 
 class BlockTrieArrays(NamedTuple):
@@ -50,10 +49,9 @@ class BlockTrieArrays(NamedTuple):
     nodes: Int32s  # (n_nodes * NODE_COLUMNS,)
     keys: npt.NDArray[np.uint64]  # (2 * n_clauses + BLOCK,) lists of the nodes, root list, padding
     entry_rows: Int32s  # (2 * n_clauses,) slot in a complete list, clause in an open one
-    entry_tokens: (
-        Int32s  # (2 * n_clauses,) in an open list, what is left to verify: t >= 0 only the
-    )
-    # next token t, t < -1 the next token ~t - 1 and more, -1 something else than tokens
+    # In an open list, what is left to verify: t >= 0 only the next token t; t < -1 the next token
+    # -t - 2 and more; -1 something else than tokens.
+    entry_tokens: Int32s  # (2 * n_clauses,)
     summary_keys: npt.NDArray[np.uint64]  # (n_summaries + BLOCK,) lowest level first, list by list
     slot_clauses: Int32s  # (n_slots,) a clause of each slot; empty where clause i is slot i
     longest_list: Int64s  # (1,)
@@ -125,6 +123,40 @@ def _grown(rows, n):
 
 
 @kernel
+def sort_codes(codes, n):
+    """Sort the first ``n`` codes by their high halves, equal ones in the order they come in.
+
+    A radix sort, because Numba's quicksort is quadratic on lists that are nearly in order.
+    """
+    if n <= 64:
+        for i in range(1, n):
+            code = codes[i]
+            j = i
+            while j > 0 and codes[j - 1] >> 32 > code >> 32:
+                codes[j] = codes[j - 1]
+                j -= 1
+            codes[j] = code
+        return
+    source, target = codes[:n], np.empty(n, np.int64)
+    counts = np.empty(257, np.int64)
+    for shift in range(32, 64, 8):
+        counts[:] = 0
+        for i in range(n):
+            counts[((source[i] >> shift) & 255) + 1] += 1
+        if counts.max() == n:
+            continue
+        for digit in range(256):
+            counts[digit + 1] += counts[digit]
+        for i in range(n):
+            digit = (source[i] >> shift) & 255
+            target[counts[digit]] = source[i]
+            counts[digit] += 1
+        source, target = target, source
+    for i in range(n):  # a copy onto itself after an even number of passes
+        codes[i] = source[i]
+
+
+@kernel
 def _set_range(ranges, node, start, stop, depth, token):
     ranges[node, 0] = start
     ranges[node, 1] = stop
@@ -175,8 +207,7 @@ def build_nodes(
             else:
                 n_complete += 1
             codes[k] = (code << 32) | np.int64(c)
-        if n > 1:
-            codes.sort()
+        sort_codes(codes, n)
         nodes[node, N_COMPLETE] = n_complete
         n_open = n - n_complete
         n_stay = n_open
@@ -319,7 +350,7 @@ def _fill_list(order, start, n, clause_codes, clause_keys, codes, arrays, summar
     if n > 1:
         for k in range(n):
             codes[k] = clause_codes[order[start + k]]
-        codes[:n].sort()
+        sort_codes(codes, n)
         for k in range(n):
             order[start + k] = np.int32(codes[k] & 0xFFFFFFFF)
     for k in range(n):

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import tempfile
 from collections.abc import Callable
 from functools import cache
 from pathlib import Path
@@ -21,9 +22,14 @@ from numba.core import config
 @cache
 def _cache_directory() -> str:
     digest = hashlib.sha256()
-    for path in sorted(Path(__file__).parent.glob("*.py")):
+    here = Path(__file__).parent
+    # Kernels take constants from the arrays' module.
+    for path in [here.parent / "model" / "arrays.py", *sorted(here.glob("*.py"))]:
         digest.update(path.read_bytes())
-    root = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    try:
+        root = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    except RuntimeError:  # a user without a home directory, as in some containers
+        root = tempfile.gettempdir()
     return str(Path(root) / "earshot" / f"kernels-{digest.hexdigest()[:16]}")
 
 

@@ -98,15 +98,27 @@ def box_clauses(
 
 
 def take_clauses(clauses: ClauseArrays, rows: npt.NDArray[Any]) -> ClauseArrays:
-    """Return the given rows of ``clauses``, in that order; the shape table is shared."""
+    """Return the given rows of ``clauses``, in that order, with the shapes that they use."""
     offsets, positions = gather_ranges(clauses.token_offsets, rows)
+    shape_rows = clauses.shape_rows[rows]
+    has_shape = shape_rows >= 0
+    used, numbers = np.unique(shape_rows[has_shape], return_inverse=True)
+    shape_rows[has_shape] = numbers
     return ClauseArrays(
         clauses.subscriptions[rows],
         offsets,
         clauses.token_ids[positions],
         clauses.boxes[rows],
-        clauses.shape_rows[rows],
-        clauses.shapes,
+        shape_rows,
+        _take_shapes(clauses.shapes, used),
+    )
+
+
+def _take_shapes(shapes: ShapeArrays, rows: npt.NDArray[Any]) -> ShapeArrays:
+    ring_offsets, rings = gather_ranges(shapes.ring_offsets, rows)
+    vertex_offsets, vertices = gather_ranges(shapes.vertex_offsets, rings)
+    return ShapeArrays(
+        shapes.circles[rows], ring_offsets, vertex_offsets, shapes.vertices[vertices]
     )
 
 
@@ -144,11 +156,12 @@ def concat_clauses(parts: Sequence[ClauseArrays]) -> ClauseArrays:
 
 def gather_ranges(offsets: Int64s, rows: npt.NDArray[Any]) -> tuple[Int64s, Int64s]:
     """Return the offsets and element positions of the chosen rows of a ragged array."""
-    lengths = (offsets[1:] - offsets[:-1])[rows]
+    starts = offsets[rows]
+    lengths = offsets[rows + 1] - starts
     new_offsets = np.zeros(len(lengths) + 1, np.int64)
     np.cumsum(lengths, out=new_offsets[1:])
-    starts = offsets[:-1][rows] - new_offsets[:-1]
-    positions = np.arange(new_offsets[-1], dtype=np.int64) + np.repeat(starts, lengths)
+    shifts = np.repeat(starts - new_offsets[:-1], lengths)
+    positions = np.arange(new_offsets[-1], dtype=np.int64) + shifts
     return new_offsets, positions
 
 
