@@ -16,6 +16,7 @@ from earshot.kernels.box_keys import BLOCK, DEAD_KEY, MAX_CELL_BOUNDS, TOP, Quan
 from earshot.kernels.jit import kernel
 
 INF = math.inf
+relaxed = settings(deadline=None)  # the first call may compile
 Box = tuple[float, float, float, float]
 
 
@@ -80,6 +81,7 @@ quantizers = st.builds(Quantizer, bounds, bounds)
 NO_CELLS = Quantizer(np.empty(0), np.empty(0))
 
 
+@relaxed
 @given(bounds, coordinates, coordinates)
 def test_cells_keep_order(bounds: Any, a: float, b: float) -> None:
     cell_a, cell_b = quantize(bounds, a), quantize(bounds, b)
@@ -92,6 +94,7 @@ def test_cells_keep_order(bounds: Any, a: float, b: float) -> None:
         assert cell_a == (0 if a < 0 else TOP)
 
 
+@relaxed
 @given(quantizers, boxes, boxes)
 @example(NO_CELLS, (0.0, 0.0, 0.0, 0.0), (5.0, 5.0, 5.0, 5.0))
 @example(NO_CELLS, (-INF, -INF, INF, INF), (5.0, 5.0, 5.0, 5.0))
@@ -112,6 +115,7 @@ def test_a_key_within_the_limit_could_touch_and_below_it_surely_does(
     assert surely == all(k < m for k, m in zip(lanes(key), limits, strict=True))
 
 
+@relaxed
 @given(boxes.filter(lambda box: all(map(math.isfinite, box))))
 def test_a_box_without_bounds_is_never_uncertain(message: Box) -> None:
     for quantizer in (NO_CELLS, Quantizer(np.array([0.0]), np.array([0.0, 1.0]))):
@@ -139,6 +143,7 @@ def test_neighbours_one_step_apart(edge: float) -> None:
     assert key_touches(box_key(quantizer, -500.0, 0.0, edge, 0.0), right_of_edge)
 
 
+@relaxed
 @given(quantizers, boxes, boxes, boxes)
 def test_the_key_of_a_union_touches_what_either_does(
     quantizer: Quantizer, a: Box, b: Box, message: Box
@@ -155,6 +160,7 @@ def test_the_key_of_a_union_touches_what_either_does(
         assert key_touches(union, limit)
 
 
+@relaxed
 @given(quantizers, boxes)
 def test_dead_keys_touch_nothing(quantizer: Quantizer, message: Box) -> None:
     assert not key_touches(DEAD_KEY, box_limit(quantizer, *message))
@@ -163,8 +169,8 @@ def test_dead_keys_touch_nothing(quantizer: Quantizer, message: Box) -> None:
     assert mask_of([DEAD_KEY] * BLOCK, 0, everything) == 0
 
 
+@relaxed
 @given(quantizers, st.lists(boxes, min_size=1, max_size=40), boxes, st.data())
-@settings(deadline=None)
 def test_sixteen_keys_at_a_time_equal_one_at_a_time(
     quantizer: Quantizer, clauses: list[Box], message: Box, data: st.DataObject
 ) -> None:
@@ -180,6 +186,7 @@ def test_sixteen_keys_at_a_time_equal_one_at_a_time(
         assert [bool(mask >> i & 1) for i in range(32)] == expected + [False] * 16
 
 
+@relaxed
 @given(st.integers(1, 2**32 - 1))
 def test_trailing_zeros(mask: int) -> None:
     assert lowest_bit(np.uint32(mask)) == (mask & -mask).bit_length() - 1
@@ -197,6 +204,7 @@ def test_cells_of_no_boxes() -> None:
     assert (lonlat.y_bounds[0], lonlat.y_bounds[-1]) == (-90.0, 90.0)
 
 
+@relaxed
 @given(st.lists(boxes, min_size=1, max_size=50))
 def test_cells_begin_at_the_edges_of_the_boxes(boxes: list[Box]) -> None:
     quantizer = quantizer_of(np.array(boxes), "planar")

@@ -36,7 +36,9 @@ class ExpiryQueue:
         queue = ExpiryQueue()
         for times_us, slots in self._runs:
             renamed = new_slots[slots]
-            queue._runs.append((times_us[renamed >= 0], renamed[renamed >= 0]))
+            kept = renamed >= 0
+            if kept.any():
+                queue._runs.append((times_us[kept], renamed[kept]))
         return queue
 
     def pop_until(self, clock_us: int) -> Int32s:
