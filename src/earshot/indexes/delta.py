@@ -53,6 +53,7 @@ class Delta:
         self._block_counts = GrowingArray(np.empty(0, np.int32))
         self._keys = GrowingArray(np.empty(0, np.uint64), fill=DEAD_KEY)
         self._key_clauses = GrowingArray(np.empty(0, np.int32), fill=-1)
+        self._key_tokens = GrowingArray(np.empty(0, np.int32), fill=-1)
         # Where things are, for removal.
         self._clause_positions = GrowingArray(np.empty(0, np.int64))
         self._slot_clauses = GrowingArray(np.zeros(1, np.int64))
@@ -188,6 +189,7 @@ class Delta:
             self._block_counts.view,
             self._keys.view,
             self._key_clauses.view,
+            self._key_tokens.view,
         )
 
     def _resize_blocks(self, n_blocks: int) -> None:
@@ -195,6 +197,7 @@ class Delta:
         self._block_counts.resize(n_blocks)
         self._keys.resize(n_blocks * BLOCK)
         self._key_clauses.resize(n_blocks * BLOCK)
+        self._key_tokens.resize(n_blocks * BLOCK)
 
     def _append_clauses(self, clauses: ClauseArrays) -> None:
         shapes = clauses.shapes

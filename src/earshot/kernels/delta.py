@@ -30,6 +30,7 @@ class DeltaArrays(NamedTuple):
     block_counts: Int32s  # (n_blocks,) keys in use, 1 to BLOCK
     keys: npt.NDArray[np.uint64]  # (n_blocks * BLOCK,) box keys, DEAD_KEY where unused or removed
     key_clauses: Int32s  # (n_blocks * BLOCK,) clause of each key
+    key_tokens: Int32s  # (n_blocks * BLOCK,) the clause's second rarest token, -1 where it has one
 
 
 class DeltaState(NamedTuple):
@@ -52,14 +53,17 @@ class DeltaScratch(NamedTuple):
 def insert_clauses(arrays, clauses, first_clause, n_blocks, frequencies, clause_positions):
     """Hang clauses ``first_clause`` and later into chains; return the number of blocks in use."""
     for c in range(first_clause, len(clauses.subscriptions)):
-        rarest, fewest = -1, np.int64(0)
+        rarest, second, fewest, few = -1, -1, np.int64(0), np.int64(0)
         for i in range(clauses.token_offsets[c], clauses.token_offsets[c + 1]):
             token = clauses.token_ids[i]
             if token < 0:
                 break
             frequency = frequencies[token] if token < len(frequencies) else np.int64(0)
             if rarest < 0 or frequency < fewest:
+                second, few = rarest, fewest
                 rarest, fewest = token, frequency
+            elif second < 0 or frequency < few:
+                second, few = token, frequency
         block = arrays.heads[rarest]
         if block < 0 or arrays.block_counts[block] == BLOCK:
             arrays.block_next[n_blocks] = block
@@ -72,6 +76,7 @@ def insert_clauses(arrays, clauses, first_clause, n_blocks, frequencies, clause_
         box = clauses.boxes[c]
         arrays.keys[position] = box_key(arrays.quantizer, box[0], box[1], box[2], box[3])
         arrays.key_clauses[position] = c
+        arrays.key_tokens[position] = second
         clause_positions[c] = position
     return n_blocks
 
@@ -102,18 +107,22 @@ def append_delta_answers(
             n_used = np.int64(BLOCK)  # only the newest block of a chain may be part empty
             mask = touching_mask(arrays.keys, block * BLOCK, limit)
             while mask != 0:
-                c = arrays.key_clauses[block * BLOCK + trailing_zeros(mask)]
+                position = block * BLOCK + trailing_zeros(mask)
                 mask &= mask - np.uint32(1)
+                second = arrays.key_tokens[position]
+                if second >= 0 and marks[second] == 0:
+                    continue  # most are told here, without a look at the clause
+                c = arrays.key_clauses[position]
                 row = clauses.subscriptions[c] - first_slot
                 if (
-                    last_seen[row] != serial
-                    and tokens_match(
+                    tokens_match(
                         clauses.token_ids,
                         clauses.token_offsets[c],
                         clauses.token_offsets[c + 1],
                         marks,
                     )
                     and region_touches(clauses, c, is_lonlat, box[0], box[1], box[2], box[3])
+                    and last_seen[row] != serial
                 ):
                     if n_answers == len(answers):
                         return -1
