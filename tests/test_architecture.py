@@ -53,12 +53,6 @@ ROOMS_OF = {
 }
 """The only rooms that may import a package."""
 
-KNOWN = {
-    ("imports", "bench/context.py"): "it measures the command line, which offers the benchmark",
-    ("length", "encoding.py"): "it is to be split into columns, subscriptions and messages",
-}
-"""What does not hold yet, and why; these tests fail as soon as it does."""
-
 OPTIONAL = ["duckdb", "matplotlib", "Stemmer", "stopwordsiso"]
 MAX_LINES = 900
 
@@ -67,19 +61,9 @@ def name_of(path: Path) -> str:
     return path.relative_to(PACKAGE).as_posix()
 
 
-def modules(check: str) -> list[Any]:
-    """Return all modules as parameters of a test, those with known faults marked."""
-    return [
-        pytest.param(
-            path,
-            id=name,
-            marks=[pytest.mark.xfail(reason=KNOWN[check, name], strict=True)]
-            if (check, name) in KNOWN
-            else [],
-        )
-        for path in MODULES
-        for name in [name_of(path)]
-    ]
+def modules() -> list[Any]:
+    """Return all modules as parameters of a test."""
+    return [pytest.param(path, id=name_of(path)) for path in MODULES]
 
 
 def room_of(path: Path) -> str:
@@ -98,7 +82,7 @@ def imports_of(path: Path) -> Iterator[tuple[int, str]]:
                 yield node.lineno, f"{node.module}.{alias.name}"
 
 
-@pytest.mark.parametrize("path", modules("imports"))
+@pytest.mark.parametrize("path", modules())
 def test_imports_flow_downwards(path: Path) -> None:
     room = room_of(path)
     assert room in LEVELS, f"{room} is not in LAYERS; say where it belongs"
@@ -133,7 +117,7 @@ def test_only_one_module_decides_how_numba_compiles() -> None:
     assert set(deciding) == {"kernels/jit.py"}
 
 
-@pytest.mark.parametrize("path", modules("length"))
+@pytest.mark.parametrize("path", modules())
 def test_modules_stay_readable(path: Path) -> None:
     n_lines = len(path.read_text(encoding="utf-8").splitlines())
     assert n_lines <= MAX_LINES, f"{name_of(path)} has {n_lines} lines; split it by what it is for"

@@ -626,7 +626,6 @@ def test_help_answers_at_once() -> None:
     assert cpu_s < 1.5
 
 
-@pytest.mark.xfail(reason="earshot/__init__.py imports the engine, and with it Numba, eagerly")
 def test_help_does_not_load_numba() -> None:
     done = python("-X", "importtime", "-m", "earshot", "--help")
     loaded = {line.rpartition("|")[2].strip() for line in done.stderr.splitlines()}

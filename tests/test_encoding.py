@@ -20,13 +20,11 @@ from earshot.encoding import (
     encode_messages,
     encode_regions,
     encode_subscriptions,
-    id_array,
-    message_batch,
-    subscription_batch,
 )
 from earshot.errors import InvalidInput, InvalidRegion
 from earshot.kernels.encoding import merge_tokens
 from earshot.model.arrays import EVERYWHERE_TOKEN, ClauseArrays, Space
+from earshot.model.batches import id_array, message_batch, subscription_batch
 from earshot.model.messages import Message
 from earshot.model.regions import Circle, Everywhere, Point, Polygon, Rectangle, boxes, shape_arrays
 from earshot.model.schemas import (

@@ -29,7 +29,6 @@ from earshot import (
     Unsubscribe,
     Update,
 )
-from earshot.encoding import message_batch, subscription_batch
 from earshot.errors import (
     DuplicateSubscription,
     InvalidInput,
@@ -40,6 +39,7 @@ from earshot.errors import (
 )
 from earshot.indexes import INDEXES
 from earshot.indexes.block_trie import BlockTrie
+from earshot.model.batches import message_batch, subscription_batch
 from earshot.model.regions import Region
 from earshot.model.schemas import BOX_FIELDS, SUBSCRIPTIONS
 from earshot.model.subscriptions import Id

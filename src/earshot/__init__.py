@@ -1,16 +1,43 @@
 """Location-aware publish/subscribe: every message reaches exactly the subscribers in earshot."""
 
-from earshot.engine import Deliveries, Engine
-from earshot.errors import EarshotError
-from earshot.explanation import Explanation
-from earshot.model.events import Event, Move, Publish, Subscribe, Unsubscribe
-from earshot.model.messages import Message
-from earshot.model.regions import Circle, Everywhere, Point, Polygon, Rectangle
-from earshot.model.subscriptions import Subscription
-from earshot.model.updates import Update
-from earshot.text import Analyzer
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from earshot.engine import Deliveries, Engine
+    from earshot.errors import EarshotError
+    from earshot.explanation import Explanation
+    from earshot.model.events import Event, Move, Publish, Subscribe, Unsubscribe
+    from earshot.model.messages import Message
+    from earshot.model.regions import Circle, Everywhere, Point, Polygon, Rectangle
+    from earshot.model.subscriptions import Subscription
+    from earshot.model.updates import Update
+    from earshot.text import Analyzer
 
 __version__ = "0.1.0"
+
+_HOMES = {
+    "Analyzer": "earshot.text",
+    "Circle": "earshot.model.regions",
+    "Deliveries": "earshot.engine",
+    "EarshotError": "earshot.errors",
+    "Engine": "earshot.engine",
+    "Event": "earshot.model.events",
+    "Everywhere": "earshot.model.regions",
+    "Explanation": "earshot.explanation",
+    "Message": "earshot.model.messages",
+    "Move": "earshot.model.events",
+    "Point": "earshot.model.regions",
+    "Polygon": "earshot.model.regions",
+    "Publish": "earshot.model.events",
+    "Rectangle": "earshot.model.regions",
+    "Subscribe": "earshot.model.events",
+    "Subscription": "earshot.model.subscriptions",
+    "Unsubscribe": "earshot.model.events",
+    "Update": "earshot.model.updates",
+}
 
 __all__ = [
     "Analyzer",
@@ -33,3 +60,16 @@ __all__ = [
     "Update",
     "__version__",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    """Import a public name when it is first used, so that ``earshot --help`` answers at once."""
+    if name not in _HOMES:
+        raise AttributeError(f"module 'earshot' has no attribute {name!r}")
+    value = getattr(import_module(_HOMES[name]), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

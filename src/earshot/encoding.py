@@ -16,7 +16,6 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
-import shapely
 
 from earshot.errors import InvalidExpression, InvalidInput, InvalidRegion, InvalidRow
 from earshot.kernels.encoding import merge_tokens, prepend_everywhere
@@ -32,10 +31,8 @@ from earshot.model.arrays import (
     no_shapes,
 )
 from earshot.model.expressions import Clause, Expression, Keyword, Not, clauses, parse
-from earshot.model.messages import Message
 from earshot.model.regions import (
     Circle,
-    Everywhere,
     Point,
     Polygon,
     Rectangle,
@@ -52,14 +49,13 @@ from earshot.model.regions import (
 from earshot.model.schemas import (
     BOX_FIELDS,
     CIRCLE_FIELDS,
-    KEYWORDS,
+    COLUMN_TYPES,
     POINT_FIELDS,
     TIME,
     id_kind,
     id_type,
     is_text,
 )
-from earshot.model.subscriptions import Subscription
 from earshot.text import Analyzer, TokenLists, Vocabulary, invalid_utf8
 
 NEVER_US = int(np.iinfo(np.int64).max)
@@ -217,131 +213,6 @@ def encode_messages(
     )
 
 
-def time_us(time: datetime) -> int:
-    """Return a time with a zone as microseconds since 1970."""
-    return (time - _EPOCH) // _MICROSECOND
-
-
-# ---- single objects -----------------------------------------------------------------------------
-
-
-def subscription_batch(subscriptions: Sequence[Subscription]) -> pa.RecordBatch:
-    """Return subscriptions as a canonical batch; columns that none of them needs are left out."""
-    n = len(subscriptions)
-    columns: dict[str, list[Any]] = {}
-
-    def put(name: str, row: int, value: Any) -> None:
-        columns.setdefault(name, [None] * n)[row] = value
-
-    for row, subscription in enumerate(subscriptions):
-        if subscription.keywords:
-            put("keywords", row, list(subscription.keywords))
-        if subscription.expression is not None:
-            put("expression", row, str(subscription.expression))
-        match subscription.region:
-            case Rectangle() as box:
-                for name in BOX_FIELDS:
-                    put(name, row, getattr(box, name))
-            case Circle(x, y, radius):
-                for name, value in zip(CIRCLE_FIELDS, (x, y, radius), strict=True):
-                    put(name, row, value)
-            case Polygon() as polygon:
-                put("geometry", row, _wkb(polygon))
-            case Everywhere():
-                pass
-        if subscription.expires is not None:
-            put("expires", row, time_us(subscription.expires))
-    return _batch([each.id for each in subscriptions], columns)
-
-
-def message_batch(messages: Sequence[Message]) -> pa.RecordBatch:
-    """Return messages as a canonical batch; columns that none of them needs are left out."""
-    n = len(messages)
-    columns: dict[str, list[Any]] = {}
-
-    def put(name: str, row: int, value: Any) -> None:
-        columns.setdefault(name, [None] * n)[row] = value
-
-    for row, message in enumerate(messages):
-        if message.text is not None:
-            put("text", row, message.text)
-        if message.keywords is not None:
-            put("keywords", row, list(message.keywords))
-        fields = POINT_FIELDS if isinstance(message.place, Point) else BOX_FIELDS
-        for name in fields:
-            put(name, row, getattr(message.place, name))
-        if message.time is not None:
-            put("time", row, time_us(message.time))
-    return _batch([each.id for each in messages], columns)
-
-
-_TYPES = {
-    "keywords": KEYWORDS,
-    "expression": pa.string(),
-    "text": pa.string(),
-    "geometry": pa.binary(),
-    "expires": TIME,
-    "time": TIME,
-    **dict.fromkeys((*BOX_FIELDS, *CIRCLE_FIELDS), pa.float64()),
-}
-
-
-def _batch(ids: list[int | str], columns: dict[str, list[Any]]) -> pa.RecordBatch:
-    arrays = [id_array(ids)]
-    for name, values in columns.items():
-        try:
-            arrays.append(pa.array(values, _TYPES[name]))
-        except UnicodeEncodeError as error:
-            raise InvalidInput(f"{name}: half a surrogate pair is not text: {error}") from None
-        except (pa.ArrowInvalid, pa.ArrowTypeError, OverflowError) as error:
-            raise InvalidInput(f"{name}: {error}") from None
-    return pa.RecordBatch.from_arrays(arrays, ["id", *columns])
-
-
-def id_array(ids: Sequence[int | str]) -> pa.Array:
-    """Return ids as an Arrow array of 64-bit integers or of strings."""
-    try:
-        if all(isinstance(value, str) for value in ids) and len(ids):
-            return pa.array(ids, pa.string())
-        return pa.array(ids, pa.int64())
-    except OverflowError:
-        raise InvalidInput("an id is outside the range of 64-bit integers; use strings") from None
-    except UnicodeEncodeError as error:
-        raise InvalidInput(f"id: half a surrogate pair is not text: {error}") from None
-    except (pa.ArrowInvalid, pa.ArrowTypeError):
-        raise InvalidInput("ids must be all integers or all strings") from None
-
-
-def _wkb(polygon: Polygon) -> bytes:
-    """Return the rings as a polygon or multipolygon.
-
-    A ring inside an odd number of others is a hole. Rings that cross are left as they are, for the
-    encoder to refuse.
-    """
-    try:
-        rings = [shapely.Polygon(ring) for ring in polygon.rings]
-    except (ValueError, shapely.errors.ShapelyError) as error:
-        raise InvalidRegion(f"polygon: {error}") from None
-    if len(rings) == 1:
-        wkb: bytes = shapely.to_wkb(rings[0])
-        return wkb
-    holders = [
-        [i for i, other in enumerate(rings) if i != j and shapely.covers(other, ring)]
-        for j, ring in enumerate(rings)
-    ]
-    parts = []
-    for i, inside in enumerate(holders):
-        if len(inside) % 2 == 0:
-            holes = [
-                polygon.rings[j]
-                for j, others in enumerate(holders)
-                if i in others and len(others) == len(inside) + 1
-            ]
-            parts.append(shapely.Polygon(polygon.rings[i], holes))
-    wkb = shapely.to_wkb(parts[0] if len(parts) == 1 else shapely.MultiPolygon(parts))
-    return wkb
-
-
 # ---- columns and problems -----------------------------------------------------------------------
 
 
@@ -352,7 +223,7 @@ class _Columns:
         self.n: int = batch.num_rows
         self._arrays: dict[str, pa.Array] = {}
         for name, column in zip(batch.schema.names, batch.columns, strict=True):
-            if name in _TYPES or name == "id":
+            if name in COLUMN_TYPES or name == "id":
                 array = column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column
                 self._arrays[name] = _canonical(name, array)
         if "id" not in self._arrays:
@@ -388,7 +259,7 @@ class _Columns:
 def _canonical(name: str, array: pa.Array) -> pa.Array:
     """Return the column in its canonical type; wider and narrower ones of its kind are cast."""
     found = array.type
-    expected = _TYPES.get(name)
+    expected = COLUMN_TYPES.get(name)
     if expected is None:  # ids have one of two types
         kind = "integer" if pa.types.is_null(found) else id_kind(found)
         if kind is None:

@@ -33,10 +33,6 @@ from earshot.encoding import (
     encode_messages,
     encode_regions,
     encode_subscriptions,
-    id_array,
-    message_batch,
-    subscription_batch,
-    time_us,
 )
 from earshot.errors import (
     DuplicateSubscription,
@@ -63,6 +59,7 @@ from earshot.model.arrays import (
     concat_clauses,
     gather_ranges,
 )
+from earshot.model.batches import id_array, message_batch, subscription_batch, time_us
 from earshot.model.events import Event, Move, Publish, Subscribe, Unsubscribe
 from earshot.model.growing import GrowingArray
 from earshot.model.messages import Message

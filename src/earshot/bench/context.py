@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import contextlib
 import gc
-import io
 import json
 import resource
+import subprocess
+import sys
 import tempfile
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -15,7 +15,6 @@ from typing import Any, NamedTuple
 
 import pyarrow.parquet as pq
 
-from earshot import cli
 from earshot.bench.competitors import new_competitor
 from earshot.bench.measuring import (
     Case,
@@ -153,13 +152,12 @@ class Context:
 
 
 def run_command(arguments: Sequence[str]) -> dict[str, Any]:
-    """Run one command of the command line in this process; return the JSON that it prints."""
-    printed = io.StringIO()
-    with contextlib.redirect_stdout(printed):
-        code = cli.main([*arguments, "--json"])
-    if code != 0:
-        raise EarshotError(f"'earshot {' '.join(arguments)}' failed with exit code {code}")
-    facts: dict[str, Any] = json.loads(printed.getvalue())
+    """Run one command of the command line as a person would; return the JSON that it prints."""
+    command = [sys.executable, "-m", "earshot", *arguments, "--json"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if done.returncode != 0:
+        raise EarshotError(f"'earshot {' '.join(arguments)}' failed: {done.stderr.strip()}")
+    facts: dict[str, Any] = json.loads(done.stdout)
     return facts
 
 

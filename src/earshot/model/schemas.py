@@ -103,6 +103,17 @@ def updates_schema(message_ids: pa.DataType, subscription_ids: pa.DataType) -> p
     )
 
 
+COLUMN_TYPES = {
+    "keywords": KEYWORDS,
+    "expression": pa.string(),
+    "text": pa.string(),
+    "geometry": pa.binary(),
+    "expires": TIME,
+    "time": TIME,
+    **dict.fromkeys((*BOX_FIELDS, *CIRCLE_FIELDS), pa.float64()),
+}
+"""Type of each canonical column but the id."""
+
 SUBSCRIPTIONS = subscriptions_schema(pa.int64())
 MESSAGES = messages_schema(pa.int64())
 MATCHES = matches_schema(pa.int64(), pa.int64())
