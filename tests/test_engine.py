@@ -885,3 +885,40 @@ def test_explain_agrees_with_publish() -> None:
                 assert found.matched == (each.id in reached), found
                 outcomes.add(found.matched)
     assert outcomes == {True, False}
+
+
+# ---- bugs that were ------------------------------------------------------------------------------
+
+
+def test_shapes_of_the_dead_are_dropped_by_rebuilds() -> None:
+    engine = Engine()
+    engine.subscribe(*(fire(i, Circle(0, 0, 1000)) for i in range(30)))
+    for turn in range(6):
+        for i in range(30):
+            engine.move(i, Circle(0.001 * turn, 0, 1000))
+        engine.rebuild()
+    assert len(engine.index.clauses.shapes.circles) == 30
+    assert receivers(engine) == sorted(range(30), key=str)
+
+
+def test_a_build_that_fails_is_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    engine = Engine()
+    engine.subscribe(fire(1))
+    build = BlockTrie._build_arrays
+
+    def fail(*_: Any) -> Any:
+        raise MemoryError
+
+    monkeypatch.setattr(BlockTrie, "_build_arrays", fail)
+    with pytest.raises(MemoryError):
+        engine.publish(post())
+    monkeypatch.setattr(BlockTrie, "_build_arrays", build)
+    assert receivers(engine) == [1]
+
+
+def test_a_small_engine_that_grows_is_rebuilt_on_the_spot() -> None:
+    engine = Engine()
+    engine.subscribe(fire(-1))
+    assert len(engine) == 1
+    engine.subscribe_batch(keyword_table(earshot.engine.REBUILD_SMALL + 1))
+    assert engine.index.n_changes == 0

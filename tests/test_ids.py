@@ -167,3 +167,16 @@ def test_bytes_of_ids() -> None:
     data, offsets = id_bytes(ints(1, -1))
     assert (data.view(np.int64).tolist(), len(offsets)) == ([1, -1], 0)
     assert id_bytes(pa.array([], pa.string()))[1].tolist() == [0]
+
+
+def test_the_bytes_of_a_slice_are_only_its_own() -> None:
+    ids = pa.array([f"id{i}" for i in range(1000)]).slice(500, 2)
+    data, offsets = id_bytes(ids)
+    assert bytes(data) == b"id500id501"
+    assert offsets.tolist() == [0, 5, 10]
+
+
+@pytest.mark.parametrize("ids", [pa.array([1, None]), pa.array(["a", None])])
+def test_a_null_is_no_id(ids: pa.Array) -> None:
+    with pytest.raises(InvalidInput, match="null"):
+        id_bytes(ids)

@@ -15,12 +15,22 @@ from earshot.checks.generate import Case, Recipe, make_case, ragged
 from earshot.checks.oracle import matches_of
 from earshot.errors import InvalidParameter, SavedIndexError
 from earshot.indexes import DEFAULT_INDEX, INDEXES, index_type, open_index
+from earshot.indexes.answers import collect_answers
+from earshot.indexes.block_trie import BlockTrie
 from earshot.indexes.contract import Index, Parameters
 from earshot.indexes.keyword_first import KeywordFirst
 from earshot.indexes.linear_scan import LinearScan
 from earshot.indexes.spatial_first import SpatialFirst, SpatialFirstParameters
+from earshot.kernels.block_trie import sort_codes
 from earshot.kernels.spatial_first import hilbert_position
-from earshot.model.arrays import EVERYWHERE_TOKEN, MessageArrays, box_clauses, take_clauses
+from earshot.model.arrays import (
+    EVERYWHERE_TOKEN,
+    Int32s,
+    Int64s,
+    MessageArrays,
+    box_clauses,
+    take_clauses,
+)
 
 TYPES = list(INDEXES.values())
 each_index = pytest.mark.parametrize("tested", TYPES, ids=lambda tested: tested.name)
@@ -254,3 +264,44 @@ def test_spatial_first_counts_nodes_and_touching_boxes() -> None:
     found = index.match(MessageArrays(*ragged(tokens), asked))
     # Twice the root and one leaf; the third message does not even touch the root.
     assert found.counters == (4, 2, 1)
+
+
+# ---- bugs that were ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("n", [0, 1, 64, 65, 1000])
+def test_codes_are_sorted_by_their_high_halves_and_stay_in_order(n: int) -> None:
+    random = np.random.default_rng(n)
+    codes = (random.integers(0, 1 << 31, n) >> random.integers(0, 31)) << 32 | np.arange(n)
+    expected = codes[np.argsort(codes >> 32, kind="stable")]
+    sort_codes(codes, n)
+    assert codes.tolist() == expected.tolist()
+
+
+def test_a_nearly_sorted_list_is_built_in_no_time() -> None:
+    # Quicksort needed minutes for the last clause, which goes to the front of a long sorted list.
+    n = 500_000
+    offsets = np.append(np.arange(0, 2 * n + 1, 2), 2 * n + 1)
+    tokens = np.append(np.tile(np.array([1, 2], np.int32), n), np.int32(1))
+    index = BlockTrie.build(
+        box_clauses(offsets, tokens, np.zeros((n + 1, 4))), frequencies=np.array([0, 1, 2])
+    )
+    assert index.n_subscriptions == n + 1
+
+
+def test_an_answer_buffer_does_not_leap_ahead_of_the_answers() -> None:
+    n_messages = 1_000_000
+    largest = 0
+
+    def kernel(row: int, answers: Int32s, offsets: Int64s) -> int:
+        nonlocal largest
+        largest = max(largest, len(answers))
+        wanted = 40_000_000  # all of them of the first message
+        if row == 0 and len(answers) < wanted:
+            return 0
+        offsets[1:] = wanted
+        return n_messages
+
+    offsets, _ = collect_answers(n_messages, kernel)
+    assert offsets[-1] == 40_000_000
+    assert largest <= 8 * 40_000_000

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -156,3 +157,26 @@ def test_a_damaged_array_is_named(how: str, saved: Path) -> None:
     with pytest.raises(SavedIndexError, match="cannot be opened") as caught:
         storage.open_group(saved, "outer", Outer)
     assert str(file) in str(caught.value)
+
+
+def test_two_threads_that_save_to_one_place_leave_one_whole_directory(tmp_path: Path) -> None:
+    class Numbers(NamedTuple):
+        first: npt.NDArray[np.int64]
+        second: npt.NDArray[np.int64]
+
+    def save(value: int) -> str:
+        group = Numbers(np.full(1000, value), np.full(1000, value))
+        try:
+            storage.save(target, {}, {"numbers": group})
+        except SavedIndexError:
+            return "refused"
+        return "saved"
+
+    for trial in range(10):
+        target = tmp_path / str(trial)
+        with ThreadPoolExecutor(4) as pool:
+            outcomes = list(pool.map(save, range(4)))
+        assert outcomes.count("saved") == 1
+        numbers = storage.open_group(target, "numbers", Numbers)
+        assert len({*numbers.first.tolist(), *numbers.second.tolist()}) == 1
+    assert {path.name for path in tmp_path.iterdir()} == {str(trial) for trial in range(10)}
