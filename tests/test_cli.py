@@ -600,7 +600,7 @@ def test_index_build_with_rejects(folder: Folder) -> None:
     code, out, _ = folder.run("index", "build", folder / "s.csv", "--out", folder / "i", *options)
     assert code == 0
     assert "2 subscriptions" in out
-    assert "1 rows rejected, see" in out
+    assert "1 row rejected, see" in out
     assert folder.facts("index", "info", folder / "i")["n_subscriptions"] == 2
 
 

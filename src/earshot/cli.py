@@ -127,7 +127,7 @@ def _add_subscriptions(parser: argparse.ArgumentParser, *, or_index: bool) -> No
 def _add_building(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("index")
     group.add_argument(
-        "--index", metavar="NAME", help="structure; see 'earshot bench' (default: block_trie)"
+        "--index", metavar="NAME", help="structure; one of the README's table (default: block_trie)"
     )
     group.add_argument("--threads", type=int, default=1, metavar="N", help="threads (default: 1)")
     group.add_argument("--space", choices=["lonlat", "planar"],
@@ -178,7 +178,7 @@ def _match(arguments: argparse.Namespace) -> int:
         f"{summary.n_messages:,} messages against {summary.n_subscriptions:,} subscriptions: "
         f"{summary.n_matches:,} matches in {arguments.out}",
         f"{load_s:.2f} s to load, {summary.match_s:.2f} s to match ({rate:,.0f} messages/s)",
-        *([f"{summary.n_rejects:,} rows rejected, see {reading.rejects}"]
+        *([_rejected(summary.n_rejects, reading)]
           if summary.n_rejects else []),
     ])  # fmt: skip
     return 0
@@ -197,7 +197,7 @@ def _index_build(arguments: argparse.Namespace) -> int:
              "n_rejects": rejects.n_rows}  # fmt: skip
     lines = [f"{facts['n_subscriptions']:,} subscriptions in {arguments.out}, {elapsed_s:.1f} s"]
     if rejects.n_rows:
-        lines.append(f"{rejects.n_rows:,} rows rejected, see {reading.rejects}")
+        lines.append(_rejected(rejects.n_rows, reading))
     _show(arguments, facts, lines)
     return 0
 
@@ -326,6 +326,10 @@ def _reading(arguments: argparse.Namespace) -> Reading:
         subscription_columns=_column_names(arguments.subscription_column, "--subscription-column"),
         message_columns=_column_names(arguments.message_column, "--message-column"),
     )
+
+
+def _rejected(n_rows: int, reading: Reading) -> str:
+    return f"{n_rows:,} row{'s' * (n_rows != 1)} rejected, see {reading.rejects}"
 
 
 def _column_names(pairs: list[str], option: str) -> dict[str, str]:
