@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from earshot.model.arrays import Int32s, Int64s
+from earshot.model.arrays import Int32s, Int64s, MessageArrays
 
 
 class Counters(NamedTuple):
@@ -52,6 +52,34 @@ def collect_answers(n_messages: int, kernel: AnswerKernel) -> tuple[Int64s, Int3
         larger[:used] = answers[:used]
         answers = larger
     return offsets, answers[: offsets[-1]]
+
+
+def run_kernel(
+    kernel: Callable[..., int],
+    head: tuple[Any, ...],
+    messages: MessageArrays,
+    start: int,
+    stop: int,
+    scratch: Any,
+) -> tuple[Int64s, Int32s, Counters]:
+    """Match messages ``start`` to ``stop`` with a kernel; return offsets, slots and counters.
+
+    Args:
+        kernel: Takes ``(*head, messages, start, stop, row, scratch, answers, offsets, work)`` and
+            follows the protocol of :data:`AnswerKernel`; adds nodes and candidates to ``work``.
+        head: What the kernel matches against.
+        messages: The batch.
+        start: First message.
+        stop: One past the last message.
+        scratch: Working memory of the thread.
+    """
+    work = np.zeros(2, np.int64)
+
+    def run(row: int, answers: Int32s, offsets: Int64s) -> int:
+        return kernel(*head, messages, start, stop, row, scratch, answers, offsets, work)
+
+    offsets, answers = collect_answers(stop - start, run)
+    return offsets, answers, Counters(int(work[0]), int(work[1]), len(answers))
 
 
 def concat_matches(parts: list[Matches]) -> Matches:

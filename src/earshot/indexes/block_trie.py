@@ -36,7 +36,7 @@ from typing import Any
 import numpy as np
 
 from earshot.errors import InvalidParameter
-from earshot.indexes.answers import Counters, collect_answers
+from earshot.indexes.answers import Counters, run_kernel
 from earshot.indexes.contract import Index, Parameters
 from earshot.indexes.quantizing import quantizer_of
 from earshot.kernels.block_trie import (
@@ -187,20 +187,11 @@ class BlockTrie(Index):
     def _match_rows(
         self, messages: MessageArrays, start: int, stop: int, scratch: Any
     ) -> tuple[Int64s, Int32s, Counters]:
-        work = np.zeros(2, np.int64)
         if self.delta is None and self._empty_delta is None:
             self._empty_delta = self._new_delta().state()
         delta = self._empty_delta if self.delta is None else self.delta.state()
-
-        def kernel(row: int, answers: Int32s, offsets: Int64s) -> int:
-            next_row: int = match_block_trie(
-                self.arrays, self.clauses, delta, self.space == "lonlat", messages,
-                start, stop, row, scratch, answers, offsets, work,
-            )  # fmt: skip
-            return next_row
-
-        offsets, answers = collect_answers(stop - start, kernel)
-        return offsets, answers, Counters(int(work[0]), int(work[1]), len(answers))
+        head = (self.arrays, self.clauses, delta, self.space == "lonlat")
+        return run_kernel(match_block_trie, head, messages, start, stop, scratch)
 
     def _bury(self, slots: Int32s) -> None:
         """Overwrite the keys of the slots' clauses, so that no test finds them any more."""

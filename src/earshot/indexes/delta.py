@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from earshot.indexes.answers import Counters, collect_answers
+from earshot.indexes.answers import Counters, run_kernel
 from earshot.kernels.box_keys import BLOCK, DEAD_KEY, Quantizer
 from earshot.kernels.delta import DeltaArrays, DeltaScratch, DeltaState, insert_clauses, match_delta
 from earshot.model.arrays import (
@@ -150,19 +150,10 @@ class Delta:
     ) -> tuple[Int64s, Int32s, Counters]:
         """Match messages ``start:stop``; return offsets, slots and counters."""
         scratch = self._scratch()
-        work = np.zeros(2, np.int64)
-        state = self.state()
-
-        def kernel(row: int, answers: Int32s, offsets: Int64s) -> int:
-            next_row: int = match_delta(
-                state, self.space == "lonlat", messages,
-                start, stop, row, scratch, answers, offsets, work,
-            )  # fmt: skip
-            return next_row
-
-        offsets, answers = collect_answers(stop - start, kernel)
+        head = (self.state(), self.space == "lonlat")
+        found = run_kernel(match_delta, head, messages, start, stop, scratch)
         self._scratches.append(scratch)
-        return offsets, answers, Counters(int(work[0]), int(work[1]), len(answers))
+        return found
 
     def _scratch(self) -> DeltaScratch:
         try:

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from earshot.indexes.answers import Counters, collect_answers
+from earshot.indexes.answers import Counters, run_kernel
 from earshot.indexes.contract import Index
 from earshot.kernels.keyword_first import (
     KeywordFirstArrays,
@@ -43,14 +43,5 @@ class KeywordFirst(Index):
     def _match_rows(
         self, messages: MessageArrays, start: int, stop: int, scratch: KeywordFirstScratch
     ) -> tuple[Int64s, Int32s, Counters]:
-        work = np.zeros(2, np.int64)
-
-        def kernel(row: int, answers: Int32s, offsets: Int64s) -> int:
-            next_row: int = match_keyword_first(
-                self.arrays, self.clauses, self.alive, self.space == "lonlat", messages,
-                start, stop, row, scratch, answers, offsets, work,
-            )  # fmt: skip
-            return next_row
-
-        offsets, answers = collect_answers(stop - start, kernel)
-        return offsets, answers, Counters(int(work[0]), int(work[1]), len(answers))
+        head = (self.arrays, self.clauses, self.alive, self.space == "lonlat")
+        return run_kernel(match_keyword_first, head, messages, start, stop, scratch)

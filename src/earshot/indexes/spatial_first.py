@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from earshot.errors import InvalidParameter
-from earshot.indexes.answers import Counters, collect_answers
+from earshot.indexes.answers import Counters, run_kernel
 from earshot.indexes.contract import Index, Parameters
 from earshot.kernels.spatial_first import (
     SpatialFirstArrays,
@@ -76,18 +76,14 @@ class SpatialFirst(Index):
     def _match_rows(
         self, messages: MessageArrays, start: int, stop: int, scratch: SpatialFirstScratch
     ) -> tuple[Int64s, Int32s, Counters]:
-        work = np.zeros(2, np.int64)
-
-        def kernel(row: int, answers: Int32s, offsets: Int64s) -> int:
-            next_row: int = match_spatial_first(
-                self.arrays, self.parameters.fan_out, self.clauses, self.alive,
-                self.space == "lonlat", messages, start, stop, row, scratch,
-                answers, offsets, work,
-            )  # fmt: skip
-            return next_row
-
-        offsets, answers = collect_answers(stop - start, kernel)
-        return offsets, answers, Counters(int(work[0]), int(work[1]), len(answers))
+        head = (
+            self.arrays,
+            self.parameters.fan_out,
+            self.clauses,
+            self.alive,
+            self.space == "lonlat",
+        )
+        return run_kernel(match_spatial_first, head, messages, start, stop, scratch)
 
 
 def _level_offsets(n_clauses: int, fan_out: int) -> Int64s:
