@@ -180,3 +180,13 @@ def test_the_bytes_of_a_slice_are_only_its_own() -> None:
 def test_a_null_is_no_id(ids: pa.Array) -> None:
     with pytest.raises(InvalidInput, match="null"):
         id_bytes(ids)
+
+
+def test_ids_in_sequence_come_back_without_a_look_up() -> None:
+    table = IdTable()
+    table.append(pa.array(range(100, 200)))
+    wanted = np.array([7, 0, 99] * 10, np.int32)
+    assert table.ids_of(wanted).to_pylist() == [107, 100, 199] * 10
+    table.append(pa.array([5]))  # no longer a sequence
+    wanted = np.array([100, 7] * 20, np.int32)
+    assert table.ids_of(wanted).to_pylist() == [5, 107] * 20

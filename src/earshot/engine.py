@@ -431,8 +431,13 @@ class Engine:
                 self._take_over(snapshot, new, old_slots, self._ids.renumbered(old_slots))
 
     def warm_up(self) -> None:
-        """Bring the index up to date and compile what matching needs, before the first message."""
+        """Do ahead of the first message what it would wait for.
+
+        The index is brought up to date, the pages of an opened one are mapped, and what matching
+        needs is compiled.
+        """
         with self._lock:
+            storage.bring_in((self._settled_index().arrays, self._ids.arrays))
             nothing = np.zeros((1, 4))
             self._settled_index().match(
                 MessageArrays(np.array([0, 1]), np.array([EVERYWHERE_TOKEN], np.int32), nothing)

@@ -41,6 +41,8 @@ class IdTable:
         self._data = GrowingArray(arrays.data)
         self._offsets = GrowingArray(arrays.offsets)
         self._table = arrays.table
+        self._sequence_length = -1  # number of ids when they were last looked at
+        self._sequence_first: int | None = None
         # Places of the table that are taken, removed ids included; they are never freed.
         self._n_taken = len(self)
 
@@ -112,6 +114,9 @@ class IdTable:
     def ids_of(self, slots: Int32s) -> pa.Array:
         """Return the ids of slots."""
         if self.kind == "integer":
+            first = self._first_of_sequence(len(slots))
+            if first is not None:
+                return pa.array(slots + np.int64(first))
             values = np.empty(len(slots), np.int64)
             gather_integers(self._data.view.view(np.int64), slots, values)
             return pa.array(values)
@@ -122,6 +127,19 @@ class IdTable:
         renumbered = IdTable(self.kind)
         renumbered.append(self.ids_of(old_slots))
         return renumbered
+
+    def _first_of_sequence(self, n_wanted: int) -> int | None:
+        """Return the id of slot 0 where each slot's id is one more than the one before.
+
+        Row numbers are the most common ids, and need no look-up. Whether these are some is found
+        out when so many ids are wanted that it pays.
+        """
+        if self._sequence_length != len(self) and 8 * n_wanted > len(self):
+            values = self._data.view.view(np.int64)
+            in_sequence = bool((np.diff(values) == 1).all())
+            self._sequence_length = len(self)
+            self._sequence_first = int(values[0]) if in_sequence and len(values) else None
+        return self._sequence_first if self._sequence_length == len(self) else None
 
     def _strings(self) -> pa.Array:
         return pa.LargeStringArray.from_buffers(

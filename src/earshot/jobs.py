@@ -36,7 +36,7 @@ from earshot.model.schemas import REJECTS
 from earshot.model.subscriptions import Id
 from earshot.text import Analyzer
 
-MESSAGE_BATCH_ROWS = 8192
+MESSAGE_BATCH_ROWS = 2048
 """Messages per batch: at hundreds of answers each, a few million answers are held at a time."""
 
 Progress = Callable[[int], None]
@@ -119,7 +119,9 @@ def load_engine(
 ) -> Engine:
     """Open a saved engine, or make one from a file of subscriptions."""
     if is_saved(path):
-        return Engine.open(path, n_threads=n_threads)
+        engine = Engine.open(path, n_threads=n_threads)
+        engine.warm_up()
+        return engine
     engine = Engine(space=space, analyzer=analyzer, index=index, n_threads=n_threads)
     for part in read_subscriptions(
         path, columns=reading.subscription_columns, space=space, on_error=reading.on_error
@@ -132,6 +134,7 @@ def load_engine(
             rejects.write(rejects_of_batch(errors, part.batch, part.rows))
         if progress is not None:
             progress(part.batch.num_rows)
+    engine.warm_up()
     return engine
 
 
@@ -147,7 +150,6 @@ def match_files(
     """Match a file of messages; write ``message_id, subscription_id`` of every match."""
     format_of(out)  # an unknown one is refused before the work begins
     summary = Summary(n_subscriptions=len(engine))
-    engine.warm_up()
     started = time.perf_counter()
     counters = [0, 0, 0]
     writer: MatchWriter | None = None

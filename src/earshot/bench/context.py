@@ -120,7 +120,8 @@ class Context:
             self._folder = tempfile.TemporaryDirectory(prefix="earshot-bench-")
             workload = self.workload("headline")
             # A short run would be over before a rate can be told.
-            workload = workload.scaled(n_messages=3 * workload.n_messages)
+            # Enough that the rate is measured, not the start of a process.
+            workload = workload.scaled(n_messages=10 * workload.n_messages)
             self._files = _write_files(workload, Path(self._folder.name))
             self.say(f"files: index built in {self._files.build_s:.1f} s; {peak_memory()}")
         return self._files
