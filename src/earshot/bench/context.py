@@ -119,7 +119,6 @@ class Context:
             self.release()
             self._folder = tempfile.TemporaryDirectory(prefix="earshot-bench-")
             workload = self.workload("headline")
-            # A short run would be over before a rate can be told.
             # Enough that the rate is measured, not the start of a process.
             workload = workload.scaled(n_messages=10 * workload.n_messages)
             self._files = _write_files(workload, Path(self._folder.name))
