@@ -186,7 +186,7 @@ TARGETS: tuple[Target, ...] = (
            _latency_over_rival("duckdb")),
     # The default has to be the fastest index on every workload.
     *(
-        Target(f"rate over the best other index: {group}", 0.95, True, 1, " x",
+        Target(f"rate over the best other index: {group}", 0.95, True, 2, " x",
                _over_indexes(is_member))
         for group, is_member in GROUPS.items()
     ),
