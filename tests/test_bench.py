@@ -175,7 +175,7 @@ def test_changes_are_measured_on_the_index_and_through_the_engine(
     assert len({row["checksum"] for row in indexed}) == 2
     assert all(row["changes_per_s"] > 0 for row in churned)
     (line,) = (row for row in rows if row["suite"] == "command_line")
-    assert line["n_messages"] == 120
+    assert line["n_messages"] == 400
     assert line["answers_per_message"] > 0
     assert line["share_of_index_rate"] == pytest.approx(
         line["messages_per_s"] / line["index_alone_messages_per_s"]
@@ -195,7 +195,7 @@ def test_the_command_line_must_find_what_the_index_finds(
             "smoke", n_subscriptions=1_000, n_messages=20, suites=["command_line"],
             results=tmp_path, say=silent,
         )  # fmt: skip
-    with pytest.raises(EarshotError, match="exit code 1"):
+    with pytest.raises(EarshotError, match="is not a saved index"):
         run_command(["index", "info", str(tmp_path)])
 
 
@@ -333,8 +333,8 @@ def test_targets_are_told_at_the_largest_size() -> None:
         "cost of matching with 1 % in flux": 1.02,
     }
     text = target_table(rows)
-    assert "| rate over the best other index: headline | ≥ 1.0 x | 0.5 x | **no** |" in text
-    assert "| rate over the best other index: keywords | ≥ 1.0 x | 2.0 x | yes |" in text
+    assert "| rate over the best other index: headline | ≥ 0.95 x | 0.50 x | **no** |" in text
+    assert "| rate over the best other index: keywords | ≥ 0.95 x | 2.00 x | yes |" in text
     at_most = by_name["open"]._replace(wanted=0.5)
     few = told("match", "block_trie", open_s=0.4)
     assert (found := at_most.measure([few])) is not None

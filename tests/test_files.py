@@ -7,6 +7,7 @@ import gzip
 import json
 from collections.abc import Callable
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -704,9 +705,9 @@ def test_matches_are_written(tmp_path: Path, name: str, kind: str) -> None:
     data_type = make([]).type if kind == "integer" else pa.string()
     data_type = pa.int64() if kind == "integer" else data_type
     with MatchWriter(tmp_path / name, data_type, data_type) as writer:
-        writer.write(make([1, 2, 3]), np.array([0, 2, 2, 3]), make([7, 8, 9]))
-        writer.write(make([4]), np.array([0, 0]), pa.array([], data_type))
-        writer.write(make([5]), np.array([0, 1]), make([7]))
+        writer.write(make([1, 2, 3]), np.array([0, 2, 2, 3]), lambda: make([7, 8, 9]))
+        writer.write(make([4]), np.array([0, 0]), lambda: pa.array([], data_type))
+        writer.write(make([5]), np.array([0, 1]), lambda: make([7]))
         assert writer.n_rows == 4
         assert not (tmp_path / name).exists()
     expected = [(1, 7), (1, 8), (3, 9), (5, 7)]
@@ -722,7 +723,7 @@ def test_small_writes_share_a_row_group(tmp_path: Path) -> None:
     with MatchWriter(tmp_path / "m.parquet", pa.string(), pa.string()) as writer:
         for i in range(50):
             ids = pa.array([f"m{i}", f"m{i + 1}"])
-            writer.write(ids, np.array([0, 1, 3]), pa.array(["a", "b", "c"]))
+            writer.write(ids, np.array([0, 1, 3]), lambda: pa.array(["a", "b", "c"]))
     file = pq.ParquetFile(tmp_path / "m.parquet")
     assert file.num_row_groups == 1
     expected = [f"m{i + j}" for i in range(50) for j in (0, 1, 1)]
@@ -741,7 +742,7 @@ def test_matches_without_any_leave_a_valid_file(tmp_path: Path) -> None:
 def test_a_failed_write_leaves_nothing(tmp_path: Path) -> None:
     def fail() -> None:
         with MatchWriter(tmp_path / "m.parquet", pa.int64(), pa.int64()) as writer:
-            writer.write(pa.array([1]), np.array([0, 1]), pa.array([2]))
+            writer.write(pa.array([1]), np.array([0, 1]), lambda: pa.array([2]))
             raise RuntimeError("the power went out")
 
     with pytest.raises(RuntimeError, match="the power"):
@@ -752,15 +753,21 @@ def test_a_failed_write_leaves_nothing(tmp_path: Path) -> None:
 def test_matches_that_disagree_are_refused(tmp_path: Path) -> None:
     with MatchWriter(tmp_path / "m.csv", pa.int64(), pa.int64()) as writer:  # noqa: SIM117
         with pytest.raises(InvalidInput, match="do not belong together"):
-            writer.write(pa.array([1]), np.array([0, 2]), pa.array([2]))
+            writer.write(pa.array([1]), np.array([0, 2, 2]), lambda: pa.array([2]))
+    writer = MatchWriter(tmp_path / "n.csv", pa.int64(), pa.int64())
+    writer.write(pa.array([1]), np.array([0, 2]), lambda: pa.array([2]))
+    with pytest.raises(InvalidInput, match="1 subscription ids for 2 matches"):
+        writer.close()
+    assert {path.name for path in tmp_path.iterdir()} == {"m.csv"}
 
 
 def test_large_matches_keep_their_order(tmp_path: Path) -> None:
     n = 1_500_000
     with MatchWriter(tmp_path / "m.parquet", pa.int64(), pa.int64()) as writer:
         for start in range(0, n, 500_000):
-            ids = pa.array(np.arange(start, start + 500_000) * 7 % n)
-            writer.write(pa.array([start, start + 1]), np.array([0, 1, 500_000]), ids)
+            ids = np.arange(start, start + 500_000) * 7 % n
+            offsets = np.array([0, 1, 500_000])
+            writer.write(pa.array([start, start + 1]), offsets, partial(pa.array, ids))
     table = pq.read_table(tmp_path / "m.parquet")
     assert (table.column("subscription_id").to_numpy() == np.arange(n) * 7 % n).all()
     assert table.column("message_id").to_pylist()[499_999:500_002] == [1, 500_000, 500_001]

@@ -206,13 +206,10 @@ class MatchWriter:
         self._pending.append(self._thread.submit(self._write_parts, parts))
 
     def _write_parts(self, parts: list[_MatchPart]) -> None:
-        tables = [self._table(*part) for part in parts]
-        if self._is_dictionary:
-            # Each part has its own dictionary; Parquet takes one per row group.
-            for table in tables:
-                self._writer.write(table)
-        else:
-            self._writer.write(pa.concat_tables(table.cast(self.schema) for table in tables))
+        table = pa.concat_tables([self._table(*part) for part in parts])
+        # Each part has a dictionary of its own; Parquet wants one per row group.
+        table = table.unify_dictionaries() if self._is_dictionary else table.cast(self.schema)
+        self._writer.write(table)
 
     def _table(
         self,
@@ -228,7 +225,10 @@ class MatchWriter:
         else:
             positions = np.repeat(np.arange(len(message_ids), dtype=np.int32), counts)
             messages = pa.DictionaryArray.from_arrays(positions, message_ids)
-        return pa.table([messages, subscription_ids()], names=self.schema.names)
+        subscriptions = subscription_ids()
+        if len(subscriptions) != len(messages):
+            raise InvalidInput(f"{len(subscriptions)} subscription ids for {len(messages)} matches")
+        return pa.table([messages, subscriptions], names=self.schema.names)
 
 
 def write_table(path: str | Path, table: pa.Table | pa.RecordBatch) -> None:
