@@ -63,7 +63,7 @@ from earshot.model.batches import id_array, message_batch, subscription_batch, t
 from earshot.model.events import Event, Move, Publish, Subscribe, Unsubscribe
 from earshot.model.growing import GrowingArray
 from earshot.model.messages import Message
-from earshot.model.regions import Region
+from earshot.model.regions import Point, Region
 from earshot.model.schemas import id_kind, updates_schema
 from earshot.model.subscriptions import Id, Subscription, check_time
 from earshot.model.updates import Update
@@ -437,12 +437,11 @@ class Engine:
         needs is compiled.
         """
         with self._lock:
-            storage.bring_in((self._settled_index().arrays, self._ids.arrays))
-            nothing = np.zeros((1, 4))
-            self._settled_index().match(
-                MessageArrays(np.array([0, 1]), np.array([EVERYWHERE_TOKEN], np.int32), nothing)
-            )
-            self.analyzer.tokens("warm up")
+            index = self._settled_index()
+            storage.bring_in((index.arrays, self._ids.arrays))
+            nowhere = message_batch([Message(0, "warm up", place=Point(0, 0))])
+            encoded = encode_messages(nowhere, self.analyzer, self._vocabulary, self.space)
+            self._ids.ids_of(index.match(encoded.messages).subscriptions)
 
     def wait(self) -> None:
         """Wait for a rebuild in the background to end, and raise what went wrong in it."""
