@@ -439,7 +439,8 @@ class Engine:
         with self._lock:
             index = self._settled_index()
             storage.bring_in((index.arrays, self._ids.arrays))
-            nowhere = message_batch([Message(0, "warm up", place=Point(0, 0))])
+            # Not ASCII, so that the tables of other characters are there as well.
+            nowhere = message_batch([Message(0, "wärm up", place=Point(0, 0))])
             encoded = encode_messages(nowhere, self.analyzer, self._vocabulary, self.space)
             self._ids.ids_of(index.match(encoded.messages).subscriptions)
 
