@@ -21,7 +21,7 @@ from earshot.indexes.contract import Index, Parameters
 from earshot.indexes.keyword_first import KeywordFirst
 from earshot.indexes.linear_scan import LinearScan
 from earshot.indexes.spatial_first import SpatialFirst, SpatialFirstParameters
-from earshot.kernels.block_trie import sort_codes
+from earshot.kernels.block_trie_build import sort_codes
 from earshot.kernels.spatial_first import hilbert_position
 from earshot.model.arrays import (
     EVERYWHERE_TOKEN,

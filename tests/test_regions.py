@@ -113,6 +113,12 @@ radii_m = st.one_of(
             "planar",
             "polygon: a coordinate of size 1e+160 is too large; polygons are exact up to 1e+150",
         ),
+        (
+            Polygon([[(0, 0), (1e-200, 0), (0, 1e-200)]]),
+            "planar",
+            "polygon: a coordinate of size 1e-200 is too small; "
+            "polygons are exact from 1e-130; give 0",
+        ),
     ],
 )
 def test_wrong_region_is_refused_with_the_reason(

@@ -7,8 +7,6 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from types import TracebackType
-from typing import Self
 
 import pyarrow as pa
 
@@ -16,6 +14,7 @@ from earshot.engine import Deliveries, Engine
 from earshot.errors import InvalidFile, UnknownSubscription
 from earshot.explanation import Explanation
 from earshot.files import (
+    Draft,
     FileBatch,
     MatchWriter,
     OnError,
@@ -73,7 +72,7 @@ class Summary:
     counters: Counters = field(default_factory=lambda: Counters(0, 0, 0))
 
 
-class RejectSink:
+class RejectSink(Draft):
     """Writes rejected rows to a file, or refuses them where there is none."""
 
     def __init__(self, path: str | Path | None) -> None:
@@ -88,17 +87,15 @@ class RejectSink:
             self._writer.write(reject_table(rejects))
             self.n_rows += len(rejects)
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def close(self) -> None:
+        """Complete the file."""
         if self._writer is not None:
-            self._writer.close() if kind is None else self._writer.discard()
+            self._writer.close()
+
+    def discard(self) -> None:
+        """Remove what was written."""
+        if self._writer is not None:
+            self._writer.discard()
 
 
 def is_saved(path: str | Path) -> bool:

@@ -44,13 +44,15 @@ from earshot.kernels.block_trie import (
     SIGNATURE_WORDS,
     BlockTrieArrays,
     BlockTrieScratch,
+    match_block_trie,
+)
+from earshot.kernels.block_trie_build import (
     build_nodes,
     build_roots,
     clause_positions,
     fill_codes,
     fill_lists,
     fill_root_list,
-    match_block_trie,
     n_summary_keys,
     place_summaries,
     sort_tokens_by_frequency,

@@ -35,7 +35,8 @@ HALF_CIRCUMFERENCE_M = math.pi * EARTH_RADIUS_M
 """The greatest distance between two points of the sphere, and so the largest radius."""
 
 LARGEST_POLYGON_COORDINATE = 1e150
-"""Products of two polygon coordinates must not overflow, or polygons could not be exact."""
+SMALLEST_POLYGON_COORDINATE = 1e-130
+"""Products of two polygon coordinates must not over- or underflow, or polygons were not exact."""
 
 # A point whose distance is computed as <= radius may lie this much (in radians, 0.64 m) outside
 # the true circle: the haversine loses half of its digits near the antipode. Boxes are only a
@@ -243,7 +244,14 @@ def _polygon_reason(rings: tuple[Ring, ...], space: Space) -> str | None:
     problems = point_problems(positions[:, 0], positions[:, 1], space)
     if problems:
         return problems[0][2]
-    largest = float(np.abs(positions).max())
+    sizes = np.abs(positions)
+    smallest = float(sizes.min(where=sizes > 0, initial=np.inf))
+    if smallest < SMALLEST_POLYGON_COORDINATE:
+        return (
+            f"a coordinate of size {smallest} is too small; "
+            f"polygons are exact from {SMALLEST_POLYGON_COORDINATE}; give 0"
+        )
+    largest = float(sizes.max())
     if largest > LARGEST_POLYGON_COORDINATE:
         return (
             f"a coordinate of size {largest} is too large; "
