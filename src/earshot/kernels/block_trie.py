@@ -32,11 +32,15 @@ AHEAD = 4
 ROOT_BLOCKS_PER_TOKEN = 5.0
 """Blocks of the root list that cost about as much as following one token of a short message.
 
-At 1 M subscriptions, 4 to 8 are within 15 % of the best on every workload of the benchmark; at 10 M
-dense short messages want 2 to 4 and tiny regions 8 or more.
+A compromise between 2, 4, 8 and 16, tried on ten workloads at 1 M subscriptions and three at 10 M:
+at 1 M short messages want 2 to 4 (8 costs them up to 20 %); at 10 M regions of 1e-6 of the space
+want 8 or more (4 costs them 50 %).
 """
 LONG_MESSAGE = 128.0
-"""Tokens of a message from which the cost of each is mostly that of its pairs with the others."""
+"""Tokens at which a message's budget per token has doubled, as each has more others to pair with.
+
+Chosen so that messages of 500 tokens get the 16 blocks a token or more that suited them at 10 M.
+"""
 PENDING = 1024
 """Entries that are verified together."""
 SIGNATURE_WORDS = 1024
