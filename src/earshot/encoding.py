@@ -807,7 +807,11 @@ def _message_tokens(
 def _places(columns: _Columns, space: Space, problems: _Problems) -> Float64s:
     has_point, points = _group(columns, POINT_FIELDS, "a point", problems)
     has_box, sides = _group(columns, BOX_FIELDS, "a box", problems)
-    problems.mark(has_point & has_box, "x", "a point is given beside a box; expected one place")
+    problems.mark(
+        has_point & has_box,
+        "x",
+        "a point is given beside a box; expected one place, so leave one of the two empty",
+    )
     problems.mark(
         ~(has_point | has_box),
         "x",
