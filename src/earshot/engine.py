@@ -22,12 +22,14 @@ from pathlib import Path
 from typing import NamedTuple, Self, TypeAlias
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 
 from earshot import storage
 from earshot.encoding import (
     NEVER_US,
     NO_TIME_US,
+    EncodedMessages,
     EncodedRegions,
     EncodedSubscriptions,
     encode_messages,
@@ -53,7 +55,6 @@ from earshot.model.arrays import (
     ClauseArrays,
     Int32s,
     Int64s,
-    MessageArrays,
     Space,
     box_clauses,
     concat_clauses,
@@ -81,6 +82,7 @@ REBUILD_SMALL = 1_000
 
 Its box keys were made for those few, and tell the newcomers' boxes badly apart."""
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_UNBOUNDED = "has no keywords, so without a region every message would match; give a region"
 
 
 @dataclass(frozen=True)
@@ -92,12 +94,14 @@ class Deliveries:
         offsets: Subscriptions of message i are ``subscription_ids[offsets[i]:offsets[i + 1]]``.
         counters: Work that it took.
         rejects: Refused messages, when asked for.
+        latest: Latest time of any accepted message, None where none has one.
     """
 
     message_ids: pa.Array
     offsets: Int64s
     counters: Counters
     rejects: list[InvalidRow]
+    latest: datetime | None
     _slots: Int32s
     _ids: IdTable
 
@@ -142,6 +146,7 @@ class Engine:
         index: Name of the index structure.
         parameters: Options of that structure.
         n_threads: Threads that match a batch, and that build the index.
+        rebuild_in_background: Whether many changes start a rebuild of the index by themselves.
     """
 
     def __init__(
@@ -152,9 +157,11 @@ class Engine:
         index: str = DEFAULT_INDEX,
         parameters: Parameters | None = None,
         n_threads: int = 1,
+        rebuild_in_background: bool = True,
     ) -> None:
         if n_threads < 1:
             raise InvalidParameter(f"n_threads is {n_threads}; expected 1 or more")
+        self.rebuild_in_background = rebuild_in_background
         nothing = box_clauses([0], [], np.empty((0, 4)))
         self._index: Index = index_type(index).build(nothing, space=space, parameters=parameters)
         self._start(analyzer or Analyzer(), Vocabulary(), IdTable(), n_threads)
@@ -267,18 +274,49 @@ class Engine:
         with self._lock:
             self._remove(self._slots_of(ids))
 
+    def try_unsubscribe_batch(self, ids: pa.Array) -> list[InvalidRow]:
+        """End those of the subscriptions that there are; return the others, each as a row."""
+        with self._lock:
+            known = self.contains_batch(ids)
+            self._remove(self._slots_of(ids.filter(pa.array(known))))
+            return [_unknown_row(ids, row) for row in np.flatnonzero(~known).tolist()]
+
     def move_batch(self, batch: Batch) -> None:
         """Move subscriptions: ``id`` and region of each, in the columns of subscriptions."""
         with self._lock:
             encoded = encode_regions(batch, self.space)
             _raise_first(encoded.rejects)
             slots = self._slots_of(encoded.ids)
-            index = self._settled_index()
-            new = _moved_clauses(index, slots, encoded, first_slot=len(self._ids))
-            _check_bounded(encoded.ids, new, first_slot=len(self._ids))
-            expires = None if self._expires is None else self._expires.view[slots]
-            self._remove(slots)
-            self._append(encoded.ids, new, expires)
+            new = _moved_clauses(self._settled_index(), slots, encoded, first_slot=len(self._ids))
+            unbounded = _unbounded_rows(new, first_slot=len(self._ids))
+            if len(unbounded):
+                raise InvalidInput(
+                    f"subscription {encoded.ids[int(unbounded[0])].as_py()!r} {_UNBOUNDED}"
+                )
+            self._replace(slots, encoded.ids, new)
+
+    def try_move_batch(self, batch: Batch) -> list[InvalidRow]:
+        """Move what can be moved; return what is wrong with the other rows."""
+        with self._lock:
+            encoded = encode_regions(batch, self.space)
+            errors = list(encoded.rejects)
+            rows = np.delete(np.arange(batch.num_rows), [error.row for error in errors])
+            known = self.contains_batch(encoded.ids)
+            if not known.all():
+                errors += [
+                    _unknown_row(encoded.ids, at, int(rows[at])) for at in np.flatnonzero(~known)
+                ]
+                rows = rows[known]
+                encoded = encode_regions(batch.take(pa.array(rows)), self.space)
+            slots = self._slots_of(encoded.ids)
+            new = _moved_clauses(self._settled_index(), slots, encoded, first_slot=len(self._ids))
+            unbounded = _unbounded_rows(new, first_slot=len(self._ids))
+            if len(unbounded):
+                errors += [InvalidRow("", int(rows[at]), "id", _UNBOUNDED) for at in unbounded]
+                self.move_batch(batch.take(pa.array(np.delete(rows, unbounded))))
+            else:
+                self._replace(slots, encoded.ids, new)
+            return sorted(errors, key=lambda error: error.row)
 
     def publish_batch(
         self,
@@ -299,22 +337,35 @@ class Engine:
             first_row: Number of the first row there.
             rows: Number of each row there, where they do not follow one another.
         """
-        if on_error not in ("raise", "reject"):
-            raise InvalidParameter(f"on_error is {on_error!r}; expected 'raise' or 'reject'")
         with self._lock:
-            encoded = encode_messages(
-                batch, self.analyzer, self._vocabulary, self.space,
-                source=source, first_row=first_row, rows=rows,
-            )  # fmt: skip
-            if on_error == "raise":
-                _raise_first(encoded.rejects)
-            # Slots mean what they do in this table of ids, also when matching moves the clock and
-            # a rebuild numbers them anew.
-            index, ids = self._settled_index(), self._ids
-            found = self._match(index, encoded.messages, encoded.times)
-        return Deliveries(
-            encoded.ids, found.offsets, found.counters, encoded.rejects, found.subscriptions, ids
-        )
+            encoded = self._encode_messages(batch, on_error, source, first_row, rows)
+            clocks_us = np.maximum.accumulate(np.maximum(encoded.times, self._clock_us))
+            # Taken before the clock moves: then a rebuild may number the slots anew, and they mean
+            # what they do in this table of ids.
+            deliveries = self._deliveries(encoded, clocks_us)
+            if len(clocks_us):
+                self._advance(int(clocks_us[-1]))
+        return deliveries
+
+    def match_batch(
+        self,
+        batch: Batch,
+        *,
+        at: datetime | None = None,
+        on_error: str = "raise",
+        source: str = "",
+        first_row: int = 0,
+        rows: Int64s | None = None,
+    ) -> Deliveries:
+        """Match messages without publishing them: nothing changes, so their order is irrelevant.
+
+        Each message finds the subscriptions that are live at the latest of the engine's clock,
+        ``at`` and its own time. The other arguments are as for :meth:`publish_batch`.
+        """
+        with self._lock:
+            encoded = self._encode_messages(batch, on_error, source, first_row, rows)
+            clock_us = max(self._clock_us, NO_TIME_US if at is None else time_us(at))
+            return self._deliveries(encoded, np.maximum(encoded.times, clock_us))
 
     # ---- questions ----------------------------------------------------------------------------
 
@@ -344,7 +395,7 @@ class Engine:
         """The clock: the latest event time seen, if any."""
         if self._clock_us == NO_TIME_US:
             return None
-        return _EPOCH + timedelta(microseconds=self._clock_us)
+        return _datetime(self._clock_us)
 
     def __len__(self) -> int:
         with self._lock:
@@ -359,6 +410,19 @@ class Engine:
             return False
         with self._lock:
             return self._ids.kind == id_kind(ids.type) and bool(self._ids.contains(ids)[0])
+
+    def contains_batch(self, ids: pa.Array) -> npt.NDArray[np.bool_]:
+        """Return which of the ids belong to a subscription."""
+        with self._lock:
+            return self._ids.contains(ids)
+
+    @property
+    def next_expiry(self) -> datetime | None:
+        """When the next subscription ends by itself, if any does."""
+        with self._lock:
+            self._settled_index()
+            next_us = self._expiry_queue.next_us
+            return None if next_us is None else _datetime(next_us)
 
     def explain(self, message: Message, subscription_id: Id) -> Explanation:
         """Say in words why a message would be delivered to a subscription now, or why not."""
@@ -377,7 +441,7 @@ class Engine:
                 messages=encoded.messages,
                 vocabulary=self._vocabulary,
                 space=self.space,
-                expired_at=_EPOCH + timedelta(microseconds=expires) if expires <= clock else None,
+                expired_at=_datetime(expires) if expires <= clock else None,
             )
 
     # ---- saving -------------------------------------------------------------------------------
@@ -401,12 +465,15 @@ class Engine:
             storage.save(directory, facts, groups, inner={"index": index.save})
 
     @classmethod
-    def open(cls, directory: str | Path, *, n_threads: int = 1) -> Self:
+    def open(
+        cls, directory: str | Path, *, n_threads: int = 1, rebuild_in_background: bool = True
+    ) -> Self:
         """Open a saved engine by memory-mapping its arrays; changes stay in this process."""
         facts = storage.read_facts(directory)
         if facts.get("engine") != "boolean":
             raise SavedIndexError(f"{directory} does not hold an engine; rebuild it with 'save'")
         self = cls.__new__(cls)
+        self.rebuild_in_background = rebuild_in_background
         self._index = open_index(Path(directory) / "index")
         self._start(
             Analyzer(**facts["analyzer"]),
@@ -501,18 +568,43 @@ class Engine:
         self._settled_index()
         return self._ids.slots_of(ids)
 
-    def _match(self, index: Index, messages: MessageArrays, times_us: Int64s) -> Matches:
-        found = index.match(messages, n_threads=self.n_threads)
-        if len(times_us) == 0:
-            return found
-        clocks_us = np.maximum.accumulate(np.maximum(times_us, self._clock_us))
-        if self._expires is not None:
+    def _encode_messages(
+        self, batch: Batch, on_error: str, source: str, first_row: int, rows: Int64s | None
+    ) -> EncodedMessages:
+        if on_error not in ("raise", "reject"):
+            raise InvalidParameter(f"on_error is {on_error!r}; expected 'raise' or 'reject'")
+        encoded = encode_messages(
+            batch, self.analyzer, self._vocabulary, self.space,
+            source=source, first_row=first_row, rows=rows,
+        )  # fmt: skip
+        if on_error == "raise":
+            _raise_first(encoded.rejects)
+        return encoded
+
+    def _deliveries(self, encoded: EncodedMessages, clocks_us: Int64s) -> Deliveries:
+        """Match each message as of its own clock."""
+        found = self._settled_index().match(encoded.messages, n_threads=self.n_threads)
+        if self._expires is not None and len(clocks_us):
             offsets, slots = keep_unexpired(
                 found.offsets, found.subscriptions, self._expires.view, clocks_us
             )
             found = Matches(offsets, slots, found.counters._replace(answers=len(slots)))
-        self._advance(int(clocks_us[-1]))
-        return found
+        latest_us = int(encoded.times.max(initial=NO_TIME_US))
+        return Deliveries(
+            encoded.ids,
+            found.offsets,
+            found.counters,
+            encoded.rejects,
+            None if latest_us == NO_TIME_US else _datetime(latest_us),
+            found.subscriptions,
+            self._ids,
+        )
+
+    def _replace(self, slots: Int32s, ids: pa.Array, clauses: ClauseArrays) -> None:
+        """Put other clauses in the place of subscriptions; ids and expiry stay."""
+        expires = None if self._expires is None else self._expires.view[slots]
+        self._remove(slots)
+        self._append(ids, clauses, expires)
 
     def _advance_to(self, time: datetime | None) -> None:
         if time is not None:
@@ -566,7 +658,7 @@ class Engine:
         due = max(
             REBUILD_LEAST, int(REBUILD_SHARE * index.n_base_slots), 2 * self._n_changes_at_failure
         )
-        if index.n_changes < due or self._rebuild is not None:
+        if index.n_changes < due or self._rebuild is not None or not self.rebuild_in_background:
             return
         snapshot, old_ids = index.snapshot(), self._ids
 
@@ -627,19 +719,24 @@ def _raise_first(rejects: list[InvalidRow]) -> None:
         raise rejects[0]
 
 
-def _check_bounded(ids: pa.Array, clauses: ClauseArrays, first_slot: int) -> None:
-    """Refuse subscriptions that ask for no keyword and listen everywhere."""
+def _unknown_row(ids: pa.Array, at: int, row: int | None = None) -> InvalidRow:
+    reason = f"no subscription {ids[int(at)].as_py()!r}"
+    return InvalidRow("", at if row is None else row, "id", reason)
+
+
+def _unbounded_rows(clauses: ClauseArrays, first_slot: int) -> Int64s:
+    """Return which subscriptions ask for no keyword and listen everywhere, counted from 0."""
     starts = clauses.token_offsets[:-1]
     wordless = (np.diff(clauses.token_offsets) == 1) & (
         clauses.token_ids[starts] == EVERYWHERE_TOKEN
     )
     everything = wordless & np.isinf(clauses.boxes[:, 0])
-    if everything.any():
-        row = int(clauses.subscriptions[everything][0]) - first_slot
-        raise InvalidInput(
-            f"subscription {ids[row].as_py()!r} has no keywords, so without a region every message "
-            f"would match; give a region"
-        )
+    rows: Int64s = np.unique(clauses.subscriptions[everything]).astype(np.int64) - first_slot
+    return rows
+
+
+def _datetime(us: int) -> datetime:
+    return _EPOCH + timedelta(microseconds=us)
 
 
 def _moved_clauses(
@@ -654,7 +751,8 @@ def _moved_clauses(
     for row, owner in enumerate(owners.tolist()):
         first, last = old.token_offsets[row], old.token_offsets[row + 1]
         tokens_of.setdefault((owner, old.token_ids[first:last].tobytes()), row)
-    pairs = np.array(sorted((owner, row) for (owner, _), row in tokens_of.items())).reshape(-1, 2)
+    found = sorted((owner, row) for (owner, _), row in tokens_of.items())
+    pairs = np.array(found, np.int64).reshape(-1, 2)
     box_rows, boxes = gather_ranges(regions.offsets, pairs[:, 0])
     n_boxes = np.diff(box_rows)
     token_rows = np.repeat(pairs[:, 1], n_boxes)

@@ -27,9 +27,15 @@ class ExpiryQueue:
             order = np.argsort(times_us, kind="stable")
             self._runs.append((times_us[order], slots[order]))
 
+    @property
+    def next_us(self) -> int | None:
+        """When the first slot expires, None where no slot does."""
+        return min((int(times_us[0]) for times_us, _ in self._runs), default=None)
+
     def is_due(self, clock_us: int) -> bool:
         """Whether any slot expires at or before ``clock_us``."""
-        return any(times_us[0] <= clock_us for times_us, _ in self._runs)
+        next_us = self.next_us
+        return next_us is not None and next_us <= clock_us
 
     def renumbered(self, new_slots: Int32s) -> ExpiryQueue:
         """Return the queue with slot i called ``new_slots[i]``; those below 0 are left out."""

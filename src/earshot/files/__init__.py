@@ -2,7 +2,7 @@
 
 from earshot.files.columns import FileBatch
 from earshot.files.formats import format_of
-from earshot.files.reading import read_messages, read_subscriptions
+from earshot.files.reading import read_changes, read_messages, read_subscriptions
 from earshot.files.rejects import OnError, Reject, reject_table, rejects_of_batch
 from earshot.files.writing import Draft, MatchWriter, TableWriter, write_table
 
@@ -14,6 +14,7 @@ __all__ = [
     "Reject",
     "TableWriter",
     "format_of",
+    "read_changes",
     "read_messages",
     "read_subscriptions",
     "reject_table",

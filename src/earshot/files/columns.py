@@ -29,9 +29,11 @@ from earshot.model.schemas import (
     BOX_FIELDS,
     CIRCLE_FIELDS,
     KEYWORDS,
+    OPERATIONS,
     POINT_FIELDS,
     TIME,
     IdKind,
+    changes_schema,
     id_kind,
     id_type,
     is_text,
@@ -39,20 +41,22 @@ from earshot.model.schemas import (
     subscriptions_schema,
 )
 
-Content = Literal["subscriptions", "messages"]
+Content = Literal["subscriptions", "messages", "changes"]
 Problems = dict[int, tuple[str, str]]
 """First thing wrong with each bad row of a batch: position -> (field, reason)."""
 
+_SUBSCRIPTION_FIELDS = (
+    "id",
+    "keywords",
+    "expression",
+    *BOX_FIELDS,
+    *CIRCLE_FIELDS,
+    "geometry",
+    "expires",
+)
 FIELDS: dict[Content, tuple[str, ...]] = {
-    "subscriptions": (
-        "id",
-        "keywords",
-        "expression",
-        *BOX_FIELDS,
-        *CIRCLE_FIELDS,
-        "geometry",
-        "expires",
-    ),
+    "subscriptions": _SUBSCRIPTION_FIELDS,
+    "changes": ("op", *_SUBSCRIPTION_FIELDS, "time"),
     "messages": ("id", "text", "keywords", *POINT_FIELDS, *BOX_FIELDS, "geometry", "time"),
 }
 NUMBERS = frozenset((*BOX_FIELDS, *CIRCLE_FIELDS))
@@ -142,10 +146,11 @@ def check_columns(layout: Layout, chosen: Collection[str], present: Collection[s
             f"columns={{field: column}}"
         )
 
-    if "id" not in chosen:
-        raise lacking(f"column '{layout.names['id'][0]}'")
+    for field in ("id", "op"):
+        if field in layout.names and field not in chosen:
+            raise lacking(f"column '{layout.names[field][0]}'")
     groups: list[tuple[str, ...]] = [BOX_FIELDS, POINT_FIELDS]
-    if layout.content == "subscriptions" and not ("radius" in chosen and "geometry" in chosen):
+    if layout.content != "messages" and not ("radius" in chosen and "geometry" in chosen):
         groups[1] = CIRCLE_FIELDS
     complete = "geometry" in chosen
     for group in groups:
@@ -153,7 +158,7 @@ def check_columns(layout: Layout, chosen: Collection[str], present: Collection[s
         if not missing:
             complete = True
         elif len(missing) < len(group) and not (
-            layout.content == "subscriptions" and group == CIRCLE_FIELDS and missing == ["radius"]
+            layout.content != "messages" and group == CIRCLE_FIELDS and missing == ["radius"]
         ):
             raise lacking(f"column '{missing[0]}' beside '{_first_of(group, chosen)}'")
     if layout.content == "messages":
@@ -163,7 +168,11 @@ def check_columns(layout: Layout, chosen: Collection[str], present: Collection[s
             raise lacking(
                 "place (columns 'x' and 'y', or 'min_x', 'min_y', 'max_x', 'max_y', or 'geometry')"
             )
-    elif not complete and not {"keywords", "expression"} & set(chosen):
+    elif (
+        layout.content == "subscriptions"
+        and not complete
+        and not {"keywords", "expression"} & set(chosen)
+    ):
         raise lacking("column 'keywords' or 'expression' and no region column")
 
 
@@ -594,7 +603,10 @@ def finish_batch(
         if "geometry" in arrays:
             _place_of_geometry(arrays, problems, n)
     else:
-        schema = subscriptions_schema(id_type(ids))
+        of_kind = changes_schema if layout.content == "changes" else subscriptions_schema
+        schema = of_kind(id_type(ids))
+        if layout.content == "changes":
+            _check_operations(arrays.get("op"), problems, n)
         if "geometry" in arrays and "radius" in arrays:
             _circle_of_geometry(arrays, problems, n)
     columns = [
@@ -612,6 +624,16 @@ def finish_batch(
     keep = np.ones(n, bool)
     keep[list(problems)] = False
     return FileBatch(batch.filter(pa.array(keep)), rows[keep], rejects, layout.source)
+
+
+def _check_operations(operations: pa.Array | None, problems: Problems, n: int) -> None:
+    if operations is None:
+        operations = pa.nulls(n, pa.string())
+    known = pc.is_in(operations, pa.array(OPERATIONS))
+    for position in np.flatnonzero(~known.to_numpy(zero_copy_only=False)).tolist():
+        found = _decoded(operations.slice(position, 1))[0]
+        what = "is missing" if found is None else f"is {found[:80]!r}"
+        problems.setdefault(position, ("op", f"{what}; expected {', '.join(OPERATIONS)}"))
 
 
 def _place_of_geometry(arrays: dict[str, pa.Array], problems: Problems, n: int) -> None:

@@ -72,6 +72,45 @@ def read_ndjson(path: str, layout: Layout, ids: IdKind | None) -> Iterator[FileB
         raise InvalidFile(f"{path} is empty; expected one JSON object per line")
 
 
+def batch_of_values(values: pa.Array, layout: Layout, ids: IdKind, rows: Int64s) -> FileBatch:
+    """Convert JSON objects that come one in each value, as from a message queue.
+
+    Args:
+        values: Texts or bytes; null where the queue had no value.
+        layout: What they are read as; nothing wrong with the values raises, whatever it says.
+        ids: Kind of ids.
+        rows: Number of each value, for the rejects.
+    """
+    texts = values.cast(pa.binary())
+    block = pc.binary_join(
+        pa.ListArray.from_arrays(pa.array([0, len(texts)], pa.int32()), texts), b"\n"
+    )[0]
+    layout = layout._replace(on_error="reject")
+    if len(texts) and block.is_valid:  # a null among them makes the whole null
+        try:
+            shape = _peek(block.as_py(), layout, ids)
+            columns = None if shape.schema is None else shape.columns_of(block.as_py())
+        except InvalidFile:  # the first ones lack something: each is judged by itself
+            columns = None
+        if columns is not None and len(columns["id"]) == len(texts):
+            return batch_of_columns(layout, columns, ids, rows)
+    records: list[dict[str, Any]] = []
+    positions: list[int] = []
+    rejects: list[Reject] = []
+    for position, text in enumerate(texts.to_pylist()):
+        record = ValueError("there is no value") if text is None else _record_of(text)
+        if isinstance(record, dict):
+            records.append(flatten_feature(record))
+            positions.append(position)
+            continue
+        raw = "" if text is None else shortened(text.decode("utf-8", "backslashreplace"))
+        rejects.append(
+            Reject(layout.source, int(rows[position]), "", _not_an_object("value", record), raw)
+        )
+    result = batch_of_records(layout, records, ids, rows[positions])
+    return result._replace(rejects=sorted(rejects + result.rejects, key=lambda each: each.row))
+
+
 def flatten_feature(record: dict[str, Any]) -> dict[str, Any]:
     """Return a GeoJSON feature as one flat record, any other record as it is."""
     if record.get("type") != "Feature":
@@ -212,6 +251,12 @@ def _record_of(line: bytes) -> Any:
         return error
 
 
+def _not_an_object(what: str, found: Any) -> str:
+    if isinstance(found, Exception):
+        return f"the {what} is not valid JSON: {found}"
+    return f"the {what} is a JSON {type(found).__name__}; expected an object"
+
+
 def _records_of(
     block: bytes, next_row: int, layout: Layout
 ) -> tuple[list[dict[str, Any]], Int64s, list[Reject], int]:
@@ -227,12 +272,8 @@ def _records_of(
             records.append(flatten_feature(record))
             rows.append(next_row)
         else:
-            reason = (
-                f"the line is not valid JSON: {record}"
-                if isinstance(record, Exception)
-                else f"the line is a JSON {type(record).__name__}; expected an object"
-            )
             raw = shortened(line.decode("utf-8", "backslashreplace"))
+            reason = _not_an_object("line", record)
             rejects.append(Reject(layout.source, next_row, "", reason, raw))
         next_row += 1
     return records, np.array(rows, np.int64), rejects, next_row

@@ -74,6 +74,30 @@ def read_messages(
     )
 
 
+def read_changes(
+    path: str | Path,
+    *,
+    columns: Mapping[str, str] | None = None,
+    space: Space = "lonlat",
+    ids: IdKind | None = None,
+    on_error: OnError = "raise",
+    batch_rows: int = BATCH_ROWS,
+) -> Iterator[FileBatch]:
+    """Yield the changes of a file in batches; the arguments are as for subscriptions.
+
+    Each row says in its column ``op`` what happens: ``subscribe``, ``unsubscribe`` or ``move``.
+    """
+    return _read(
+        "changes",
+        path,
+        columns,
+        space=space,
+        ids=ids,
+        on_error=on_error,
+        batch_rows=batch_rows,
+    )
+
+
 def _read(
     content: Content,
     path: str | Path,

@@ -11,13 +11,15 @@ box. Columns that a source does not have are null.
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Literal, get_args
 
 import pyarrow as pa
 
 from earshot.errors import InvalidParameter
 
 IdKind = Literal["integer", "string"]
+Operation = Literal["subscribe", "unsubscribe", "move"]
+OPERATIONS: tuple[Operation, ...] = get_args(Operation)
 
 BOX_FIELDS = ("min_x", "min_y", "max_x", "max_y")
 CIRCLE_FIELDS = ("x", "y", "radius")
@@ -71,6 +73,15 @@ def subscriptions_schema(ids: pa.DataType) -> pa.Schema:
     )
 
 
+def changes_schema(ids: pa.DataType) -> pa.Schema:
+    """Return the schema of changes: what happens to a subscription, which one, and when.
+
+    ``subscribe`` takes all columns of a subscription, ``move`` its id and region, ``unsubscribe``
+    its id.
+    """
+    return pa.schema([("op", pa.string()), *subscriptions_schema(ids), ("time", TIME)])
+
+
 def messages_schema(ids: pa.DataType) -> pa.Schema:
     """Return the schema of messages with ids of the given type."""
     return pa.schema(
@@ -104,6 +115,7 @@ def updates_schema(message_ids: pa.DataType, subscription_ids: pa.DataType) -> p
 
 
 COLUMN_TYPES = {
+    "op": pa.string(),
     "keywords": KEYWORDS,
     "expression": pa.string(),
     "text": pa.string(),
