@@ -304,7 +304,8 @@ class Engine:
             known = self.contains_batch(encoded.ids)
             if not known.all():
                 errors += [
-                    _unknown_row(encoded.ids, at, int(rows[at])) for at in np.flatnonzero(~known)
+                    _unknown_row(encoded.ids, at, int(rows[at]))
+                    for at in np.flatnonzero(~known).tolist()
                 ]
                 rows = rows[known]
                 encoded = encode_regions(batch.take(pa.array(rows)), self.space)
@@ -720,7 +721,7 @@ def _raise_first(rejects: list[InvalidRow]) -> None:
 
 
 def _unknown_row(ids: pa.Array, at: int, row: int | None = None) -> InvalidRow:
-    reason = f"no subscription {ids[int(at)].as_py()!r}"
+    reason = f"no subscription {ids[at].as_py()!r}"
     return InvalidRow("", at if row is None else row, "id", reason)
 
 

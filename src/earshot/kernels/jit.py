@@ -33,9 +33,26 @@ def _cache_directory() -> str:
     return str(Path(root) / "earshot" / f"kernels-{digest.hexdigest()[:16]}")
 
 
+def _directory() -> Path:
+    return Path(config.CACHE_DIR or _cache_directory())
+
+
 def is_first_use() -> bool:
     """Whether no kernel of this version was compiled on this machine yet."""
-    return not Path(config.CACHE_DIR or _cache_directory()).exists()
+    return not _directory().exists()
+
+
+def warm_once(use_kernels: Callable[[], None]) -> None:
+    """Call a function that uses kernels, unless it was called on this machine before.
+
+    Processes that compile the same kernels at the same time can break each other's files on disk,
+    so the caller lets one through at a time.
+    """
+    done = _directory() / f"warm-{use_kernels.__module__}.{use_kernels.__qualname__}"
+    if not done.exists():
+        use_kernels()
+        done.parent.mkdir(parents=True, exist_ok=True)
+        done.touch()
 
 
 def _decorator(**options: Any) -> Callable[[Callable[..., Any]], Any]:

@@ -1,0 +1,452 @@
+"""Building an index from a table of subscriptions, on the executors.
+
+Each shard is built by one task from the rows that are sent to it, and written to the directory of
+the index by that task. The rows themselves are kept beside it, so that changes can be merged and
+shards be cut anew.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import Any, Literal
+from uuid import uuid4
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+from pyspark import TaskContext
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F  # noqa: N812 - its usual name
+
+from earshot import storage
+from earshot.encoding import encode_messages, encode_subscriptions
+from earshot.engine import Engine
+from earshot.errors import InvalidParameter, InvalidRow
+from earshot.files import Reject, rejects_of_batch
+from earshot.files.rejects import OnError, check_on_error, row_json, row_values
+from earshot.indexes import DEFAULT_INDEX, index_type
+from earshot.indexes.contract import Parameters
+from earshot.model.arrays import (
+    EVERYWHERE_TOKEN,
+    ClauseArrays,
+    MessageArrays,
+    Space,
+    gather_ranges,
+)
+from earshot.model.schemas import IdKind, id_type, subscriptions_schema
+from earshot.placement import Plan, UnitArrays, merge_units
+from earshot.spark.failures import plain_failures
+from earshot.spark.folders import Folder
+from earshot.spark.output import NOTE, accepted_positions, batch_of_notes, reject_notes, split_notes
+from earshot.spark.prepare import read_rows, rejects_in, sample, token_frequencies
+from earshot.spark.reading import Form, make_reading
+from earshot.spark.schemas import arrow_schema, spark_schema
+from earshot.spark.shards import SHARD, Territory, warm_up_machine
+from earshot.spark.store import Base, IndexSettings, IndexStore, Version
+from earshot.text import Analyzer, Vocabulary
+
+PlacementChoice = Literal["auto", "replicated", "sharded"]
+PLACEMENTS: tuple[PlacementChoice, ...] = ("auto", "replicated", "sharded")
+
+BYTES_PER_SUBSCRIPTION = 150
+"""What a subscription with a few keywords takes in a saved engine, its id included."""
+REPLICATED_BYTES = 8 << 30
+"""Largest index of which ``auto`` lets every machine map the whole."""
+SHARD_BYTES = 2 << 30
+"""Size of the shards that ``auto`` cuts."""
+SAMPLED_SUBSCRIPTIONS, SAMPLED_MESSAGES = 200_000, 20_000
+"""How much shards are cut from."""
+
+BUILT_SHARD = pa.schema(
+    [
+        ("shard", pa.int32()),
+        ("directory", pa.string()),
+        ("n_subscriptions", pa.int64()),
+        ("n_bytes", pa.int64()),
+        (NOTE, pa.string()),
+    ]
+)
+"""What a building task returns: a row for its shard, and notes on rejects."""
+
+
+@dataclass(frozen=True)
+class Built:
+    """What a build made.
+
+    Attributes:
+        version: The new version of the index.
+        n_rejects: Number of rows that were refused.
+        rejects: Those rows, with their reasons.
+    """
+
+    version: Version
+    n_rejects: int
+    rejects: DataFrame
+
+
+def build(
+    subscriptions: DataFrame,
+    index: str | Path,
+    *,
+    placement: PlacementChoice = "auto",
+    n_shards: int | None = None,
+    messages: DataFrame | None = None,
+    form: Form = "columns",
+    columns: Mapping[str, str] | None = None,
+    message_columns: Mapping[str, str] | None = None,
+    ids: IdKind | None = None,
+    space: Space = "lonlat",
+    analyzer: Analyzer | None = None,
+    structure: str = DEFAULT_INDEX,
+    parameters: Parameters | None = None,
+    on_error: OnError = "raise",
+    unique_ids: bool = False,
+) -> Built:
+    """Build a new version of an index from a table of subscriptions.
+
+    *On the driver*: samples and counts of tokens, if shards are cut; the facts of the version. *In
+    each task*: rows are converted and analysed; then one task per shard builds it and writes it.
+
+    Args:
+        subscriptions: One row per subscription.
+        index: Directory that driver and workers reach: a local or mounted path, or a URI. An index
+            that is there gets a new version, with these subscriptions instead of all earlier ones.
+        placement: ``replicated``: one shard, which every machine maps whole. ``sharded``: cut by
+            place and keywords. ``auto``: replicated up to 8 GiB (about 55 million subscriptions).
+        n_shards: Number of shards; by default so many that each has about 2 GiB.
+        messages: Messages as they will come; a sample of them decides how shards are cut. Without
+            them, messages are taken to look like the subscriptions.
+        form: How the rows of the subscriptions come; see :mod:`earshot.spark.reading`.
+        columns: Names of their columns by field, where they differ.
+        message_columns: The same for the messages.
+        ids: Kind of the subscriptions' ids; needed for values and files.
+        space: ``lonlat`` or ``planar``.
+        analyzer: How text and keywords become tokens.
+        structure: Index structure of each shard.
+        parameters: Options of that structure.
+        on_error: ``raise`` at the first bad row, or ``reject`` bad rows and build of the others.
+        unique_ids: Say that no two rows have the same id, which saves a shuffle to make sure.
+            Otherwise rows that share an id are all refused: a table has no first one.
+    """
+    check_on_error(on_error)
+    if placement not in PLACEMENTS:
+        raise InvalidParameter(
+            f"placement is {placement!r}; expected one of {', '.join(PLACEMENTS)}"
+        )
+    if n_shards is not None and n_shards < 1:
+        raise InvalidParameter(f"n_shards is {n_shards}; expected 1 or more")
+    reading = make_reading(
+        "subscriptions", arrow_schema(subscriptions),
+        form=form, ids=ids, columns=columns, space=space,
+    )  # fmt: skip
+    settings = IndexSettings(
+        reading.ids, space, analyzer or Analyzer(), structure,
+        parameters or index_type(structure).parameters_type(),
+    )  # fmt: skip
+    store = IndexStore(index)
+    store.begin(settings)
+    sampled = None
+    if messages is not None:
+        message_reading = make_reading(
+            "messages", arrow_schema(messages), columns=message_columns, space=space
+        )
+        with plain_failures():
+            noted = read_rows(messages, message_reading, settings.analyzer)
+            sampled = sample(noted.where(F.col(NOTE).isNull()).drop(NOTE), SAMPLED_MESSAGES)
+    base, rejects = build_base(
+        read_rows(subscriptions, reading, None), store, settings,
+        placement=placement, n_shards=n_shards, messages=sampled,
+        stop_at_rejects=on_error == "raise", unique_ids=unique_ids,
+    )  # fmt: skip
+    version = Version(
+        max(store.version_numbers(), default=0) + 1,
+        base,
+        n_subscriptions=sum(base.n_subscriptions),
+    )
+    store.publish(version)
+    store.clean()
+    return Built(version, rejects.count() if on_error == "reject" else 0, rejects)
+
+
+def build_base(
+    noted: DataFrame,
+    store: IndexStore,
+    settings: IndexSettings,
+    *,
+    placement: PlacementChoice,
+    n_shards: int | None,
+    messages: pa.Table | None,
+    stop_at_rejects: bool,
+    unique_ids: bool,
+) -> tuple[Base, DataFrame]:
+    """Build all shards from canonical rows and notes; return the base, and the rejects."""
+    warm_up_machine()
+    folder = store.base_folder(store.next_name("bases"))
+    with plain_failures():
+        if not unique_ids:
+            noted = _without_shared_ids(noted, stop_at_rejects)
+        rows = noted.where(F.col(NOTE).isNull()).drop(NOTE)
+        n_rows = 0 if placement == "replicated" else rows.count()
+        n_shards = _number_of_shards(placement, n_shards, n_rows)
+        report: dict[str, Any] = {}
+        plan = None
+        if n_shards is not None:
+            plan, report = _cut(rows, settings, n_shards, n_rows, messages)
+            _put_territory(folder, "plan", plan)
+        task = BuildTask(folder.uri, settings, n_shards, stop_at_rejects)
+        sent = noted
+        if n_shards is not None:
+            sent_schema = pa.schema([(SHARD, pa.int32()), *arrow_schema(noted)])
+            sent = noted.mapInArrow(partial(_assign_task, task), spark_schema(sent_schema))
+            sent = sent.repartitionById(n_shards, F.col(SHARD))
+        else:
+            sent = sent.repartition(1)
+        built = sent.mapInArrow(partial(_build_task, task), spark_schema(BUILT_SHARD))
+        # Written, not collected: there may be many rejects. The job runs once, whoever reads them.
+        built.write.mode("overwrite").parquet(f"{folder.uri}/built")
+        built = noted.sparkSession.read.parquet(f"{folder.uri}/built")
+        shards = {
+            row["shard"]: row for row in built.where(F.col(NOTE).isNull()).toArrow().to_pylist()
+        }
+    for shard in range(n_shards or 1):
+        if shard not in shards:  # nothing was sent to it
+            shards[shard] = _build_shard(task, shard, [])[0].to_pylist()[0]
+    chosen = [shards[shard] for shard in range(n_shards or 1)]
+    names = tuple(each["directory"] for each in chosen)
+    if plan is not None:
+        units = [
+            storage.open_group(folder.local(f"units/{name}"), "units", UnitArrays) for name in names
+        ]
+        _put_territory(folder, "territory", replace(plan, units=merge_units(units)))
+    base = Base(
+        folder.uri.rpartition("/")[2],
+        "replicated" if plan is None else "sharded",
+        tuple(each["n_subscriptions"] for each in chosen),
+        tuple(each["n_bytes"] for each in chosen),
+        names,
+        report,
+    )
+    return base, rejects_in(built)
+
+
+def _number_of_shards(placement: PlacementChoice, n_shards: int | None, n_rows: int) -> int | None:
+    """Return the number of shards, None for an index that is not cut."""
+    n_bytes = n_rows * BYTES_PER_SUBSCRIPTION
+    if placement == "replicated":
+        if n_shards not in (None, 1):
+            raise InvalidParameter(
+                f"n_shards is {n_shards}, but a replicated index has one; leave it out, or choose "
+                f"placement='sharded'"
+            )
+        return None
+    if placement == "auto" and n_shards is None and n_bytes <= REPLICATED_BYTES:
+        return None
+    return n_shards or max(2, -(-n_bytes // SHARD_BYTES))
+
+
+def _without_shared_ids(noted: DataFrame, stop_at_rejects: bool) -> DataFrame:
+    """Turn rows that share their id into rejects."""
+    shared = (
+        noted.where(F.col(NOTE).isNull() & F.col("id").isNotNull())
+        .groupBy("id").agg(F.count(F.lit(1)).alias("earshot_n")).where("earshot_n > 1")
+    ).toArrow()  # fmt: skip
+    if not shared.num_rows:
+        return noted
+    if stop_at_rejects:
+        first = shared.sort_by("id").slice(0, 1).to_pylist()[0]
+        raise InvalidRow("subscriptions", -1, "id", _shared_reason(first["id"], first["earshot_n"]))
+    known = F.broadcast(noted.sparkSession.createDataFrame(shared))
+    joined = noted.join(known, "id", "left").select(*noted.columns, "earshot_n")
+    return joined.mapInArrow(partial(_refuse_shared_task, arrow_schema(noted)), noted.schema)
+
+
+def _shared_reason(value: object, n: int) -> str:
+    return f"id {value!r} is that of {n} rows; a table has no first one, so none is taken"
+
+
+def _refuse_shared_task(
+    schema: pa.Schema, batches: Iterable[pa.RecordBatch]
+) -> Iterator[pa.RecordBatch]:
+    for batch in batches:
+        counts = batch.column("earshot_n").fill_null(1).to_numpy(zero_copy_only=False)
+        rows = batch.select(schema.names)
+        yield rows.filter(pa.array(counts == 1)).cast(schema)
+        rejects = [
+            Reject(
+                "subscriptions",
+                -1,
+                "id",
+                _shared_reason(rows.column("id")[at].as_py(), int(counts[at])),
+                row_json(row_values(rows, at)),
+            )
+            for at in np.flatnonzero(counts > 1).tolist()
+        ]
+        if rejects:
+            yield batch_of_notes(schema, reject_notes(rejects))
+
+
+# ---- cutting ------------------------------------------------------------------------------------
+
+
+def _cut(
+    rows: DataFrame,
+    settings: IndexSettings,
+    n_shards: int,
+    n_rows: int,
+    messages: pa.Table | None,
+) -> tuple[Territory, dict[str, Any]]:
+    """Cut shards from samples; return the plan, without what the shards hold, and its report."""
+    analyzer, space = settings.analyzer, settings.space
+    counted = token_frequencies(rows, analyzer).toArrow().sort_by("token")
+    vocabulary = Vocabulary()
+    known = vocabulary.add(counted.column("token").to_pylist())
+    subscriptions = encode_subscriptions(
+        sample(rows, SAMPLED_SUBSCRIPTIONS, n_rows=n_rows), analyzer, vocabulary, space
+    )
+    if messages is None:
+        sampled = _messages_like(subscriptions.clauses)
+    else:
+        sampled = encode_messages(messages, analyzer, vocabulary, space).messages
+    # Rare in messages, and among equals rare in subscriptions.
+    in_messages = np.bincount(sampled.token_ids, minlength=len(vocabulary))
+    frequencies = in_messages.astype(np.int64) << 32
+    frequencies[known] += counted.column("documents").to_numpy()
+    plan, report = Plan.cut(
+        subscriptions.clauses,
+        sampled,
+        n_shards,
+        frequencies=frequencies,
+        n_subscriptions=max(n_rows, len(subscriptions.ids)),
+    )
+    return Territory(plan, vocabulary, frequencies, merge_units([]), settings), report.facts()
+
+
+def _messages_like(clauses: ClauseArrays) -> MessageArrays:
+    """Return a message for each clause: its required words, in the middle of its box."""
+    tokens = np.maximum(clauses.token_ids, EVERYWHERE_TOKEN)  # forbidden ones are negative
+    rows = np.arange(len(clauses.subscriptions))
+    lengths = np.diff(clauses.token_offsets)
+    offsets, _ = gather_ranges(clauses.token_offsets, rows)
+    offsets = offsets + np.arange(len(offsets))
+    token_ids = np.zeros(int(offsets[-1]), np.int32)  # the first of each is everywhere
+    token_ids[np.arange(len(tokens)) + np.repeat(rows + 1, lengths)] = tokens
+    centres = np.nan_to_num((clauses.boxes[:, :2] + clauses.boxes[:, 2:]) / 2)
+    return MessageArrays(offsets, token_ids, np.concatenate([centres, centres], axis=1))
+
+
+def _put_territory(folder: Folder, name: str, territory: Territory) -> None:
+    with folder.draft() as draft:
+        territory.save(draft / "territory")
+        folder.put(name, draft / "territory")
+
+
+# ---- tasks --------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class BuildTask:
+    """What a worker has to know to build.
+
+    Attributes:
+        base: URI of the base's directory.
+        settings: Those of the index.
+        n_shards: Number of shards, None for an index that is not cut.
+        stop_at_rejects: Whether a bad row fails the task.
+    """
+
+    base: str
+    settings: IndexSettings
+    n_shards: int | None
+    stop_at_rejects: bool
+
+    def plan(self) -> Territory | None:
+        """Return how shards are cut."""
+        if self.n_shards is None:
+            return None
+        return Territory.open(Folder(self.base).local("plan"), self.settings)
+
+
+def _assign_task(task: BuildTask, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """Yield the rows, each with the number of its shard; notes go to the first."""
+    warm_up_machine()
+    plan = task.plan()
+    assert plan is not None
+    for batch in batches:
+        shards = np.zeros(batch.num_rows, np.int32)
+        is_row = batch.column(NOTE).is_null().to_numpy(zero_copy_only=False)
+        shards[is_row] = plan.assign(batch.filter(pa.array(is_row)))[0]
+        yield pa.RecordBatch.from_arrays(
+            [pa.array(shards), *batch.columns], names=[SHARD, *batch.schema.names]
+        )
+
+
+def _build_task(task: BuildTask, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """Build the shard whose rows these are, and tell about it."""
+    context = TaskContext.get()
+    shard = 0 if task.n_shards is None or context is None else context.partitionId()
+    yield from _build_shard(task, shard, batches)
+
+
+def _build_shard(
+    task: BuildTask, shard: int, batches: Iterable[pa.RecordBatch]
+) -> list[pa.RecordBatch]:
+    """Build and write one shard; return a row about it, and notes on its rejects."""
+    warm_up_machine()
+    settings, folder = task.settings, Folder(task.base)
+    # Not the shard's number alone: a task that is tried again must not meet its own remains.
+    name = f"{shard:04d}-{uuid4().hex[:8]}"
+    engine = Engine(
+        space=settings.space,
+        analyzer=settings.analyzer,
+        index=settings.structure,
+        parameters=settings.parameters,
+        rebuild_in_background=False,
+    )
+    schema = subscriptions_schema(id_type(settings.ids))
+    plan = task.plan()
+    units = [merge_units([])]
+    notes = [pa.array([], pa.string())]
+    with folder.draft() as draft:
+        (draft / "rows").mkdir()
+        with pq.ParquetWriter(draft / "rows" / "rows.parquet", schema) as writer:
+            for batch in batches:
+                rows, more_notes = split_notes(batch)
+                rows = rows.select(schema.names).cast(schema)
+                rejects = rejects_of_batch(
+                    engine.try_subscribe_batch(rows, source="subscriptions"),
+                    rows,
+                    np.arange(rows.num_rows),
+                )
+                if task.stop_at_rejects and (rejects or len(more_notes)):
+                    raise (_first_reject(more_notes) if len(more_notes) else rejects[0]).error()
+                if rejects:
+                    refused = [reject.row for reject in rejects]
+                    kept = accepted_positions(np.arange(rows.num_rows), refused)
+                    rows = rows.take(pa.array(kept))
+                notes += [more_notes, reject_notes(rejects)]
+                writer.write_batch(rows)
+                if plan is not None:
+                    units.append(plan.assign(rows)[1])
+        n_subscriptions = len(engine)
+        engine.save(draft / "engine")
+        n_bytes = sum(path.stat().st_size for path in (draft / "engine").rglob("*.npy"))
+        if plan is not None:
+            storage.save(draft / "units", {}, {"units": merge_units(units)})
+            folder.put(f"units/{name}", draft / "units")
+        folder.put(f"rows/{name}", draft / "rows")
+        folder.put(f"shards/{name}", draft / "engine")
+    about = pa.RecordBatch.from_pylist(
+        [{"shard": shard, "directory": name, "n_subscriptions": n_subscriptions,
+          "n_bytes": n_bytes, NOTE: None}],
+        schema=BUILT_SHARD,
+    )  # fmt: skip
+    all_notes = pa.concat_arrays(notes)
+    return [about, batch_of_notes(BUILT_SHARD, all_notes)] if len(all_notes) else [about]
+
+
+def _first_reject(notes: pa.Array) -> Reject:
+    return Reject(**json.loads(notes[0].as_py())["reject"])

@@ -1,0 +1,182 @@
+"""Directories that driver and workers share: on this machine, a mounted disk or an object store.
+
+Small files are written whole or not at all. What has to be memory-mapped is used where it is when
+the directory is local or mounted, and otherwise fetched once per machine into the user's cache
+directory.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import hashlib
+import json
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Self
+
+import pyarrow as pa
+from pyarrow import fs
+
+from earshot.errors import InvalidParameter
+from earshot.spark.java import cache_directory
+
+
+class Folder:
+    """A directory by its path or URI; it need not exist yet.
+
+    Args:
+        location: A path (taken as local or mounted, also where Spark's default is another file
+            system), or a URI that Arrow knows: ``file:``, ``s3:``, ``gs:``, ``abfs:``, ``hdfs:``.
+    """
+
+    def __init__(self, location: str | Path) -> None:
+        text = str(location)
+        if "://" not in text and not text.startswith("file:"):
+            text = Path(text).expanduser().absolute().as_uri()
+        elif text.startswith("file:/") and not text.startswith("file://"):
+            text = f"file://{text.removeprefix('file:')}"  # as Spark spells it
+        try:
+            self._files, self._path = fs.FileSystem.from_uri(text)
+        except (pa.ArrowInvalid, pa.ArrowNotImplementedError, OSError) as error:
+            raise InvalidParameter(
+                f"{location} cannot be reached: {error}; give a path or a file:, s3:, gs:, abfs: "
+                f"or hdfs: URI"
+            ) from error
+        self.uri = text.rstrip("/")
+        """As Spark takes it."""
+
+    def __truediv__(self, name: str) -> Folder:
+        return Folder(f"{self.uri}/{name}")
+
+    def __repr__(self) -> str:
+        return f"Folder({self.uri!r})"
+
+    def __reduce__(self) -> tuple[type[Self], tuple[str]]:
+        return (type(self), (self.uri,))
+
+    @property
+    def is_local(self) -> bool:
+        """Whether files can be opened by path on every machine."""
+        return isinstance(self._files, fs.LocalFileSystem)
+
+    @property
+    def path(self) -> str:
+        """How messages to people name it."""
+        return self._path if self.is_local else self.uri
+
+    # ---- names --------------------------------------------------------------------------------
+
+    def names(self) -> list[str]:
+        """Return the names in the directory, sorted; none where it does not exist."""
+        selector = fs.FileSelector(self._path, allow_not_found=True)
+        found = (entry.base_name for entry in self._files.get_file_info(selector))
+        return sorted(name for name in found if not name.startswith("."))
+
+    def exists(self, name: str = "") -> bool:
+        """Whether there is a file or directory of this name."""
+        info = self._files.get_file_info(self._of(name))
+        return bool(info.type != fs.FileType.NotFound)
+
+    def remove(self, name: str) -> None:
+        """Remove a file, or a directory with all that is in it; fine if it is gone already."""
+        info = self._files.get_file_info(self._of(name))
+        with contextlib.suppress(FileNotFoundError):
+            if info.type == fs.FileType.Directory:
+                self._files.delete_dir(self._of(name))
+            elif info.type == fs.FileType.File:
+                self._files.delete_file(self._of(name))
+
+    def rename(self, name: str, new: str) -> None:
+        """Give something another name, in place of what has that name."""
+        self.remove(new)
+        self._files.move(self._of(name), self._of(new))
+
+    # ---- contents -----------------------------------------------------------------------------
+
+    def read_json(self, name: str) -> Any:
+        """Return the content of a JSON file."""
+        with self._files.open_input_stream(self._of(name)) as stream:
+            return json.loads(stream.read())
+
+    def write_json(self, name: str, value: Any) -> None:
+        """Write a JSON file, whole or not at all."""
+        data = json.dumps(value, indent=1).encode()
+        if not self.is_local:  # an object appears when it is complete
+            with self._files.open_output_stream(self._of(name)) as stream:
+                stream.write(data)
+            return
+        target = Path(self._of(name))
+        target.parent.mkdir(parents=True, exist_ok=True)
+        descriptor, draft = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}-")
+        with os.fdopen(descriptor, "wb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(descriptor)
+        Path(draft).chmod(0o644)
+        Path(draft).replace(target)
+
+    def put(self, name: str, source: Path) -> None:
+        """Move a finished local directory here under a name that is not in use."""
+        if self.is_local:
+            target = Path(self._of(name))
+            target.parent.mkdir(parents=True, exist_ok=True)
+            source.rename(target)
+            return
+        fs.copy_files(str(source), self._of(name), destination_filesystem=self._files)
+        shutil.rmtree(source)
+
+    @contextlib.contextmanager
+    def draft(self) -> Iterator[Path]:
+        """Yield a new local directory, from which :meth:`put` is a rename where that can be."""
+        parent = None
+        if self.is_local:
+            Path(self._path).mkdir(parents=True, exist_ok=True)
+            parent = self._path
+        made = Path(tempfile.mkdtemp(prefix=".draft-", dir=parent))
+        made.chmod(0o755)
+        try:
+            yield made
+        finally:
+            shutil.rmtree(made, ignore_errors=True)
+
+    def local(self, name: str) -> Path:
+        """Return a local directory with the content, to be memory-mapped; it is never changed.
+
+        Fetched once per machine where the folder is not local.
+        """
+        if self.is_local:
+            return Path(self._of(name))
+        digest = hashlib.sha256(self.uri.encode()).hexdigest()[:16]
+        target = cache_directory() / "indexes" / digest / name
+        if target.exists():
+            return target
+        with machine_lock(f"index-{digest}"):
+            if not target.exists():
+                target.parent.mkdir(parents=True, exist_ok=True)
+                draft = Path(tempfile.mkdtemp(prefix=".draft-", dir=target.parent))
+                fs.copy_files(self._of(name), str(draft), source_filesystem=self._files)
+                draft.rename(target)
+        return target
+
+    def forget(self, name: str) -> None:
+        """Remove what this machine fetched of a directory, if anything."""
+        if not self.is_local:
+            digest = hashlib.sha256(self.uri.encode()).hexdigest()[:16]
+            shutil.rmtree(cache_directory() / "indexes" / digest / name, ignore_errors=True)
+
+    def _of(self, name: str) -> str:
+        return f"{self._path}/{name}" if name else self._path
+
+
+@contextlib.contextmanager
+def machine_lock(name: str) -> Iterator[None]:
+    """Let one process of this machine and user through at a time."""
+    path = cache_directory() / "locks" / name
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield

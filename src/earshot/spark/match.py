@@ -1,0 +1,201 @@
+"""Matching a DataFrame of messages against an index, in batch or inside a streaming query."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from functools import partial
+from pathlib import Path
+
+import pyarrow as pa
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F  # noqa: N812 - its usual name
+
+from earshot.errors import InvalidFile, InvalidParameter
+from earshot.files.rejects import OnError, check_on_error
+from earshot.model.batches import time_us
+from earshot.model.schemas import IdKind, id_type, messages_schema
+from earshot.spark.output import NOTE, SHAPES, Output, Shape
+from earshot.spark.reading import Form, Reading, make_reading, needed_columns
+from earshot.spark.schemas import arrow_schema, spark_schema
+from earshot.spark.shards import SHARD
+from earshot.spark.store import IndexStore, Version
+from earshot.spark.workers import (
+    KEY,
+    MatchTask,
+    match_replicated,
+    match_sharded,
+    send_to_shards,
+    sent_schema,
+    with_key,
+)
+
+_FORBIDDEN = ("message_id", "subscription_id", "subscription_ids", "sign", "score", "reason")
+
+
+def match(
+    messages: DataFrame,
+    index: str | Path,
+    *,
+    shape: Shape = "rows",
+    version: int | None = None,
+    at: datetime | None = None,
+    form: Form = "columns",
+    columns: Mapping[str, str] | None = None,
+    ids: IdKind | None = None,
+    carry: Sequence[str] = (),
+    keep_unmatched: bool = False,
+    on_error: OnError = "raise",
+) -> DataFrame:
+    """Return who gets each message.
+
+    Works on static and on streaming DataFrames, which then see one version of the index for as
+    long as they run; :func:`earshot.spark.match_stream` follows changes. Can be called as
+    ``messages.transform(match, index)``.
+
+    *On the driver*: the facts of the index are read, nothing else. *In each task*: the index is
+    memory-mapped (shared by all workers of a machine), the text of its Arrow batches is analysed
+    and matched. With a sharded index, messages are first sent to the shards that can match them,
+    which is a shuffle; and with ``lists``, the parts of each list come together in another one.
+
+    Args:
+        messages: One row per message, in any of the forms.
+        index: Directory of the index.
+        shape: ``rows``: columns ``sign, message_id, subscription_id, score, reason``, one row per
+            update. ``lists``: columns ``message_id, subscription_ids``, one row per message; much
+            faster where messages reach many.
+        version: Which version of the index; by default the current one, as of this call.
+        at: Subscriptions that end at or before this time are over, beside those that end at or
+            before the message's own time.
+        form: ``columns``, ``values`` (JSON in the column ``value``) or ``files`` (a file in each
+            row, by its ``path``); see :mod:`earshot.spark.reading`.
+        columns: Names of the columns by field, where they differ: ``{"x": "lon"}``.
+        ids: Kind of the messages' ids, ``integer`` or ``string``; needed for values and files.
+        carry: Columns of the messages that go along with each row of the output.
+        keep_unmatched: Let ``lists`` have the messages that reach nobody, with an empty list.
+        on_error: ``raise`` fails the job at the first bad row. ``reject`` leaves bad rows out;
+            :func:`earshot.spark.prepare` tells which they are.
+    """
+    check_on_error(on_error)
+    task = match_task(
+        messages,
+        IndexStore(index),
+        None if version is None else IndexStore(index).version(version),
+        shape=shape,
+        form=form,
+        columns=columns,
+        ids=ids,
+        carry=carry,
+        keep_unmatched=keep_unmatched,
+        clock_us=None if at is None else time_us(at),
+        stop_at_rejects=on_error == "raise",
+    )
+    return finished(run_match(messages, task), task.output)
+
+
+def match_task(
+    messages: DataFrame,
+    store: IndexStore,
+    version: Version | None,
+    *,
+    shape: Shape,
+    form: Form = "columns",
+    columns: Mapping[str, str] | None = None,
+    ids: IdKind | None = None,
+    carry: Sequence[str] = (),
+    keep_unmatched: bool = False,
+    clock_us: int | None = None,
+    stop_at_rejects: bool = True,
+    has_notes: bool = False,
+) -> MatchTask:
+    """Return what the workers have to know, after checking it against the DataFrame."""
+    if shape not in SHAPES:
+        raise InvalidParameter(f"shape is {shape!r}; expected one of {', '.join(SHAPES)}")
+    if keep_unmatched and shape == "rows":
+        raise InvalidParameter("keep_unmatched is for shape='lists'; a message that reaches nobody "
+                               "has no row in 'rows'")  # fmt: skip
+    settings = store.settings
+    schema = arrow_schema(messages)
+    reading = make_reading(
+        "messages", schema, form=form, ids=ids, columns=columns, space=settings.space
+    )
+    output = Output(
+        shape,
+        reading.ids,
+        settings.ids,
+        _carried(reading, schema, carry),
+        keep_unmatched,
+        has_notes,
+    )
+    version = store.latest() if version is None else version
+    return MatchTask(
+        store.folder.uri, version, settings, reading, output, clock_us, stop_at_rejects
+    )
+
+
+def run_match(messages: DataFrame, task: MatchTask) -> DataFrame:
+    """Return the raw output of the workers, with notes where they were asked for."""
+    needed = needed_columns(task.reading, arrow_schema(messages), task.output.carried.names)
+    chosen = messages.select(*(messages[name] for name in needed))
+    if task.version.base.placement == "replicated":
+        schema = spark_schema(task.output.schema)
+        return chosen.mapInArrow(partial(match_replicated, task), schema)
+    if messages.isStreaming and task.output.shape == "lists":
+        raise InvalidParameter(
+            "a streaming DataFrame cannot bring the lists of several shards together; use "
+            "match_stream, or shape='rows'"
+        )
+    sent = chosen.mapInArrow(partial(send_to_shards, task), spark_schema(sent_schema(task.output)))
+    found = sent.repartitionById(task.version.base.n_shards, F.col(SHARD)).mapInArrow(
+        partial(match_sharded, task), spark_schema(with_key(task.output).schema)
+    )
+    if task.output.shape == "rows":
+        return found.drop(KEY)
+    return _joined_lists(found, task.output)
+
+
+def _joined_lists(found: DataFrame, output: Output) -> DataFrame:
+    """Bring the parts of each message's list together; notes stay as they are."""
+    first = [F.first(name).alias(name) for name in ("message_id", *output.carried.names)]
+    lists = F.flatten(F.collect_list("subscription_ids")).alias("subscription_ids")
+    if not output.has_notes:
+        joined = found.groupBy(KEY).agg(*first, lists)
+    else:
+        number = F.when(F.col(NOTE).isNotNull(), F.monotonically_increasing_id())
+        joined = (
+            found.withColumn("earshot_number", number)
+            .groupBy(KEY, "earshot_number")
+            .agg(*first, lists, F.first(NOTE).alias(NOTE))
+        )
+    return joined.select(*output.schema.names)
+
+
+def finished(found: DataFrame, output: Output) -> DataFrame:
+    """Return the deliveries in the columns that users see."""
+    if output.has_notes:
+        found = found.where(F.col(NOTE).isNull()).drop(NOTE)
+    if output.shape == "lists":
+        return found
+    return found.select(
+        F.lit("+").alias("sign"),
+        "message_id",
+        "subscription_id",
+        F.lit(None).cast("double").alias("score"),
+        F.lit("match").alias("reason"),
+        *output.carried.names,
+    )
+
+
+def _carried(reading: Reading, schema: pa.Schema, carry: Sequence[str]) -> pa.Schema:
+    """Return the fields of the columns that go along."""
+    has = schema if reading.form == "columns" else messages_schema(id_type(reading.ids))
+    for name in carry:
+        if name not in has.names:
+            raise InvalidFile(
+                f"carry names column '{name}'; the messages have {', '.join(has.names)}"
+            )
+        if name in _FORBIDDEN or name.startswith("earshot_"):
+            raise InvalidParameter(
+                f"carry names column '{name}', which the output has already; rename the column"
+            )
+    return pa.schema([has.field(name) for name in carry])

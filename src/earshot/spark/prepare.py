@@ -1,0 +1,270 @@
+"""Preparing tables: the user's columns to ours, bad rows aside, and what the rows are like.
+
+All of it runs as Spark jobs over Arrow batches, so a table may be larger than memory.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import partial
+from typing import NamedTuple
+
+import numpy as np
+import pyarrow as pa
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F  # noqa: N812 - its usual name
+
+from earshot.changes import waves
+from earshot.encoding import encode_messages, encode_regions, encode_subscriptions
+from earshot.errors import InvalidParameter, InvalidRow
+from earshot.files import rejects_of_batch
+from earshot.files.columns import Content
+from earshot.model.arrays import EVERYWHERE_TOKEN, Space
+from earshot.model.schemas import (
+    BOX_FIELDS,
+    REJECTS,
+    IdKind,
+    changes_schema,
+    id_type,
+    messages_schema,
+    subscriptions_schema,
+)
+from earshot.spark.output import NOTE, accepted_positions, batch_of_notes, reject_notes
+from earshot.spark.reading import Form, Part, Reading, make_reading, needed_columns
+from earshot.spark.schemas import arrow_schema, spark_schema
+from earshot.text import Analyzer, TokenLists, Vocabulary
+
+SCHEMAS = {
+    "messages": messages_schema,
+    "subscriptions": subscriptions_schema,
+    "changes": changes_schema,
+}
+
+MOST_COUNTED_TOKENS = 1 << 20
+"""Tokens that a task counts before it hands its counts on."""
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """A table in canonical columns.
+
+    Attributes:
+        rows: The good rows, in the columns of :mod:`earshot.model.schemas`.
+        rejects: The bad ones, with source, row, field, reason and the row itself as JSON.
+
+    Both are computed from the table when they are used; ``rows.cache()`` where both are.
+    """
+
+    rows: DataFrame
+    rejects: DataFrame
+
+
+class Bounds(NamedTuple):
+    """The smallest box around all places of a table; None where there is none."""
+
+    min_x: float | None
+    min_y: float | None
+    max_x: float | None
+    max_y: float | None
+
+
+def prepare(
+    table: DataFrame,
+    content: Content,
+    *,
+    form: Form = "columns",
+    columns: Mapping[str, str] | None = None,
+    ids: IdKind | None = None,
+    space: Space = "lonlat",
+    analyzer: Analyzer | None = None,
+) -> Prepared:
+    """Bring a table of subscriptions, messages or changes into canonical columns.
+
+    *On the driver*: the columns are looked up. *In each task*: every row is converted, its text is
+    analysed and its place checked, as the engine does it, so what is good here is good there.
+
+    Args:
+        table: Rows in any of the forms of :mod:`earshot.spark.reading`.
+        content: ``subscriptions``, ``messages`` or ``changes``.
+        form: How the rows come.
+        columns: Names of the columns by field, where they differ: ``{"x": "lon"}``.
+        ids: ``integer`` or ``string``; needed for values and files.
+        space: ``lonlat`` or ``planar``.
+        analyzer: How text and keywords become tokens.
+    """
+    if content not in SCHEMAS:
+        raise InvalidParameter(f"content is {content!r}; expected one of {', '.join(SCHEMAS)}")
+    reading = make_reading(
+        content, arrow_schema(table), form=form, ids=ids, columns=columns, space=space
+    )
+    checked = read_rows(table, reading, analyzer or Analyzer())
+    return Prepared(checked.where(F.col(NOTE).isNull()).drop(NOTE), rejects_in(checked))
+
+
+def read_rows(table: DataFrame, reading: Reading, analyzer: Analyzer | None) -> DataFrame:
+    """Return canonical rows and notes on rejects; without an analyzer, rows are not checked."""
+    needed = needed_columns(reading, arrow_schema(table))
+    schema = _noted(reading)
+    return table.select(*(table[name] for name in needed)).mapInArrow(
+        partial(_read_task, reading, analyzer), spark_schema(schema)
+    )
+
+
+def rejects_in(noted: DataFrame) -> DataFrame:
+    """Return the rejects among the notes."""
+    schema = spark_schema(pa.schema([("reject", pa.struct(list(REJECTS)))]))
+    reject = F.from_json(F.col(NOTE), schema)
+    found = noted.where(F.col(NOTE).isNotNull()).select(reject["reject"].alias("reject"))
+    return found.where(F.col("reject").isNotNull()).select("reject.*")
+
+
+def _noted(reading: Reading) -> pa.Schema:
+    return SCHEMAS[reading.content](id_type(reading.ids)).append(pa.field(NOTE, pa.string()))
+
+
+def _read_task(
+    reading: Reading, analyzer: Analyzer | None, batches: Iterable[pa.RecordBatch]
+) -> Iterator[pa.RecordBatch]:
+    schema = _noted(reading)
+    for part in reading.parts(batches):
+        rows = part.rows
+        errors = [] if analyzer is None else _problems(reading, analyzer, part)
+        rejects = rows.rejects + rejects_of_batch(errors, rows.batch, rows.rows)
+        good = rows.batch
+        if errors:
+            kept = accepted_positions(rows.rows, [error.row for error in errors])
+            good = good.take(pa.array(kept))
+        columns = [*good.columns, pa.nulls(good.num_rows, pa.string())]
+        yield pa.RecordBatch.from_arrays(columns, schema=schema)
+        if rejects:
+            yield batch_of_notes(schema, reject_notes(rejects))
+
+
+def _problems(reading: Reading, analyzer: Analyzer, part: Part) -> list[InvalidRow]:
+    """Return what the engine would refuse, whatever it holds."""
+    batch, numbers, source = part.rows.batch, part.rows.rows, part.rows.source
+    vocabulary, space = Vocabulary(), reading.space
+    if reading.content == "messages":
+        return encode_messages(
+            batch, analyzer, vocabulary, space, source=source, rows=numbers
+        ).rejects
+    if reading.content == "subscriptions":
+        return encode_subscriptions(
+            batch, analyzer, vocabulary, space, source=source, rows=numbers
+        ).rejects
+    operations = batch.column("op").to_numpy(zero_copy_only=False)
+    errors: list[InvalidRow] = []
+    for rows in waves(pa.Table.from_batches([batch])):  # an id may come again
+        new, moved = (rows[operations[rows] == name] for name in ("subscribe", "move"))
+        errors += encode_subscriptions(
+            batch.take(pa.array(new)), analyzer, vocabulary, space,
+            source=source, rows=numbers[new],
+        ).rejects  # fmt: skip
+        errors += encode_regions(
+            batch.take(pa.array(moved)), space, source=source, rows=numbers[moved]
+        ).rejects
+    return sorted(errors, key=lambda error: error.row)
+
+
+# ---- what the rows are like ---------------------------------------------------------------------
+
+
+def token_frequencies(rows: DataFrame, analyzer: Analyzer | None = None) -> DataFrame:
+    """Return ``token, documents``: in how many canonical rows each token occurs.
+
+    *In each task*: the rows are analysed, and counted by token; only counts are shuffled.
+
+    Args:
+        rows: Canonical messages (their text and keywords) or subscriptions (their keywords, also
+            those of expressions).
+        analyzer: How they become tokens.
+    """
+    schema = arrow_schema(rows)
+    is_message = "text" in schema.names
+    task = partial(_count_task, analyzer or Analyzer(), is_message)
+    wanted = ("id", "text", "keywords") if is_message else ("id", "keywords", "expression")
+    counted = rows.select(*(name for name in wanted if name in schema.names)).mapInArrow(
+        task, "token string, documents long"
+    )
+    return counted.groupBy("token").agg(F.sum("documents").alias("documents"))
+
+
+def _count_task(
+    analyzer: Analyzer, is_message: bool, batches: Iterable[pa.RecordBatch]
+) -> Iterator[pa.RecordBatch]:
+    vocabulary = Vocabulary()
+    for batch in batches:
+        vocabulary.add_documents(_token_lists(batch, analyzer, vocabulary, is_message))
+        if len(vocabulary) > MOST_COUNTED_TOKENS:
+            yield _counts(vocabulary)
+            vocabulary = Vocabulary()
+    yield _counts(vocabulary)
+
+
+def _token_lists(
+    batch: pa.RecordBatch, analyzer: Analyzer, vocabulary: Vocabulary, is_message: bool
+) -> TokenLists:
+    """Return the tokens of each row, every place being allowed."""
+    n = batch.num_rows
+    zeros = pa.array(np.zeros(n))
+    anywhere = dict.fromkeys(("x", "y") if is_message else BOX_FIELDS, zeros)
+    placed = pa.table({**{name: batch.column(name) for name in batch.schema.names}, **anywhere})
+    if not is_message:
+        encoded = encode_subscriptions(placed, analyzer, vocabulary, "planar")
+        tokens = encoded.clauses.token_ids
+        return TokenLists(encoded.clauses.token_offsets, np.maximum(tokens, EVERYWHERE_TOKEN))
+    texts = placed.column("text").combine_chunks() if "text" in placed.schema.names else None
+    if texts is not None:  # so that the vocabulary has them
+        analyzer.analyze(texts.fill_null(""), vocabulary, grow=True)
+    if "keywords" in placed.schema.names:
+        words = placed.column("keywords").combine_chunks().flatten()
+        analyzer.analyze(words.fill_null(""), vocabulary, grow=True)
+    messages = encode_messages(placed, analyzer, vocabulary, "planar").messages
+    return TokenLists(messages.token_offsets, messages.token_ids)
+
+
+def _counts(vocabulary: Vocabulary) -> pa.RecordBatch:
+    known = np.flatnonzero(vocabulary.frequencies[1:]) + 1  # token 0 is every message's
+    return pa.RecordBatch.from_arrays(
+        [
+            pa.array(vocabulary.tokens(known), pa.string()),
+            pa.array(vocabulary.frequencies[known], pa.int64()),
+        ],
+        names=["token", "documents"],
+    )
+
+
+def bounds(rows: DataFrame) -> Bounds:
+    """Return the smallest box around the points, boxes and centres of canonical rows.
+
+    *On the driver*: only the result. *In each task*: Spark's own minimum and maximum.
+    """
+    has = set(rows.columns)
+
+    def extreme(function: str, side: str, axis: str) -> str:
+        names = [name for name in (side, axis) if name in has]
+        return f"{function}({' , '.join([*names, 'NULL'])})"
+
+    found = rows.selectExpr(
+        f"min({extreme('least', 'min_x', 'x')}) AS min_x",
+        f"min({extreme('least', 'min_y', 'y')}) AS min_y",
+        f"max({extreme('greatest', 'max_x', 'x')}) AS max_x",
+        f"max({extreme('greatest', 'max_y', 'y')}) AS max_y",
+    ).collect()[0]
+    return Bounds(*(None if value is None else float(value) for value in found))
+
+
+def sample(rows: DataFrame, n: int, *, n_rows: int | None = None, seed: int = 1) -> pa.Table:
+    """Return about ``n`` rows, drawn evenly, on the driver.
+
+    Args:
+        rows: Any table.
+        n: How many.
+        n_rows: How many there are, if known; else they are counted.
+        seed: Of the draw.
+    """
+    n_rows = rows.count() if n_rows is None else n_rows
+    if n < n_rows:
+        rows = rows.sample(fraction=min(1.0, 1.05 * n / n_rows), seed=seed).limit(n)
+    return rows.toArrow()

@@ -1,0 +1,216 @@
+"""How the rows of a DataFrame become canonical batches, inside the Python workers.
+
+Rows come in one of three forms:
+
+- ``columns``: a table with one column per field, under the user's names;
+- ``values``: one JSON object in the column ``value`` of each row, as Kafka and text files give it;
+- ``files``: one file in each row, by its ``path``; the worker reads it itself, in any format that
+  :mod:`earshot.files` reads, so a broken file is a reject like any other and no row of it crosses
+  from Java to Python. Where a worker cannot open the path, ``content`` has the file's bytes.
+
+Every form yields what file readers yield: canonical rows, and rejects with source and row.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Literal, NamedTuple
+from urllib.parse import unquote, urlparse
+
+import numpy as np
+import pyarrow as pa
+
+from earshot.errors import InvalidFile, InvalidParameter
+from earshot.files import FileBatch, Reject, read_changes, read_messages, read_subscriptions
+from earshot.files.columns import (
+    Content,
+    batch_of_columns,
+    check_column_type,
+    choose_columns,
+    make_layout,
+)
+from earshot.files.ndjson import batch_of_values
+from earshot.model.arrays import Space
+from earshot.model.schemas import IdKind, id_kind
+
+Form = Literal["columns", "values", "files"]
+FORMS: tuple[Form, ...] = ("columns", "values", "files")
+
+FILE_COLUMNS = ("path", "content")
+VALUE_COLUMNS = ("value", "topic", "partition", "offset")
+
+_READERS = {
+    "subscriptions": read_subscriptions,
+    "messages": read_messages,
+    "changes": read_changes,
+}
+
+
+class Part(NamedTuple):
+    """Canonical rows, and the DataFrame's own rows that they came from, if they are its rows."""
+
+    rows: FileBatch
+    origin: pa.RecordBatch | None
+
+
+@dataclass(frozen=True)
+class Reading:
+    """How rows become messages, subscriptions or changes.
+
+    Attributes:
+        content: What the rows are.
+        form: How they come.
+        ids: Whether ids are integers or strings.
+        columns: Names of the user's columns by field, where they differ from the standard ones.
+        space: Coordinates.
+        source: Name of the table, for rejects.
+    """
+
+    content: Content
+    form: Form
+    ids: IdKind
+    columns: Mapping[str, str] = field(default_factory=dict)
+    space: Space = "lonlat"
+    source: str = ""
+
+    def parts(self, batches: Iterable[pa.RecordBatch]) -> Iterator[Part]:
+        """Yield the canonical rows of a task's batches; what is wrong is among their rejects."""
+        convert = {"columns": self._of_columns, "values": self._of_values, "files": self._of_files}
+        for batch in batches:
+            yield from convert[self.form](batch)
+
+    def _of_columns(self, batch: pa.RecordBatch) -> Iterator[Part]:
+        layout = make_layout(self.content, self.columns, self.source, "reject")
+        chosen = choose_columns(layout, batch.schema.names)
+        arrays = {name: batch.column(column) for name, column in chosen.items()}
+        rows = np.arange(batch.num_rows, dtype=np.int64)
+        yield Part(batch_of_columns(layout, arrays, self.ids, rows), batch)
+
+    def _of_values(self, batch: pa.RecordBatch) -> Iterator[Part]:
+        layout = make_layout(self.content, self.columns, self.source, "reject")
+        if "offset" not in batch.schema.names:
+            rows = np.arange(batch.num_rows, dtype=np.int64)
+            yield Part(batch_of_values(batch.column("value"), layout, self.ids, rows), batch)
+            return
+        # A batch of Kafka's can have several partitions, each with offsets of its own.
+        numbers = batch.column("partition").to_numpy()
+        for number in np.unique(numbers).tolist():
+            part = batch.filter(pa.array(numbers == number))
+            source = f"{part.column('topic')[0].as_py()}/{number}"
+            offsets = part.column("offset").to_numpy()
+            values = batch_of_values(
+                part.column("value"), layout._replace(source=source), self.ids, offsets
+            )
+            yield Part(values, None)
+
+    def _of_files(self, batch: pa.RecordBatch) -> Iterator[Part]:
+        has_content = "content" in batch.schema.names
+        for row, location in enumerate(batch.column("path").to_pylist()):
+            content = batch.column("content")[row] if has_content else None
+            with _readable(location, content) as path:
+                try:
+                    for part in _READERS[self.content](
+                        path, columns=self.columns, space=self.space, ids=self.ids,
+                        on_error="reject",
+                    ):  # fmt: skip
+                        yield Part(_renamed(part, path, location), None)
+                except InvalidFile as error:
+                    reason = str(error).replace(str(path), location)
+                    reject = Reject(location, 0, "", reason, "")
+                    yield Part(_no_rows(self.content, self.ids, location, [reject]), None)
+
+
+def make_reading(
+    content: Content,
+    schema: pa.Schema,
+    *,
+    form: Form = "columns",
+    ids: IdKind | None = None,
+    columns: Mapping[str, str] | None = None,
+    space: Space = "lonlat",
+    source: str = "",
+) -> Reading:
+    """Return how a table with the given columns is read, or say what it lacks.
+
+    Args:
+        content: What the rows are.
+        schema: The DataFrame's schema.
+        form: How they come.
+        ids: Kind of ids; needed unless the rows are columns with a typed id.
+        columns: Names of the user's columns by field, where they differ.
+        space: Coordinates.
+        source: Name of the table, for errors and rejects.
+    """
+    source = source or content
+    layout = make_layout(content, columns, source, "reject")
+    if form == "columns":
+        chosen = choose_columns(layout, schema.names)
+        for name, column in chosen.items():
+            check_column_type(layout, name, column, schema.field(column).type)
+        ids = ids or id_kind(schema.field(chosen["id"]).type)
+    elif form in FORMS:
+        needed = "path" if form == "files" else "value"
+        if needed not in schema.names:
+            raise InvalidFile(
+                f"{source}: no column '{needed}', which rows in the form '{form}' have; its "
+                f"columns are {', '.join(schema.names)}"
+            )
+    else:
+        raise InvalidParameter(f"form is {form!r}; expected one of {', '.join(FORMS)}")
+    if ids is None:
+        raise InvalidParameter(
+            f"{source}: say whether ids are integers or strings (ids='integer' or ids='string'); "
+            f"rows in the form '{form}' do not tell beforehand"
+        )
+    return Reading(content, form, ids, dict(columns or {}), space, source)
+
+
+def needed_columns(reading: Reading, schema: pa.Schema, carry: Sequence[str] = ()) -> list[str]:
+    """Return the columns of a DataFrame that a reading uses; the others need not be sent."""
+    if reading.form == "files":
+        return [name for name in FILE_COLUMNS if name in schema.names]
+    if reading.form == "values":
+        return [name for name in VALUE_COLUMNS if name in schema.names]
+    layout = make_layout(reading.content, reading.columns, reading.source, "reject")
+    chosen = choose_columns(layout, schema.names).values()
+    return [name for name in schema.names if name in chosen or name in carry]
+
+
+class _readable:  # noqa: N801 - used like a function
+    """A path at which a file can be read: its own, or that of a copy."""
+
+    def __init__(self, location: str, content: pa.Scalar | None) -> None:
+        self.location = location
+        self.content = content
+        self._copy: tempfile.TemporaryDirectory[str] | None = None
+
+    def __enter__(self) -> Path:
+        uri = urlparse(self.location)
+        path = Path(unquote(uri.path) if uri.scheme == "file" else self.location)
+        if self.content is None:
+            return path
+        self._copy = tempfile.TemporaryDirectory(prefix="earshot-")
+        copy = Path(self._copy.name) / path.name
+        copy.write_bytes(self.content.as_buffer())
+        return copy
+
+    def __exit__(self, *_: object) -> None:
+        if self._copy is not None:
+            self._copy.cleanup()
+
+
+def _renamed(part: FileBatch, path: Path, location: str) -> FileBatch:
+    rejects = [
+        each._replace(source=location) if each.source == str(path) else each
+        for each in part.rejects
+    ]
+    return part._replace(rejects=rejects, source=location)
+
+
+def _no_rows(content: Content, ids: IdKind, source: str, rejects: list[Reject]) -> FileBatch:
+    layout = make_layout(content, None, source, "reject")
+    empty = batch_of_values(pa.array([], pa.binary()), layout, ids, np.empty(0, np.int64))
+    return empty._replace(rejects=rejects)

@@ -1,0 +1,257 @@
+"""An index in versions, in a directory that driver and workers share.
+
+::
+
+    index.json              what holds for all versions: space, analyzer, structure, kind of ids
+    versions/00000007.json  one version: a base and the deltas on top of it, in order
+    bases/00000003/         shards/ (a saved engine each), rows/ (the subscriptions themselves, in
+                            Parquet), territory/ (how shards were cut; only where there are some)
+    deltas/00000006/        delta.json, changes/changes.parquet, units/ (what they add to shards)
+    readers/NAME.json       the oldest version that a running pipeline may still ask for
+
+Everything but ``readers`` is written once and never changed, so whoever knows a version's number
+sees the same subscriptions today and tomorrow. A version exists when its file does. The newest one
+is current. There is one writer at a time: the driver that builds, or that takes in changes.
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from typing import Any, Literal
+
+from earshot.errors import SavedIndexError
+from earshot.indexes import DEFAULT_INDEX, index_type
+from earshot.indexes.contract import Parameters
+from earshot.model.arrays import Space
+from earshot.model.schemas import IdKind
+from earshot.spark.folders import Folder
+from earshot.text import Analyzer
+
+Placement = Literal["replicated", "sharded"]
+
+FORMAT = "earshot-spark-index"
+FORMAT_VERSION = 1
+
+
+@dataclass(frozen=True)
+class IndexSettings:
+    """What holds for all versions of an index."""
+
+    ids: IdKind
+    space: Space = "lonlat"
+    analyzer: Analyzer = field(default_factory=Analyzer)
+    structure: str = DEFAULT_INDEX
+    parameters: Parameters = field(default_factory=Parameters)
+
+    def facts(self) -> dict[str, Any]:
+        """Return them for JSON."""
+        return asdict(self)
+
+    @classmethod
+    def of_facts(cls, facts: dict[str, Any]) -> IndexSettings:
+        """Read them back."""
+        return cls(
+            facts["ids"],
+            facts["space"],
+            Analyzer(**facts["analyzer"]),
+            facts["structure"],
+            index_type(facts["structure"]).parameters_type(**facts["parameters"]),
+        )
+
+
+@dataclass(frozen=True)
+class Base:
+    """A complete build.
+
+    Attributes:
+        name: Directory under ``bases``.
+        placement: Whether all subscriptions are in one shard.
+        n_subscriptions: Number of subscriptions of each shard.
+        n_bytes: Bytes of each shard's saved engine.
+        shards: Name of each shard's directory.
+        report: What the cost model expects of each shard; empty where there is only one.
+    """
+
+    name: str
+    placement: Placement
+    n_subscriptions: tuple[int, ...]
+    n_bytes: tuple[int, ...]
+    shards: tuple[str, ...]
+    report: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def n_shards(self) -> int:
+        """Number of shards."""
+        return len(self.n_subscriptions)
+
+
+@dataclass(frozen=True)
+class Version:
+    """The subscriptions at one moment.
+
+    Attributes:
+        number: Later ones are greater.
+        base: The build that it rests on.
+        deltas: Names of the deltas on top of it, oldest first.
+        n_subscriptions: Number of live subscriptions, expired ones included until they are merged.
+        n_changes: Number of changes in the deltas.
+        clock_us: The clock when it was made, in microseconds since 1970; None before any time.
+        taken_in: Number of the last batch that each stream of changes contributed.
+    """
+
+    number: int
+    base: Base
+    deltas: tuple[str, ...] = ()
+    n_subscriptions: int = 0
+    n_changes: int = 0
+    clock_us: int | None = None
+    taken_in: dict[str, int] = field(default_factory=dict)
+
+
+class IndexStore:
+    """The directory of an index."""
+
+    def __init__(self, location: str | Path | Folder) -> None:
+        self.folder = location if isinstance(location, Folder) else Folder(location)
+
+    def __repr__(self) -> str:
+        return f"IndexStore({self.folder.uri!r})"
+
+    # ---- reading ------------------------------------------------------------------------------
+
+    @property
+    def exists(self) -> bool:
+        """Whether an index was begun here."""
+        return self.folder.exists("index.json")
+
+    @property
+    def settings(self) -> IndexSettings:
+        """What holds for all versions."""
+        try:
+            facts = self.folder.read_json("index.json")
+        except FileNotFoundError:
+            raise SavedIndexError(
+                f"{self.folder.path} holds no index for Spark; make one with "
+                f"earshot.spark.build or 'earshot pipeline build'"
+            ) from None
+        except ValueError as error:
+            raise SavedIndexError(f"{self.folder.path}/index.json: {error}") from error
+        if facts.get("format") != FORMAT or facts.get("version") != FORMAT_VERSION:
+            raise SavedIndexError(
+                f"{self.folder.path} has format {facts.get('format')} {facts.get('version')}; this "
+                f"Earshot reads {FORMAT} {FORMAT_VERSION}: build the index again"
+            )
+        return IndexSettings.of_facts(facts["settings"])
+
+    def version_numbers(self) -> list[int]:
+        """Return the numbers of all versions that are there, ascending."""
+        return sorted(int(name.removesuffix(".json")) for name in self._versions.names())
+
+    def latest(self) -> Version:
+        """Return the current version."""
+        numbers = self.version_numbers()
+        if not numbers:
+            raise SavedIndexError(
+                f"{self.folder.path} has no complete version; build the index (again)"
+            )
+        return self.version(numbers[-1])
+
+    def version(self, number: int) -> Version:
+        """Return one version."""
+        try:
+            facts = self._versions.read_json(f"{number:08d}.json")
+        except FileNotFoundError:
+            found = ", ".join(map(str, self.version_numbers())) or "none"
+            raise SavedIndexError(
+                f"{self.folder.path} has no version {number}; there are: {found}"
+            ) from None
+        base = facts.pop("base")
+        for name in ("n_subscriptions", "n_bytes", "shards"):
+            base[name] = tuple(base[name])
+        return Version(**{**facts, "base": Base(**base), "deltas": tuple(facts["deltas"])})
+
+    # ---- writing ------------------------------------------------------------------------------
+
+    def begin(self, settings: IndexSettings) -> None:
+        """Write what holds for all versions; an index that is there must have the same."""
+        if self.exists:
+            if self.settings != settings:
+                raise SavedIndexError(
+                    f"{self.folder.path} holds an index with other settings ({self.settings}); "
+                    f"choose another directory or remove it"
+                )
+            return
+        facts = {"format": FORMAT, "version": FORMAT_VERSION, "settings": settings.facts()}
+        self.folder.write_json("index.json", facts)
+
+    def publish(self, version: Version) -> None:
+        """Make a version current; its number must be new."""
+        name = f"{version.number:08d}.json"
+        if self._versions.exists(name):
+            raise SavedIndexError(
+                f"{self.folder.path} has a version {version.number} already: another process is "
+                f"writing to this index; stop one of the two"
+            )
+        self._versions.write_json(name, asdict(version))
+
+    def next_name(self, kind: Literal["bases", "deltas"]) -> str:
+        """Return a name that no base or delta has, abandoned ones included."""
+        numbers = [int(name) for name in (self.folder / kind).names() if name.isdigit()]
+        return f"{max(numbers, default=0) + 1:08d}"
+
+    def base_folder(self, base: Base | str) -> Folder:
+        """Return the directory of a base."""
+        return self.folder / "bases" / (base if isinstance(base, str) else base.name)
+
+    def delta_folder(self, name: str) -> Folder:
+        """Return the directory of a delta."""
+        return self.folder / "deltas" / name
+
+    # ---- who reads what, and what nobody reads any more ---------------------------------------
+
+    def hold(self, reader: str, number: int) -> None:
+        """Say that a reader may ask for this version and later ones."""
+        (self.folder / "readers").write_json(f"{reader}.json", {"oldest": number})
+
+    def release(self, reader: str) -> None:
+        """Say that a reader will ask for nothing any more."""
+        (self.folder / "readers").remove(f"{reader}.json")
+
+    def clean(self, *, keep: int = 2) -> list[int]:
+        """Remove the versions that nobody holds, and bases and deltas that no version names.
+
+        Args:
+            keep: Number of newest versions that stay in any case.
+
+        Returns:
+            Numbers of the versions that are gone.
+        """
+        numbers = self.version_numbers()
+        readers = self.folder / "readers"
+        held = [readers.read_json(name)["oldest"] for name in readers.names()]
+        oldest = min([*held, *numbers[-keep:]], default=0)
+        gone = [number for number in numbers if number < oldest]
+        kept = [self.version(number) for number in numbers if number >= oldest]
+        for number in gone:
+            self._versions.remove(f"{number:08d}.json")
+        used_bases = {version.base.name for version in kept}
+        used_deltas = {name for version in kept for name in version.deltas}
+        for kind, used in (("bases", used_bases), ("deltas", used_deltas)):
+            folder = self.folder / kind
+            newest = max(used, default="")
+            # Later ones than any in use are still being written.
+            for name in folder.names():
+                if name not in used and name < newest:
+                    folder.remove(name)
+                    folder.forget(name)
+        return gone
+
+    @property
+    def _versions(self) -> Folder:
+        return self.folder / "versions"
+
+
+def next_version(version: Version, **changes: Any) -> Version:
+    """Return a version that follows another one, with the given differences."""
+    return replace(version, number=version.number + 1, **changes)

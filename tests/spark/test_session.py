@@ -1,0 +1,140 @@
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+import pytest
+
+from earshot.spark.session import SETTINGS, is_local, kafka_packages, local_session, settings_for
+
+from .kafka_broker import consume, create_topic, produce
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+JAVA_OPTIONS = "spark.driver.extraJavaOptions"
+
+
+def worker_facts(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    for batch in batches:
+        n_rows = batch.num_rows
+        yield pa.RecordBatch.from_pydict(
+            {"pid": [os.getpid()] * n_rows, "python": [sys.executable] * n_rows}
+        )
+
+
+def test_workers_run_this_python(spark: SparkSession) -> None:
+    rows = spark.range(4).mapInArrow(worker_facts, "pid long, python string").collect()
+    assert {row.python for row in rows} == {sys.executable}
+    assert os.getpid() not in {row.pid for row in rows}
+
+
+def test_a_running_session_is_returned_as_it_is(spark: SparkSession) -> None:
+    before = spark.conf.get("spark.sql.shuffle.partitions")
+    assert local_session(extra={"spark.sql.shuffle.partitions": "77"}) is spark
+    assert spark.conf.get("spark.sql.shuffle.partitions") == before
+
+
+def test_a_session_has_every_setting_that_is_not_replaced(spark: SparkSession) -> None:
+    wanted = {
+        name: each.value
+        for name, each in SETTINGS.items()
+        if name != "spark.sql.shuffle.partitions"
+    }
+    assert {name: spark.conf.get(name) for name in wanted} == wanted
+
+
+class Killer:
+    """Kills the first worker that it meets, once."""
+
+    def __init__(self, flag: Path) -> None:
+        self.flag = flag
+
+    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        try:
+            self.flag.touch(exist_ok=False)
+        except FileExistsError:
+            yield from batches
+        else:
+            os.kill(os.getpid(), 9)
+
+
+def test_a_killed_worker_is_replaced(spark: SparkSession, tmp_path: Path) -> None:
+    flag = tmp_path / "killed"
+    assert spark.range(10).mapInArrow(Killer(flag), "id long").count() == 10
+    assert flag.exists()
+
+
+@pytest.mark.parametrize(
+    ("master", "expected"),
+    [
+        ("local", True),
+        ("local[*,4]", True),
+        ("local-cluster[2,1,1024]", False),
+        ("yarn", False),
+        ("spark://host:7077", False),
+        ("k8s://https://host", False),
+    ],
+)
+def test_local_masters_are_known(master: str, expected: bool) -> None:
+    assert is_local(master) is expected
+
+
+def test_a_cluster_keeps_its_administrators_settings() -> None:
+    settings = settings_for("spark://host:7077")
+    assert set(settings) == {name for name, each in SETTINGS.items() if not each.local}
+    assert not any(name.startswith(("spark.driver", "spark.ui")) for name in settings)
+
+
+def test_the_callers_settings_win_and_java_options_add_up() -> None:
+    extra = {"spark.sql.shuffle.partitions": "3", "spark.a": "b", JAVA_OPTIONS: "-Xss8m"}
+    settings = settings_for("local[2]", extra)
+    assert settings["spark.sql.shuffle.partitions"] == "3"
+    assert settings["spark.a"] == "b"
+    assert settings[JAVA_OPTIONS] == settings_for("local[2]")[JAVA_OPTIONS] + " -Xss8m"
+    assert settings_for("yarn", extra)[JAVA_OPTIONS] == "-Xss8m"
+
+
+@pytest.mark.parametrize("name", SETTINGS)
+def test_each_setting_has_a_reason(name: str) -> None:
+    assert len(SETTINGS[name].reason.split()) > 3
+
+
+def test_the_kafka_connector_is_the_one_of_this_spark() -> None:
+    import pyspark
+
+    jars = Path(pyspark.__file__).parent / "jars"
+    group, artifact, number = kafka_packages().split(":")
+    assert group == "org.apache.spark"
+    scala = artifact.removeprefix("spark-sql-kafka-0-10_")
+    assert (jars / f"spark-core_{scala}-{number}.jar").exists()
+
+
+def test_rows_come_back_from_kafka_as_a_stream(
+    spark: SparkSession, kafka: str, tmp_path: Path
+) -> None:
+    rows = [(str(number), f"value {number}") for number in range(100)]
+    create_topic(spark, kafka, "there-and-back", n_partitions=3)
+    produce(spark, kafka, "there-and-back", rows)
+    stream = (
+        spark.readStream.format("kafka")
+        .option("kafka.bootstrap.servers", kafka)
+        .option("subscribe", "there-and-back")
+        .option("startingOffsets", "earliest")
+        .load()
+        .selectExpr("partition", "cast(key as string) key", "cast(value as string) value")
+        .writeStream.format("memory")
+        .queryName("there_and_back")
+        .option("checkpointLocation", str(tmp_path))
+        .trigger(availableNow=True)
+        .start()
+    )
+    stream.awaitTermination()
+    found = spark.table("there_and_back").collect()
+    assert sorted((row.key, row.value) for row in found) == sorted(rows)
+    assert {row.partition for row in found} == {0, 1, 2}
+    assert sorted(consume(spark, kafka, "there-and-back")) == sorted(rows)
