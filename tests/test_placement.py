@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from earshot.bench.placement import simulate
 from earshot.checks.generate import Case, Recipe, make_case, ragged
 from earshot.errors import InvalidInput, InvalidParameter
-from earshot.indexes import BlockTrie
+from earshot.indexes.block_trie import BlockTrie
 from earshot.model.arrays import (
     EVERYWHERE_TOKEN,
     ClauseArrays,
@@ -217,7 +217,7 @@ def test_tokens_unknown_to_the_plan_are_ignored() -> None:
     known = box_clauses([0, 1, 3, 4, 5], [3, 3, 900, EVERYWHERE_TOKEN, 901], boxes)
     shards = plan.assign(known, frequencies)
     assert shards[0] == shards[1]
-    assert shards[2] == shards[3] or (shards >= 0).all()
+    assert (shards >= 0).all()
     units = as_dict(units_of(known, shards, frequencies))
     assert {token for token, _ in units} == {3, EVERYWHERE_TOKEN}
 
@@ -246,8 +246,7 @@ def test_units_merge_to_the_units_of_all() -> None:
     whole = units_of(case.clauses, shards, frequencies)
     merged = merge_units(parts)
     for got, expected in zip(merged, whole, strict=True):
-        np.testing.assert_array_equal(got, expected)
-        assert got.dtype == expected.dtype
+        np.testing.assert_array_equal(np.asarray(got), np.asarray(expected), strict=True)
     assert len(merge_units([]).tokens) == 0
 
 
@@ -286,9 +285,7 @@ def test_a_frequent_token_is_cut_in_space() -> None:
     )
     messages = points([[0, 1]] * 500, random.random((500, 2)))
     _, report = Plan.cut(clauses, messages, 8, frequencies=np.array([500, 500]))
-    assert report.cuts == {"x": 3, "y": 4, "size": 0, "token": 0, "content": 0} or (
-        report.cuts["x"] + report.cuts["y"] == 7
-    )
+    assert report.cuts["x"] + report.cuts["y"] == 7
     assert report.replication < 1.5
     assert report.balance < 1.3
 
@@ -306,6 +303,29 @@ def test_a_crowded_place_is_cut_by_token() -> None:
     assert len(np.unique(plan.assign(clauses, frequencies))) == 8
 
 
+def test_words_of_one_topic_stay_together() -> None:
+    random = np.random.default_rng(1)
+    tokens = random.integers(1, 41, 4000)
+    clauses = box_clauses(np.arange(4001), tokens, np.tile([0.0, 0.0, 1.0, 1.0], (4000, 1)))
+    topics = random.integers(0, 4, 500)  # tokens 1, 5, 9, … are one topic
+    rows = [[0, *(1 + topic + 4 * random.permutation(10)[:5])] for topic in topics.tolist()]
+    frequencies = np.bincount(np.concatenate(rows), minlength=41)
+    _, report = Plan.cut(clauses, points(rows, np.full((500, 2), 0.5)), 4, frequencies=frequencies)
+    assert report.replication < 1.6  # by hash: about 3
+
+
+def test_large_regions_are_kept_away_from_small_ones() -> None:
+    random = np.random.default_rng(1)
+    centres = random.random((4000, 2))
+    halves = np.where(np.arange(4000) % 2, 0.5, 0.005)[:, None]
+    boxes = np.concatenate([centres - halves, centres + halves], axis=1)
+    clauses = box_clauses(np.arange(4001), np.ones(4000), boxes)
+    messages = points([[0, 1]] * 500, random.random((500, 2)))
+    _, report = Plan.cut(clauses, messages, 8, frequencies=np.array([500, 500]))
+    assert report.cuts["size"] >= 1
+    assert report.replication < 7
+
+
 def test_clauses_that_differ_in_nothing_else_are_cut_by_content() -> None:
     tokens = np.stack([np.ones(1000), np.arange(2, 1002)], axis=1).reshape(-1)
     clauses = box_clauses(2 * np.arange(1001), tokens, np.tile([0.0, 0.0, 1.0, 1.0], (1000, 1)))
@@ -314,6 +334,17 @@ def test_clauses_that_differ_in_nothing_else_are_cut_by_content() -> None:
     assert report.cuts["content"] == 3
     counts = np.bincount(plan.assign(clauses, frequencies))
     assert busiest_share(counts) < 1.1
+
+
+def test_a_crowd_of_one_token_at_one_place_is_cut_in_spite_of_an_outlier() -> None:
+    tokens = np.stack([np.ones(1000), np.arange(2, 1002)], axis=1).reshape(-1)
+    boxes = np.tile([0.0, 0.0, 1.0, 1.0], (1000, 1))
+    boxes[0] += 5.0
+    clauses = box_clauses(2 * np.arange(1001), tokens, boxes)
+    frequencies = np.append([10, 1], np.full(1000, 5))
+    messages = points([[0, 1]] * 10, np.full((10, 2), 0.5))
+    plan, _ = Plan.cut(clauses, messages, 2, frequencies=frequencies)
+    assert busiest_share(np.bincount(plan.assign(clauses, frequencies))) < 1.1
 
 
 def test_what_a_sample_did_not_show_is_spread_all_the_same() -> None:
@@ -344,7 +375,7 @@ def test_the_report_counts_what_the_plan_does() -> None:
     shards = plan.assign(case.clauses, frequencies)
     assert report.subscriptions.tolist() == np.bincount(shards, minlength=6).tolist()
     router = Router(units_of(case.clauses, shards, frequencies), 6)
-    offsets, targets = router.route(case.messages)
+    _, targets = router.route(case.messages)
     assert report.messages.tolist() == np.bincount(targets, minlength=6).tolist()
     assert report.replication == len(targets) / len(case.messages.boxes)
     facts = json.loads(json.dumps(report.facts()))

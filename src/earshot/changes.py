@@ -11,13 +11,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
+from typing import Protocol
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from earshot.encoding import NEVER_US, NO_TIME_US
-from earshot.engine import Engine
 from earshot.errors import InvalidRow
 from earshot.model.arrays import Int64s
 from earshot.model.schemas import OPERATIONS
@@ -25,7 +25,22 @@ from earshot.model.schemas import OPERATIONS
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
-def apply_changes(engine: Engine, changes: pa.Table) -> list[InvalidRow]:
+class Changeable(Protocol):
+    """What changes can be applied to: an engine, or several that act as one."""
+
+    @property
+    def next_expiry(self) -> datetime | None: ...  # noqa: D102 - as Engine's
+
+    def advance(self, time: datetime) -> None: ...  # noqa: D102
+
+    def try_subscribe_batch(self, batch: pa.Table) -> list[InvalidRow]: ...  # noqa: D102
+
+    def try_unsubscribe_batch(self, ids: pa.Array) -> list[InvalidRow]: ...  # noqa: D102
+
+    def try_move_batch(self, batch: pa.Table) -> list[InvalidRow]: ...  # noqa: D102
+
+
+def apply_changes(engine: Changeable, changes: pa.Table) -> list[InvalidRow]:
     """Apply what can be applied; return what is wrong with the other rows.
 
     The engine's clock goes on to the latest time of the rows, row by row.
@@ -59,7 +74,7 @@ def waves(changes: pa.Table) -> Iterator[Int64s]:
         yield np.flatnonzero(occurrences == n)
 
 
-def _apply_wave(engine: Engine, changes: pa.Table, rows: Int64s) -> list[InvalidRow]:
+def _apply_wave(engine: Changeable, changes: pa.Table, rows: Int64s) -> list[InvalidRow]:
     wave = changes.take(pa.array(rows))
     operations = wave.column("op")
     errors = []
@@ -81,7 +96,7 @@ def _apply_wave(engine: Engine, changes: pa.Table, rows: Int64s) -> list[Invalid
     return errors
 
 
-def _spans(engine: Engine, changes: pa.Table) -> Iterator[tuple[int, int, int]]:
+def _spans(engine: Changeable, changes: pa.Table) -> Iterator[tuple[int, int, int]]:
     """Yield ranges of rows between which no subscription expires, each with its clock."""
     n = changes.num_rows
     times = _microseconds(changes, "time", NO_TIME_US)

@@ -3,10 +3,13 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from earshot.spark.session import SETTINGS, is_local, kafka_packages, local_session, settings_for
@@ -33,19 +36,48 @@ def test_workers_run_this_python(spark: SparkSession) -> None:
     assert os.getpid() not in {row.pid for row in rows}
 
 
-def test_a_running_session_is_returned_as_it_is(spark: SparkSession) -> None:
+@pytest.mark.parametrize("thread", ["this", "another"])
+def test_a_running_session_is_returned_as_it_is(spark: SparkSession, thread: str) -> None:
     before = spark.conf.get("spark.sql.shuffle.partitions")
-    assert local_session(extra={"spark.sql.shuffle.partitions": "77"}) is spark
+    start = partial(local_session, extra={"spark.sql.shuffle.partitions": "77"})
+    if thread == "this":
+        found = start()
+    else:
+        with ThreadPoolExecutor(1) as pool:
+            found = pool.submit(start).result()
+    assert found is spark
     assert spark.conf.get("spark.sql.shuffle.partitions") == before
 
 
-def test_a_session_has_every_setting_that_is_not_replaced(spark: SparkSession) -> None:
-    wanted = {
-        name: each.value
-        for name, each in SETTINGS.items()
-        if name != "spark.sql.shuffle.partitions"
-    }
-    assert {name: spark.conf.get(name) for name in wanted} == wanted
+@pytest.mark.parametrize("name", SETTINGS)
+def test_a_session_has_each_setting(spark: SparkSession, name: str) -> None:
+    assert spark.conf.get(name) == SETTINGS[name].value
+
+
+def test_a_stream_goes_on_from_its_checkpoint(spark: SparkSession, tmp_path: Path) -> None:
+    source = tmp_path / "source"
+
+    def read_all() -> list[int]:
+        seen: list[int] = []
+        stream = (
+            spark.readStream.schema("id long")
+            .parquet(str(source))
+            .writeStream.foreachBatch(
+                lambda batch, _: seen.extend(row.id for row in batch.collect())
+            )
+            .option("checkpointLocation", str(tmp_path / "checkpoint"))
+            .trigger(availableNow=True)
+            .start()
+        )
+        stream.awaitTermination()
+        return sorted(seen)
+
+    source.mkdir()
+    pq.write_table(pa.table({"id": [1, 2]}), source / "a.parquet")
+    assert read_all() == [1, 2]
+    pq.write_table(pa.table({"id": [3]}), source / "b.parquet")
+    assert read_all() == [3]
+    assert read_all() == []
 
 
 class Killer:

@@ -85,7 +85,7 @@ def simulate(
     rows = np.repeat(np.arange(len(messages.boxes)), np.diff(offsets))
     if whole is None:
         whole = measure_whole(clauses, messages, frequencies, space=space, index=index)
-    counts = np.zeros((4, n_shards), np.int64)
+    n_subscriptions, n_messages, candidates, answers = np.zeros((4, n_shards), np.int64)
     elapsed_s = np.zeros(n_shards)
     clause_shards = shards[clauses.subscriptions]
     by_clause = np.argsort(clause_shards, kind="stable")
@@ -101,13 +101,22 @@ def simulate(
         start = time.perf_counter()
         found = built.match(routed)
         elapsed_s[shard] = time.perf_counter() - start
-        counts[:, shard] = (
-            len(slots),
-            len(routed.boxes),
-            found.counters.candidates,
-            found.counters.answers,
-        )
-    return Simulation(*counts, elapsed_s, len(messages.boxes), len(units.tokens), route_s, *whole)
+        n_subscriptions[shard], n_messages[shard] = len(slots), len(routed.boxes)
+        candidates[shard], answers[shard] = found.counters.candidates, found.counters.answers
+    n_candidates, n_answers, whole_s = whole
+    return Simulation(
+        n_subscriptions,
+        n_messages,
+        candidates,
+        answers,
+        elapsed_s,
+        len(messages.boxes),
+        len(units.tokens),
+        route_s,
+        n_candidates,
+        n_answers,
+        whole_s,
+    )
 
 
 def measure_whole(

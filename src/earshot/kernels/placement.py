@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import numpy as np
 
+from earshot.kernels.block_trie import LONG_MESSAGE, ROOT_BLOCKS_PER_TOKEN
+from earshot.kernels.box_keys import BLOCK
 from earshot.kernels.jit import kernel, lean_kernel
 from earshot.model.arrays import EVERYWHERE_TOKEN
 
@@ -190,34 +192,64 @@ def route_messages(starts, shards, boxes, messages, row, last_seen, answers, off
 # ---- loads --------------------------------------------------------------------------------------
 
 
-@kernel
-def count_hits(lists, messages, n_tokens, weights, block_hits, n_examined):
-    """Add each message's weight to all blocks that it examines, and count their entries.
+@lean_kernel
+def count_hits(
+    lists, messages, rows, n_message_tokens, blocks_each, first_groups, marks, list_hits, root_hits
+):
+    """Count how often each block of the lists, and of the root list, is examined by messages.
 
-    ``lists`` is a :class:`earshot.placement.SampleLists`.
+    ``lists`` is a :class:`earshot.placement.SampleLists`, one block of which stands for
+    ``blocks_each`` of the index. ``first_groups`` is -1, and ``marks`` 0, for every token; both are
+    left so. Returns how many entries were examined.
     """
-    marks = np.zeros(n_tokens, np.uint8)
-    for m in range(len(messages.boxes)):
-        start, stop = messages.token_offsets[m], messages.token_offsets[m + 1]
+    n_groups = len(lists.group_tokens)
+    for g in range(n_groups - 1, -1, -1):
+        first_groups[lists.group_tokens[g]] = g
+    n_examined = 0
+    n_root = len(lists.root_boxes)
+    for k in range(len(rows)):
+        m = rows[k]
         box = messages.boxes[m]
+        start, stop = messages.token_offsets[m], messages.token_offsets[m + 1]
+        # As the index does: where few blocks of the root list touch the message, those are taken.
+        n_tokens = n_message_tokens[m]
+        budget = ROOT_BLOCKS_PER_TOKEN * n_tokens * (1.0 + n_tokens / LONG_MESSAGE) / blocks_each
+        n_touching = 0
+        for upper in range(len(lists.upper_boxes)):
+            if _meets(lists.upper_boxes, upper, box):
+                for b in range(upper * BLOCK, min(n_root, upper * BLOCK + BLOCK)):
+                    n_touching += _meets(lists.root_boxes, b, box)
+            if n_touching > budget:
+                break
+        if n_touching <= budget:
+            for upper in range(len(lists.upper_boxes)):
+                if _meets(lists.upper_boxes, upper, box):
+                    for b in range(upper * BLOCK, min(n_root, upper * BLOCK + BLOCK)):
+                        if _meets(lists.root_boxes, b, box):
+                            root_hits[b] += 1
+                            n_examined += lists.root_starts[b + 1] - lists.root_starts[b]
+            continue
         for i in range(start, stop):
             marks[messages.token_ids[i]] = 1
-        n = 0
         for i in range(start, stop):
             token = messages.token_ids[i]
-            for g in range(lists.token_starts[token], lists.token_starts[token + 1]):
-                next_token = lists.next_tokens[g]
-                if next_token >= 0 and marks[next_token] == 0:
-                    continue
+            g = first_groups[token]
+            if g < 0:
+                continue
+            while g < n_groups and lists.group_tokens[g] == token:
                 first, last = lists.group_starts[g], lists.group_starts[g + 1]
-                # A list of one block is examined without a look at its box.
-                for b in range(first, last):
-                    if last == first + 1 or _meets(lists.block_boxes, b, box):
-                        block_hits[b] += weights[m]
-                        n += lists.block_starts[b + 1] - lists.block_starts[b]
-        n_examined[m] = n
+                if lists.next_tokens[g] < 0 or marks[lists.next_tokens[g]] != 0:
+                    for b in range(first, last):
+                        # A list of one block is examined without a look at its box.
+                        if last == first + 1 or _meets(lists.block_boxes, b, box):
+                            list_hits[b] += 1
+                            n_examined += lists.block_starts[b + 1] - lists.block_starts[b]
+                g += 1
         for i in range(start, stop):
             marks[messages.token_ids[i]] = 0
+    for g in range(n_groups):
+        first_groups[lists.group_tokens[g]] = -1
+    return n_examined
 
 
 # ---- cuts ---------------------------------------------------------------------------------------
@@ -335,13 +367,13 @@ def side_tokens(order, sums, share, slack, n_rounds, starts, places, n_messages)
     sides = np.full(len(sums), -1, np.int8)
     counts = np.zeros((n_messages, 2), np.int32)
     new = np.zeros(2, np.int64)
-    for turn in range(1 + n_rounds):
+    for _ in range(1 + n_rounds):
         n_changes = 0
         for k in range(len(order)):
             token = order[k]
             old = sides[token]
             start, stop = starts[token], starts[token + 1]
-            if turn > 0:
+            if old >= 0:
                 if start == stop:
                     continue
                 room[old] += sums[token]
@@ -354,7 +386,7 @@ def side_tokens(order, sums, share, slack, n_rounds, starts, places, n_messages)
             fits_left, fits_right = room[LEFT] >= sums[token], room[RIGHT] >= sums[token]
             if fits_left and fits_right and new[LEFT] != new[RIGHT]:
                 side = LEFT if new[LEFT] < new[RIGHT] else RIGHT
-            elif turn > 0 and fits_left == fits_right:
+            elif old >= 0 and fits_left == fits_right:
                 side = old
             elif fits_left != fits_right:
                 side = LEFT if fits_left else RIGHT

@@ -197,6 +197,8 @@ def build_base(
         if n_shards is not None:
             plan, report = _cut(rows, settings, n_shards, n_rows, messages)
             _put_territory(folder, "plan", plan)
+            if messages is not None:
+                _put_sample(folder, messages)
         task = BuildTask(folder.uri, settings, n_shards, stop_at_rejects)
         sent = noted
         if n_shards is not None:
@@ -342,6 +344,21 @@ def _put_territory(folder: Folder, name: str, territory: Territory) -> None:
     with folder.draft() as draft:
         territory.save(draft / "territory")
         folder.put(name, draft / "territory")
+
+
+def _put_sample(folder: Folder, messages: pa.Table) -> None:
+    with folder.draft() as draft:
+        (draft / "sample").mkdir()
+        pq.write_table(messages, draft / "sample" / "messages.parquet")
+        folder.put("sample", draft / "sample")
+
+
+def sampled_messages(store: IndexStore, base: Base) -> pa.Table | None:
+    """Return the messages that a base's shards were cut by, None where there were none."""
+    folder = store.base_folder(base)
+    if not folder.exists("sample"):
+        return None
+    return pq.read_table(folder.local("sample") / "messages.parquet")
 
 
 # ---- tasks --------------------------------------------------------------------------------------

@@ -41,6 +41,9 @@ SCHEMAS = {
     "changes": changes_schema,
 }
 
+SOURCE, ROW = "earshot_source", "earshot_row"
+"""Columns that tell where a row is from: a file or a partition, and the row's number there."""
+
 MOST_COUNTED_TOKENS = 1 << 20
 """Tokens that a task counts before it hands its counts on."""
 
@@ -102,12 +105,25 @@ def prepare(
     return Prepared(checked.where(F.col(NOTE).isNull()).drop(NOTE), rejects_in(checked))
 
 
-def read_rows(table: DataFrame, reading: Reading, analyzer: Analyzer | None) -> DataFrame:
-    """Return canonical rows and notes on rejects; without an analyzer, rows are not checked."""
+def read_rows(
+    table: DataFrame,
+    reading: Reading,
+    analyzer: Analyzer | None,
+    *,
+    with_origin: bool = False,
+) -> DataFrame:
+    """Return canonical rows and notes on rejects.
+
+    Args:
+        table: Rows in the form of the reading.
+        reading: How they become canonical.
+        analyzer: Without one, it is not checked whether the engine would take the rows.
+        with_origin: Add the columns :data:`SOURCE` and :data:`ROW`, which tell where each is from.
+    """
     needed = needed_columns(reading, arrow_schema(table))
-    schema = _noted(reading)
     return table.select(*(table[name] for name in needed)).mapInArrow(
-        partial(_read_task, reading, analyzer), spark_schema(schema)
+        partial(_read_task, reading, analyzer, with_origin),
+        spark_schema(_noted(reading, with_origin)),
     )
 
 
@@ -119,24 +135,30 @@ def rejects_in(noted: DataFrame) -> DataFrame:
     return found.where(F.col("reject").isNotNull()).select("reject.*")
 
 
-def _noted(reading: Reading) -> pa.Schema:
-    return SCHEMAS[reading.content](id_type(reading.ids)).append(pa.field(NOTE, pa.string()))
+def _noted(reading: Reading, with_origin: bool) -> pa.Schema:
+    origin = [(SOURCE, pa.string()), (ROW, pa.int64())] if with_origin else []
+    rows = SCHEMAS[reading.content](id_type(reading.ids))
+    return pa.schema([*rows, *origin, (NOTE, pa.string())])
 
 
 def _read_task(
-    reading: Reading, analyzer: Analyzer | None, batches: Iterable[pa.RecordBatch]
+    reading: Reading,
+    analyzer: Analyzer | None,
+    with_origin: bool,
+    batches: Iterable[pa.RecordBatch],
 ) -> Iterator[pa.RecordBatch]:
-    schema = _noted(reading)
+    schema = _noted(reading, with_origin)
     for part in reading.parts(batches):
         rows = part.rows
         errors = [] if analyzer is None else _problems(reading, analyzer, part)
         rejects = rows.rejects + rejects_of_batch(errors, rows.batch, rows.rows)
-        good = rows.batch
-        if errors:
-            kept = accepted_positions(rows.rows, [error.row for error in errors])
-            good = good.take(pa.array(kept))
-        columns = [*good.columns, pa.nulls(good.num_rows, pa.string())]
-        yield pa.RecordBatch.from_arrays(columns, schema=schema)
+        kept = accepted_positions(rows.rows, [error.row for error in errors])
+        good = rows.batch.take(pa.array(kept)) if errors else rows.batch
+        origin = [pa.repeat(rows.source, len(kept)), pa.array(rows.rows[kept])]
+        columns = [*good.columns, *(origin if with_origin else ())]
+        yield pa.RecordBatch.from_arrays(
+            [*columns, pa.nulls(len(kept), pa.string())], schema=schema
+        )
         if rejects:
             yield batch_of_notes(schema, reject_notes(rejects))
 

@@ -74,7 +74,7 @@ def open_shard(index: str, version: Version, shard: int) -> Engine:
         _apply_delta(opened.engine, IndexStore(index), name, shard)
         opened.deltas.append(name)
     _opened[key] = opened  # used last, so at the end
-    while len(_opened) > _MOST_OPEN:
+    while len(_opened) > max(_MOST_OPEN, version.base.n_shards):
         _opened.pop(next(iter(_opened)))
     return opened.engine
 
@@ -114,7 +114,14 @@ def read_delta(store: IndexStore, name: str) -> tuple[pa.Table, int | None]:
     )
 
 
-def forget_shards(index: str) -> None:
+def keep_shards(index: str, version: Version, name: str) -> None:
+    """Say that what this process has open of a version has a further delta already."""
+    for key, opened in _opened.items():
+        if key[:2] == (index, version.base.name):
+            opened.deltas.append(name)
+
+
+def close_shards(index: str) -> None:
     """Close what this process has open of an index."""
     for key in [key for key in _opened if key[0] == index]:
         del _opened[key]

@@ -1,0 +1,383 @@
+"""Taking changes into an index: each batch of them becomes a delta, and a new version.
+
+All of it runs on the driver, which decides in one place what a change means: it has the shards
+open as well, memory-mapped, applies the changes to them as the engine does, and writes down what
+was accepted. Workers apply exactly that.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import replace
+from datetime import datetime
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F  # noqa: N812 - its usual name
+
+from earshot import storage
+from earshot.changes import apply_changes
+from earshot.encoding import encode_regions
+from earshot.engine import Engine
+from earshot.errors import InvalidRow, SavedIndexError
+from earshot.model.arrays import Int32s, Int64s
+from earshot.model.batches import time_us
+from earshot.model.schemas import BOX_FIELDS, CIRCLE_FIELDS, id_type, subscriptions_schema
+from earshot.placement import UnitArrays, merge_units
+from earshot.spark.build import build_base, sampled_messages
+from earshot.spark.output import NOTE
+from earshot.spark.prepare import ROW
+from earshot.spark.schemas import spark_schema
+from earshot.spark.shards import (
+    ANY_SHARD,
+    SHARD,
+    Territory,
+    close_shards,
+    instant,
+    keep_shards,
+    open_shard,
+    open_territory,
+    read_delta,
+    units_anywhere,
+)
+from earshot.spark.store import IndexStore, Version, next_version
+
+REGION_FIELDS = (*BOX_FIELDS, *CIRCLE_FIELDS, "geometry")
+
+
+class Intake(NamedTuple):
+    """What became of a batch of changes."""
+
+    version: Version
+    rejects: list[InvalidRow]
+
+
+def take_in(
+    store: IndexStore,
+    changes: pa.Table,
+    *,
+    stream: str = "",
+    batch: int | None = None,
+    clock_us: int | None = None,
+    on_rejects: Callable[[list[InvalidRow]], None] | None = None,
+) -> Intake:
+    """Apply changes to the current version; return the version that has them, and what was refused.
+
+    Args:
+        store: The index.
+        changes: Canonical changes in the order in which they are applied.
+        stream: Name of the stream that they came from, with ``batch``.
+        batch: Number of the batch in its stream; one that was taken in before is not again.
+        clock_us: The clock of the messages, if it is ahead of the changes' own times.
+        on_rejects: Told what was refused before the version appears, so that what it writes is
+            there whenever the version is.
+    """
+    version = store.latest()
+    if is_taken_in(version, stream, batch):
+        return Intake(version, [])
+    try:
+        new, errors = _taken_in(store, version, version, changes, clock_us)
+        if on_rejects is not None:
+            on_rejects(errors)
+        if new is version and batch is None:
+            return Intake(version, errors)
+        if new is version:
+            new = next_version(version)
+        if batch is not None:
+            new = replace(new, taken_in={**version.taken_in, stream: batch})
+        store.publish(new)
+    except BaseException:
+        close_shards(store.folder.uri)  # they may have the changes
+        raise
+    return Intake(new, errors)
+
+
+def is_taken_in(version: Version, stream: str, batch: int | None) -> bool:
+    """Whether a version has a batch of a stream of changes already."""
+    return batch is not None and version.taken_in.get(stream, -1) >= batch
+
+
+def _taken_in(
+    store: IndexStore,
+    base: Version,
+    latest: Version,
+    changes: pa.Table,
+    clock_us: int | None,
+) -> tuple[Version, list[InvalidRow]]:
+    """Write changes to ``base`` as a delta; return the version after ``latest``, with that delta.
+
+    Where nothing was accepted, ``base`` itself is returned.
+    """
+    index = store.folder.uri
+    shards = Shards(store, base)
+    if clock_us is not None:
+        shards.advance(instant(clock_us))
+    numbered = changes.append_column(ROW, pa.array(np.arange(changes.num_rows)))
+    errors = apply_changes(shards, numbered)
+    if len(errors) == changes.num_rows:
+        return base, errors
+    kept = np.delete(np.arange(changes.num_rows), [error.row for error in errors])
+    numbers = np.full(changes.num_rows, ANY_SHARD, np.int32)
+    for rows, assigned in shards.assigned:
+        numbers[rows] = assigned
+    accepted = changes.append_column(SHARD, pa.array(numbers)).take(pa.array(kept))
+    name = store.next_name("deltas")
+    clock = shards.time
+    _write_delta(store, name, accepted, shards.units, clock)
+    keep_shards(index, base, name)
+    return (
+        replace(
+            base,
+            number=latest.number + 1,
+            deltas=(*base.deltas, name),
+            n_subscriptions=len(shards),
+            n_changes=base.n_changes + accepted.num_rows,
+            clock_us=None if clock is None else time_us(clock),
+            taken_in=latest.taken_in,
+        ),
+        errors,
+    )
+
+
+def _write_delta(
+    store: IndexStore, name: str, changes: pa.Table, units: UnitArrays, clock: datetime | None
+) -> None:
+    folder = store.delta_folder(name)
+    with folder.draft() as draft:
+        (draft / "changes").mkdir()
+        pq.write_table(changes, draft / "changes" / "changes.parquet")
+        storage.save(draft / "units", {}, {"units": units})
+        folder.put("changes", draft / "changes")
+        folder.put("units", draft / "units")
+    facts = {"n_changes": changes.num_rows, "clock_us": None if clock is None else time_us(clock)}
+    folder.write_json("delta.json", facts)
+
+
+class Shards:
+    """All shards of a version as one engine to which changes can be applied.
+
+    Attributes:
+        assigned: Rows that were subscribed, and the shard that each went to.
+        units: What the changes add to what each shard holds.
+    """
+
+    def __init__(self, store: IndexStore, version: Version) -> None:
+        index, base = store.folder.uri, version.base
+        self._territory: Territory | None = None
+        if base.placement == "sharded":
+            self._territory = open_territory(index, version, store.settings)
+        self._space = store.settings.space
+        self._engines = [open_shard(index, version, shard) for shard in range(base.n_shards)]
+        self._all_units = [merge_units([])]
+        self.assigned: list[tuple[Int64s, Int32s]] = []
+
+    def __len__(self) -> int:
+        return sum(len(engine) for engine in self._engines)
+
+    @property
+    def units(self) -> UnitArrays:
+        """What the changes add to what each shard holds."""
+        return merge_units(self._all_units)
+
+    @property
+    def time(self) -> datetime | None:
+        """The clock, which all shards share."""
+        return self._engines[0].time
+
+    @property
+    def next_expiry(self) -> datetime | None:
+        """When the next subscription of any shard ends by itself."""
+        ends = (engine.next_expiry for engine in self._engines)
+        return min((each for each in ends if each is not None), default=None)
+
+    def advance(self, time: datetime) -> None:
+        """Set the clock of all shards."""
+        for engine in self._engines:
+            engine.advance(time)
+
+    def try_subscribe_batch(self, batch: pa.Table) -> list[InvalidRow]:
+        """Add the good rows of a batch; return what is wrong with the others."""
+        shards = np.zeros(batch.num_rows, np.int32)
+        ids = batch.column("id").combine_chunks()
+        owners = self._owners(ids)
+        if self._territory is not None:
+            shards, units = self._territory.assign(batch)
+            self._all_units.append(units)
+        # A taken id goes to the shard that has it, which says so.
+        shards = np.where(owners >= 0, owners, shards)
+        self.assigned.append((batch.column(ROW).to_numpy(), shards))
+        return self._by_shard(
+            shards, lambda engine, rows: engine.try_subscribe_batch(batch.take(rows))
+        )
+
+    def try_unsubscribe_batch(self, ids: pa.Array) -> list[InvalidRow]:
+        """End subscriptions; return what is wrong with the other rows."""
+        # An unknown one is asked of the first shard, which says so.
+        owners = np.maximum(self._owners(ids), 0)
+        return self._by_shard(
+            owners, lambda engine, rows: engine.try_unsubscribe_batch(ids.take(rows))
+        )
+
+    def try_move_batch(self, batch: pa.Table) -> list[InvalidRow]:
+        """Move subscriptions; return what is wrong with the other rows.
+
+        A subscription stays in its shard, to which the messages of its new region now go as well.
+        """
+        owners = np.maximum(self._owners(batch.column("id").combine_chunks()), 0)
+        if self._territory is not None:
+            regions = encode_regions(batch, self._space)
+            good = np.delete(np.arange(batch.num_rows), [each.row for each in regions.rejects])
+            box_shards = np.repeat(owners[good], np.diff(regions.offsets))
+            self._all_units.append(units_anywhere(regions.boxes, box_shards.astype(np.int32)))
+        return self._by_shard(owners, lambda engine, rows: engine.try_move_batch(batch.take(rows)))
+
+    def _owners(self, ids: pa.Array) -> Int32s:
+        """Return the shard that has each id, -1 where none has."""
+        owners = np.full(len(ids), -1, np.int32)
+        for shard, engine in enumerate(self._engines):
+            owners[engine.contains_batch(ids)] = shard
+        return owners
+
+    def _by_shard(
+        self, shards: npt.NDArray[np.int32], apply: Callable[[Engine, pa.Array], list[InvalidRow]]
+    ) -> list[InvalidRow]:
+        errors = []
+        for shard in np.unique(shards).tolist():
+            rows = np.flatnonzero(shards == shard)
+            errors += [
+                InvalidRow("", int(rows[each.row]), each.field, each.reason)
+                for each in apply(self._engines[shard], pa.array(rows))
+            ]
+        return sorted(errors, key=lambda error: error.row)
+
+
+# ---- merging ------------------------------------------------------------------------------------
+
+
+def subscriptions(session: SparkSession, store: IndexStore, version: Version) -> DataFrame:
+    """Return the subscriptions of a version as a table in canonical columns.
+
+    *On the driver*: the deltas, which hold only what changed since the base. *In each task*: the
+    rows of the base, without those that are gone, with those that moved in their new place.
+    """
+    schema = subscriptions_schema(id_type(store.settings.ids))
+    folder = store.base_folder(version.base)
+    paths = [f"{folder.uri}/rows/{name}" for name in version.base.shards]
+    rows = session.read.schema(spark_schema(schema)).parquet(*paths)
+    if version.deltas:
+        folded = _folded([read_delta(store, name)[0] for name in version.deltas])
+        touched = session.createDataFrame(pa.table({"id": folded.replaced}))
+        rows = rows.join(F.broadcast(touched), "id", "left_anti").select(*schema.names)
+        if folded.moved.num_rows:
+            renamed = [
+                name if name == "id" else f"new_{name}" for name in folded.moved.schema.names
+            ]
+            moved = session.createDataFrame(folded.moved.rename_columns(renamed)).withColumn(
+                "is_moved", F.lit(True)
+            )
+            joined = rows.join(F.broadcast(moved), "id", "left")
+            rows = joined.select(
+                *(
+                    F.when(F.col("is_moved"), F.col(f"new_{name}")).otherwise(F.col(name))
+                    .alias(name) if name in REGION_FIELDS else F.col(name)
+                    for name in schema.names
+                )
+            )  # fmt: skip
+        if folded.new.num_rows:
+            rows = rows.unionByName(session.createDataFrame(folded.new.select(schema.names)))
+    if version.clock_us is not None:
+        clock = F.lit(instant(version.clock_us))
+        rows = rows.where(F.col("expires").isNull() | (F.col("expires") > clock))
+    return rows
+
+
+class _Folded(NamedTuple):
+    replaced: pa.Array  # ids whose row of the base does not count any more
+    moved: pa.Table  # ids whose row of the base counts, in another place
+    new: pa.Table  # rows that the base does not have
+
+
+def _folded(deltas: Sequence[pa.Table]) -> _Folded:
+    """Return what deltas come to in the end."""
+    changes = pa.concat_tables(deltas)
+    ids = changes.column("id").combine_chunks()
+    codes = pc.dictionary_encode(ids)
+    numbers = codes.indices.to_numpy(zero_copy_only=False)
+    operations = changes.column("op").to_numpy(zero_copy_only=False)
+    rows = np.arange(len(numbers))
+    last_set, last_move = np.full((2, len(codes.dictionary)), -1, np.int64)
+    is_move = operations == "move"
+    # Rows ascend, so of several the last one stays.
+    last_set[numbers[~is_move]] = rows[~is_move]
+    last_move[numbers[is_move]] = rows[is_move]
+    is_set = last_set >= 0
+    is_subscribed = is_set & (operations[last_set] == "subscribe")
+    moved = ~is_set & (last_move >= 0)
+    new = changes.take(pa.array(last_set[is_subscribed]))
+    moves = last_move[is_subscribed]
+    has_moved = moves > last_set[is_subscribed]
+    if has_moved.any():
+        # The region of the move, the rest of the subscription.
+        regions = changes.take(pa.array(np.where(has_moved, moves, last_set[is_subscribed])))
+        for name in REGION_FIELDS:
+            new = new.set_column(new.schema.get_field_index(name), name, regions.column(name))
+    return _Folded(
+        codes.dictionary.filter(pa.array(is_set)),
+        changes.take(pa.array(last_move[moved])).select(["id", *REGION_FIELDS]),
+        new,
+    )
+
+
+def merge(
+    session: SparkSession, store: IndexStore, *, lock: AbstractContextManager[Any]
+) -> Version:
+    """Build the current version anew, without deltas, and make that current.
+
+    Changes may be taken in meanwhile; they come on top of the new base. Matching goes on with the
+    versions that it has.
+
+    Args:
+        session: Runs the build.
+        store: The index.
+        lock: Held while versions are published; whoever takes in changes holds it as well.
+    """
+    before = store.latest()
+    noted = subscriptions(session, store, before).withColumn(NOTE, F.lit(None).cast("string"))
+    base, _ = build_base(
+        noted, store, store.settings,
+        placement=before.base.placement,
+        n_shards=before.base.n_shards if before.base.placement == "sharded" else None,
+        messages=sampled_messages(store, before.base),
+        stop_at_rejects=True, unique_ids=True,
+    )  # fmt: skip
+    with lock:
+        latest = store.latest()
+        merged = replace(
+            latest,
+            number=latest.number + 1,
+            base=base,
+            deltas=(),
+            n_changes=0,
+            n_subscriptions=sum(base.n_subscriptions),
+            clock_us=before.clock_us,
+        )
+        later = latest.deltas[len(before.deltas) :]
+        if later:
+            # Shards may be cut elsewhere now: what came meanwhile is taken in again.
+            changes = pa.concat_tables(read_delta(store, name)[0] for name in later)
+            merged, errors = _taken_in(
+                store, merged, latest, changes.drop_columns([SHARD]), latest.clock_us
+            )
+            if errors:
+                raise SavedIndexError(
+                    f"{store.folder.path}: changes do not fit the merged base: {errors[0]}; the "
+                    f"index stays as it was"
+                )
+        store.publish(merged)
+    return merged

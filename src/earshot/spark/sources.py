@@ -1,0 +1,70 @@
+"""Streams of messages and changes: directories of files, and Kafka topics."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+from pyspark.sql import DataFrame, SparkSession
+
+from earshot.spark.folders import Folder
+
+FILE_SCHEMA = "path string, modificationTime timestamp, length long, content binary"
+
+
+def file_stream(
+    session: SparkSession,
+    location: str | Path,
+    *,
+    pattern: str | None = None,
+    files_per_batch: int | None = None,
+) -> DataFrame:
+    """Return the files of a directory as a stream, in the form ``files``.
+
+    Files are taken as they appear, each once, and must appear whole: write them elsewhere on the
+    same disk and move them in. Any format that Earshot reads will do. Workers read the files
+    themselves where the directory is local or mounted; else Spark hands them the content.
+
+    Args:
+        session: Where the stream runs.
+        location: Directory, as a path or URI.
+        pattern: Such as ``*.ndjson``; other files are left alone.
+        files_per_batch: Most files in a micro-batch.
+    """
+    folder = Folder(location)
+    reader = session.readStream.format("binaryFile").schema(FILE_SCHEMA)
+    if pattern is not None:
+        reader = reader.option("pathGlobFilter", pattern)
+    if files_per_batch is not None:
+        reader = reader.option("maxFilesPerTrigger", files_per_batch)
+    files = reader.load(folder.uri)
+    # Bytes that nobody asks for are not read.
+    return files.drop("content") if folder.is_local else files
+
+
+def kafka_stream(
+    session: SparkSession,
+    servers: str,
+    topic: str,
+    *,
+    start: str = "earliest",
+    records_per_batch: int | None = None,
+    options: Mapping[str, str] | None = None,
+) -> DataFrame:
+    """Return a Kafka topic as a stream, in the form ``values``.
+
+    Needs Spark's Kafka connector; see :func:`earshot.spark.session.kafka_packages`.
+
+    Args:
+        session: Where the stream runs.
+        servers: ``host:port`` of some brokers, with commas between.
+        topic: The topic.
+        start: ``earliest`` or ``latest``, for the first start only: later ones go on where the
+            checkpoint is.
+        records_per_batch: Most records in a micro-batch.
+        options: Further options of Spark's connector, such as ``kafka.security.protocol``.
+    """
+    given = {"kafka.bootstrap.servers": servers, "subscribe": topic, "startingOffsets": start}
+    if records_per_batch is not None:
+        given["maxOffsetsPerTrigger"] = str(records_per_batch)
+    return session.readStream.format("kafka").options(**{**given, **(options or {})}).load()

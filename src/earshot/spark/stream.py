@@ -1,0 +1,596 @@
+"""Matching a stream of messages, while subscriptions change.
+
+A pipeline is one streaming query over messages and, if subscriptions change while it runs, one over
+changes. The driver takes each batch of changes into the index as a new version. When a batch of
+messages begins, the driver writes down which version it sees and what the clock is; if the batch
+has to run again after a crash, that record decides, so it gives the same updates. Changes take
+effect in the next batch. When many have come together, they are merged into a new base by a Spark
+job beside the stream.
+"""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, NamedTuple
+from uuid import uuid4
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyspark.sql import DataFrame, Observation, SparkSession
+from pyspark.sql import functions as F  # noqa: N812 - its usual name
+from pyspark.sql.streaming.query import StreamingQuery
+
+from earshot.errors import InvalidParameter, InvalidRow
+from earshot.files import Reject, reject_table
+from earshot.files.rejects import row_json, row_values
+from earshot.model.schemas import IdKind, changes_schema, id_type
+from earshot.spark.failures import plain_failure
+from earshot.spark.folders import Folder
+from earshot.spark.intake import is_taken_in, merge, take_in
+from earshot.spark.match import finished, match_task, run_match
+from earshot.spark.output import NOTE, Note, Shape
+from earshot.spark.prepare import ROW, SOURCE, read_rows, rejects_in
+from earshot.spark.reading import Form, Reading, make_reading
+from earshot.spark.schemas import arrow_schema
+from earshot.spark.shards import warm_up_machine
+from earshot.spark.sinks import Sink
+from earshot.spark.store import IndexStore, Version
+from earshot.spark.workers import MatchTask
+
+ARRIVAL_COLUMNS = ("modificationTime", "timestamp")
+"""Columns that tell when a row arrived: of files, and of Kafka's records."""
+KEPT_RECORDS = 100
+"""Batches whose records are kept; Spark asks again only for the last one."""
+MERGE_SHARE, MERGE_LEAST = 0.05, 20_000
+"""Changes after which deltas are merged: a share of the subscriptions, and at least so many."""
+RATE_S = 10.0
+"""Rates are means over so many seconds."""
+
+
+class BatchRecord(NamedTuple):
+    """What a batch of messages sees, and what it did.
+
+    Attributes:
+        batch: Its number.
+        version: The version of the index that it sees.
+        change_batch: The last batch of the pipeline's changes that is in that version, -1 for none.
+        clock_us: The clock when it began, in microseconds since 1970.
+        messages: How many messages were accepted; None until it is done, like all that follow.
+        updates: How many updates they caused.
+        rejects: How many rows were refused.
+        clock_after_us: The clock after it.
+    """
+
+    batch: int
+    version: int
+    change_batch: int
+    clock_us: int | None
+    messages: int | None = None
+    updates: int | None = None
+    rejects: int | None = None
+    clock_after_us: int | None = None
+
+    @property
+    def is_done(self) -> bool:
+        """Whether it was finished at least once."""
+        return self.messages is not None
+
+
+class BatchLog:
+    """The records of a pipeline's batches, in its checkpoint."""
+
+    def __init__(self, checkpoint: str | Path) -> None:
+        self._folder = Folder(checkpoint) / "earshot" / "batches"
+
+    def record(self, batch: int) -> BatchRecord | None:
+        """Return the record of a batch, if it has begun."""
+        try:
+            return BatchRecord(**self._folder.read_json(f"{batch:08d}.json"))
+        except FileNotFoundError:
+            return None
+
+    def records(self) -> list[BatchRecord]:
+        """Return all records that are kept, oldest first."""
+        return [BatchRecord(**self._folder.read_json(name)) for name in self._folder.names()]
+
+    def write(self, record: BatchRecord) -> None:
+        """Write a record, in place of an earlier one of its batch."""
+        self._folder.write_json(f"{record.batch:08d}.json", record._asdict())
+        if record.is_done and record.batch >= KEPT_RECORDS:
+            self._folder.remove(f"{record.batch - KEPT_RECORDS:08d}.json")
+
+
+@dataclass(frozen=True)
+class Status:
+    """What a pipeline is doing.
+
+    Attributes:
+        batch: Number of the last finished batch of messages, -1 before any.
+        messages: Accepted messages since the pipeline started.
+        updates: Updates that they caused.
+        rejects: Rows refused since then, of messages and changes.
+        changes: Changes taken in since then.
+        messages_per_s: Over the last seconds.
+        updates_per_s: Over the last seconds.
+        batch_s: How long the last batch took.
+        lag_s: How long the oldest message of the last batch had waited when its updates were out;
+            None where the source does not tell when messages arrive.
+        version: Version of the index that the last batch saw.
+        n_subscriptions: Subscriptions in that version.
+        merges: Merges finished since the start.
+        is_merging: Whether one is going on.
+        merge_error: What went wrong in the last one, if anything.
+    """
+
+    batch: int = -1
+    messages: int = 0
+    updates: int = 0
+    rejects: int = 0
+    changes: int = 0
+    messages_per_s: float = 0.0
+    updates_per_s: float = 0.0
+    batch_s: float = 0.0
+    lag_s: float | None = None
+    version: int = 0
+    n_subscriptions: int = 0
+    merges: int = 0
+    is_merging: bool = False
+    merge_error: str | None = None
+
+
+@dataclass(frozen=True)
+class Stream:
+    """A stream of rows and how they are read.
+
+    Attributes:
+        rows: A streaming DataFrame, such as those of :mod:`earshot.spark.sources`.
+        form: How its rows come; see :mod:`earshot.spark.reading`.
+        columns: Names of its columns by field, where they differ.
+        ids: Kind of ids; needed for values and files. Changes have the ids of the index.
+    """
+
+    rows: DataFrame
+    form: Form = "columns"
+    columns: Mapping[str, str] = field(default_factory=dict)
+    ids: IdKind | None = None
+
+
+def match_stream(
+    messages: Stream,
+    index: str | Path,
+    sink: Sink,
+    checkpoint: str | Path,
+    *,
+    changes: Stream | None = None,
+    rejects: Sink | None = None,
+    change_rejects: Sink | None = None,
+    shape: Shape = "rows",
+    carry: Sequence[str] = (),
+    keep_unmatched: bool = False,
+    interval: str | None = None,
+    available_now: bool = False,
+    merge_share: float = MERGE_SHARE,
+    merge_least: int = MERGE_LEAST,
+    on_batch: Callable[[Status], None] | None = None,
+) -> Pipeline:
+    """Start matching a stream of messages; subscriptions may change while it runs.
+
+    *On the driver*: which version of the index each batch sees; changes, batch by batch, which have
+    to fit its memory. *In each task*: reading, analysing and matching messages, as for
+    :func:`earshot.spark.match`.
+
+    Args:
+        messages: The messages.
+        index: Directory of the index, made by :func:`earshot.spark.build`.
+        sink: Takes the updates of each batch; see :mod:`earshot.spark.sinks`.
+        checkpoint: Directory in which the pipeline remembers where it is. A pipeline that is
+            started again with the same one goes on there.
+        changes: Subscriptions that come, go and move, if they do.
+        rejects: Takes the messages that were refused; without it they are only counted.
+        change_rejects: Takes the changes that were refused; without it they are only counted.
+        shape: ``rows`` or ``lists``; see :func:`earshot.spark.match`.
+        carry: Columns of the messages that go along.
+        keep_unmatched: Let ``lists`` have the messages that reach nobody.
+        interval: How often a batch begins, such as ``1 second``; by default when the last one is
+            done.
+        available_now: Take what is there now, changes first, and end.
+        merge_share: Deltas are merged when the changes in them are this share of the subscriptions,
+        merge_least: and at least so many.
+        on_batch: Called on the driver after each batch.
+
+    Returns:
+        The running pipeline.
+    """
+    if not merge_share > 0:
+        raise InvalidParameter(f"merge_share is {merge_share}; expected more than 0")
+    if interval is not None and available_now:
+        raise InvalidParameter("interval and available_now exclude each other; give one")
+    for stream in (messages, changes):
+        if stream is not None and not stream.rows.isStreaming:
+            raise InvalidParameter("a table is not a stream: read it with readStream, or use match")
+    store = IndexStore(index)
+    settings = store.settings
+    task = match_task(
+        messages.rows, store, None,
+        shape=shape, form=messages.form, columns=messages.columns, ids=messages.ids, carry=carry,
+        keep_unmatched=keep_unmatched, stop_at_rejects=False, has_notes=True,
+    )  # fmt: skip
+    change_reading = None
+    if changes is not None:
+        change_reading = make_reading(
+            "changes", arrow_schema(changes.rows),
+            form=changes.form, ids=settings.ids, columns=changes.columns, space=settings.space,
+        )  # fmt: skip
+    pipeline = Pipeline(
+        store, task, Folder(checkpoint), sink, rejects, change_reading, change_rejects,
+        merge_share, merge_least, on_batch,
+    )  # fmt: skip
+    pipeline.start(
+        messages.rows, None if changes is None else changes.rows, interval, available_now
+    )
+    return pipeline
+
+
+class Pipeline:
+    """A running pipeline; made by :func:`match_stream`."""
+
+    def __init__(
+        self,
+        store: IndexStore,
+        task: MatchTask,
+        checkpoint: Folder,
+        sink: Sink,
+        rejects: Sink | None,
+        change_reading: Reading | None,
+        change_rejects: Sink | None,
+        merge_share: float,
+        merge_least: int,
+        on_batch: Callable[[Status], None] | None,
+    ) -> None:
+        self._store = store
+        self._task = task
+        self._checkpoint = checkpoint
+        self._log = BatchLog(checkpoint.uri)
+        self._sink = sink
+        self._rejects = rejects
+        self._change_reading = change_reading
+        self._change_rejects = change_rejects
+        self._merge_share, self._merge_least = merge_share, merge_least
+        self._on_batch = on_batch
+        self._name = self._remembered_name()
+        self._session: SparkSession | None = None
+        self._queries: list[StreamingQuery] = []
+        self._starting: Callable[[], None] | None = None
+        self._publishing = threading.Lock()  # held by whoever writes versions
+        # Held while a batch runs, one for messages and one for changes.
+        self._matching, self._changing = threading.Lock(), threading.Lock()
+        self._is_stopping = False
+        self._merge: threading.Thread | None = None
+        self._merge_error: str | None = None
+        self._n_changes_at_failure = 0
+        self._held = -1
+        self._status = Status()
+        self._recent: deque[tuple[float, int, int]] = deque()
+        self._clock_us: int | None = None
+
+    # ---- life -----------------------------------------------------------------------------------
+
+    def start(
+        self,
+        messages: DataFrame,
+        changes: DataFrame | None,
+        interval: str | None,
+        available_now: bool,
+    ) -> None:
+        """Start the queries."""
+        self._session = messages.sparkSession
+        warm_up_machine()  # before workers do it all at once
+
+        def query(rows: DataFrame, name: str, work: Callable[[DataFrame, int], None]) -> None:
+            writer = rows.writeStream.foreachBatch(work).option(
+                "checkpointLocation", f"{self._checkpoint.uri}/{name}"
+            )
+            if available_now:
+                writer = writer.trigger(availableNow=True)
+            elif interval is not None:
+                writer = writer.trigger(processingTime=interval)
+            self._queries.append(writer.start())
+
+        def start_messages() -> None:
+            query(messages, "messages", self._match_batch)
+
+        if changes is not None:
+            query(changes, "changes", self._change_batch)
+        if changes is not None and available_now:
+            self._starting = start_messages  # when the changes are in
+        else:
+            start_messages()
+
+    def status(self) -> Status:
+        """Return what the pipeline is doing."""
+        now = time.monotonic()
+        recent = [each for each in self._recent if each[0] > now - RATE_S]
+        messages_per_s = updates_per_s = 0.0
+        if recent:
+            span = max(now - recent[0][0], self._status.batch_s, 1e-3)
+            messages_per_s = sum(each[1] for each in recent) / span
+            updates_per_s = sum(each[2] for each in recent) / span
+        return replace(
+            self._status,
+            messages_per_s=messages_per_s,
+            updates_per_s=updates_per_s,
+            is_merging=self._merge is not None,
+            merge_error=self._merge_error,
+        )
+
+    @property
+    def is_active(self) -> bool:
+        """Whether it still runs; raises what went wrong if something did."""
+        if self._starting is not None and not self._queries[0].isActive:
+            self._raise_failure()
+            start, self._starting = self._starting, None
+            start()
+        if any(not query.isActive for query in self._queries):
+            self._raise_failure()
+        return self._starting is not None or any(query.isActive for query in self._queries)
+
+    def await_end(self, timeout_s: float | None = None) -> bool:
+        """Wait until it ends, by itself or with an error; return whether it has."""
+        until = None if timeout_s is None else time.monotonic() + timeout_s
+        while self.is_active:
+            if until is not None and time.monotonic() > until:
+                return False
+            time.sleep(0.05)
+        merging = self._merge
+        if merging is not None:
+            merging.join()
+        return True
+
+    def stop(self, patience_s: float = 30.0) -> None:
+        """Stop after the batch that is going on; a start with the same checkpoint goes on there.
+
+        Args:
+            patience_s: How long to wait for that batch; one that is cut off runs again later.
+        """
+        self._is_stopping = True
+        self._starting = None
+        for working in (self._matching, self._changing):
+            if working.acquire(timeout=patience_s):
+                working.release()
+        for query in self._queries:
+            query.stop()
+        merging = self._merge
+        if merging is not None:
+            merging.join()
+
+    # ---- messages -------------------------------------------------------------------------------
+
+    def _match_batch(self, rows: DataFrame, batch: int) -> None:
+        with self._working(self._matching):
+            started = time.monotonic()
+            record = self._begin(batch)
+            version = self._store.version(record.version)
+            task = replace(self._task, version=version, clock_us=record.clock_us)
+            note, arrival = self._run(rows, task, batch)
+            if note.rejects and self._rejects is not None:
+                refused = rejects_in(read_rows(rows, task.reading, task.settings.analyzer))
+                self._rejects(refused, batch)
+            times = [each for each in (record.clock_us, note.latest_us) if each is not None]
+            self._clock_us = max(times, default=None)
+            self._log.write(
+                record._replace(
+                    messages=note.messages,
+                    updates=note.updates,
+                    rejects=note.rejects,
+                    clock_after_us=self._clock_us,
+                )
+            )
+            self._report(record, version, note, arrival, time.monotonic() - started)
+
+    def _begin(self, batch: int) -> BatchRecord:
+        """Return the record of a batch: the one it has, or a new one."""
+        record = self._log.record(batch)
+        if record is None:
+            previous = self._log.record(batch - 1)
+            version = self._store.latest()
+            times = [version.clock_us, None if previous is None else previous.clock_after_us]
+            clock_us = max((each for each in times if each is not None), default=None)
+            change_batch = version.taken_in.get(self._name, -1)
+            record = BatchRecord(batch, version.number, change_batch, clock_us)
+            self._hold(record.version)
+            self._log.write(record)
+        else:
+            self._hold(record.version)
+        return record
+
+    def _run(self, rows: DataFrame, task: MatchTask, batch: int) -> tuple[Note, datetime | None]:
+        """Match a batch and write its updates; return what was done, and when the first came."""
+        arrivals = [name for name in ARRIVAL_COLUMNS if name in rows.columns]
+        arrived = Observation()
+        if arrivals:
+            rows = rows.observe(arrived, F.min(arrivals[0]).alias("first"))
+        did = Observation()
+        found = run_match(rows, task).observe(did, *_sums())
+        self._sink(finished(found, task.output), batch)
+        counts = did.get
+        latest_us = counts.pop("latest_us")
+        note = Note(**{name: value or 0 for name, value in counts.items()}, latest_us=latest_us)
+        return note, arrived.get["first"] if arrivals else None
+
+    def _report(
+        self,
+        record: BatchRecord,
+        version: Version,
+        note: Note,
+        arrival: datetime | None,
+        batch_s: float,
+    ) -> None:
+        now = time.monotonic()
+        self._recent.append((now - batch_s, note.messages, note.updates))
+        while self._recent[0][0] < now - RATE_S and len(self._recent) > 1:
+            self._recent.popleft()
+        lag_s = None
+        if arrival is not None:
+            # Spark gives a timestamp as local time without a zone.
+            lag_s = max(0.0, datetime.now(UTC).timestamp() - arrival.timestamp())
+        self._status = replace(
+            self._status,
+            batch=record.batch,
+            messages=self._status.messages + note.messages,
+            updates=self._status.updates + note.updates,
+            rejects=self._status.rejects + note.rejects,
+            batch_s=batch_s,
+            lag_s=lag_s,
+            version=version.number,
+            n_subscriptions=version.n_subscriptions,
+        )
+        if self._on_batch is not None:
+            self._on_batch(self.status())
+
+    # ---- changes --------------------------------------------------------------------------------
+
+    def _change_batch(self, rows: DataFrame, batch: int) -> None:
+        assert self._change_reading is not None
+        with self._working(self._changing), self._publishing:
+            if is_taken_in(self._store.latest(), self._name, batch):
+                return
+            noted = read_rows(
+                rows, self._change_reading, self._task.settings.analyzer, with_origin=True
+            ).toArrow()
+            refused = rejects_of_notes(noted.column(NOTE).drop_null())
+            changes = _in_order(noted.filter(pc.is_null(noted.column(NOTE))), self._change_reading)
+            plain = changes.select(
+                changes_schema(id_type(self._task.settings.ids)).names
+            ).combine_chunks()
+
+            def write_rejects(errors: list[InvalidRow]) -> None:
+                refused.extend(_located(errors, changes))
+                if refused and self._change_rejects is not None:
+                    table = rows.sparkSession.createDataFrame(reject_table(refused))
+                    self._change_rejects(table, batch)
+
+            took = take_in(
+                self._store, plain,
+                stream=self._name, batch=batch, clock_us=self._clock_us, on_rejects=write_rejects,
+            )  # fmt: skip
+            self._status = replace(
+                self._status,
+                changes=self._status.changes + plain.num_rows - len(took.rejects),
+                rejects=self._status.rejects + len(refused),
+            )
+            self._store.clean()
+        self._merge_if_due(took.version)
+
+    def _merge_if_due(self, version: Version) -> None:
+        due = max(
+            self._merge_least,
+            self._merge_share * sum(version.base.n_subscriptions),
+            2 * self._n_changes_at_failure,
+        )
+        if version.n_changes < due or self._merge is not None or self._is_stopping:
+            return
+
+        assert self._session is not None
+        session = self._session
+
+        def run() -> None:
+            try:
+                merge(session, self._store, lock=self._publishing)
+                with self._publishing:
+                    self._store.clean()
+                self._status = replace(self._status, merges=self._status.merges + 1)
+                self._merge_error, self._n_changes_at_failure = None, 0
+            except Exception as error:
+                self._merge_error = str(plain_failure(error) or error).splitlines()[0]
+                self._n_changes_at_failure = version.n_changes
+            finally:
+                self._merge = None
+
+        self._merge = threading.Thread(target=run, name="earshot-merge", daemon=True)
+        self._merge.start()
+
+    # ---- inside ---------------------------------------------------------------------------------
+
+    @contextmanager
+    def _working(self, lock: threading.Lock) -> Iterator[None]:
+        with lock:
+            if self._is_stopping:
+                raise InterruptedError(
+                    "the pipeline is stopping; this batch runs at the next start"
+                )
+            yield
+
+    def _hold(self, number: int) -> None:
+        """Keep the version that a batch sees, and later ones."""
+        if number != self._held:
+            self._store.hold(self._name, number)
+            self._held = number
+
+    def _remembered_name(self) -> str:
+        """Return the name under which the index knows this pipeline, over all its starts."""
+        folder = self._checkpoint / "earshot"
+        try:
+            name: str = folder.read_json("pipeline.json")["name"]
+        except FileNotFoundError:
+            name = uuid4().hex
+            folder.write_json("pipeline.json", {"name": name, "index": self._store.folder.uri})
+        return name
+
+    def _raise_failure(self) -> None:
+        for query in self._queries:
+            error = None if query.isActive else query.exception()
+            if error is not None and not self._is_stopping:
+                raise plain_failure(error) or error
+
+
+def _sums() -> list[Any]:
+    """Return the aggregates that add notes up."""
+
+    def number(name: str) -> Any:
+        return F.get_json_object(F.col(NOTE), f"$.{name}").cast("long")
+
+    names = [name for name in Note._fields if name != "latest_us"]
+    return [
+        *(F.sum(number(name)).alias(name) for name in names),
+        F.max(number("latest_us")).alias("latest_us"),
+    ]
+
+
+def _in_order(changes: pa.Table, reading: Reading) -> pa.Table:
+    """Return the changes of a batch in the order in which they are applied.
+
+    By time where all have one. Among equals, and without times: rows of a file or of a partition
+    of Kafka's in their order there, files by their names; rows of a table as Spark delivers them.
+    """
+    keys = [(SOURCE, "ascending"), (ROW, "ascending")] if reading.form != "columns" else []
+    if changes.num_rows and changes.column("time").null_count == 0:
+        keys = [("time", "ascending"), *keys]
+    if not keys:
+        return changes
+    numbered = changes.append_column("position", pa.array(np.arange(changes.num_rows)))
+    return numbered.sort_by([*keys, ("position", "ascending")]).drop_columns(["position"])
+
+
+def rejects_of_notes(notes: pa.ChunkedArray) -> list[Reject]:
+    """Return the rejects that notes tell of."""
+    return [Reject(**json.loads(note)["reject"]) for note in notes.to_pylist()]
+
+
+def _located(errors: Sequence[InvalidRow], changes: pa.Table) -> list[Reject]:
+    """Return refused changes with where they came from."""
+    rejects = []
+    for error in errors:
+        row = changes.slice(error.row, 1).combine_chunks().to_batches()[0]
+        values = row_values(row, 0)
+        source, number = values.pop(SOURCE, ""), values.pop(ROW, 0)
+        rejects.append(Reject(source, number, error.field, error.reason, row_json(values)))
+    return rejects
