@@ -21,7 +21,7 @@ Sink: TypeAlias = Callable[[DataFrame, int], None]
 """Writes the rows of a batch, given its number; called again with the same after a crash."""
 
 FileFormat = Literal["parquet", "ndjson"]
-_SPARK_FORMATS = {"parquet": "parquet", "ndjson": "json"}
+SPARK_FORMATS = {"parquet": "parquet", "ndjson": "json"}
 
 
 class FileSink:
@@ -37,9 +37,9 @@ class FileSink:
     """
 
     def __init__(self, location: str | Path, format: FileFormat = "parquet") -> None:
-        if format not in _SPARK_FORMATS:
+        if format not in SPARK_FORMATS:
             raise InvalidParameter(
-                f"format is {format!r}; expected one of {', '.join(_SPARK_FORMATS)}"
+                f"format is {format!r}; expected one of {', '.join(SPARK_FORMATS)}"
             )
         self.folder = Folder(location)
         self.format = format
@@ -49,7 +49,7 @@ class FileSink:
         name = f"batch={batch:08d}"
         # Names that begin with _ are invisible to Spark's readers, as are Arrow's.
         draft = name if not self.folder.is_local else f"_{name}"
-        rows.write.mode("overwrite").format(_SPARK_FORMATS[self.format]).save(
+        rows.write.mode("overwrite").format(SPARK_FORMATS[self.format]).save(
             f"{self.folder.uri}/{draft}"
         )
         if draft != name:

@@ -355,6 +355,11 @@ class Pipeline:
             merging.join()
         return True
 
+    def await_idle(self) -> None:
+        """Wait until all that has arrived by now is done."""
+        for query in self._queries:
+            query.processAllAvailable()
+
     def stop(self, patience_s: float = 30.0) -> None:
         """Stop after the batch that is going on; a start with the same checkpoint goes on there.
 
@@ -419,12 +424,9 @@ class Pipeline:
         if arrivals:
             rows = rows.observe(arrived, F.min(arrivals[0]).alias("first"))
         did = Observation()
-        found = run_match(rows, task).observe(did, *_sums())
+        found = run_match(rows, task).observe(did, *note_sums())
         self._sink(finished(found, task.output), batch)
-        counts = did.get
-        latest_us = counts.pop("latest_us")
-        note = Note(**{name: value or 0 for name, value in counts.items()}, latest_us=latest_us)
-        return note, arrived.get["first"] if arrivals else None
+        return observed_note(did), arrived.get["first"] if arrivals else None
 
     def _report(
         self,
@@ -552,7 +554,7 @@ class Pipeline:
                 raise plain_failure(error) or error
 
 
-def _sums() -> list[Any]:
+def note_sums() -> list[Any]:
     """Return the aggregates that add notes up."""
 
     def number(name: str) -> Any:
@@ -563,6 +565,13 @@ def _sums() -> list[Any]:
         *(F.sum(number(name)).alias(name) for name in names),
         F.max(number("latest_us")).alias("latest_us"),
     ]
+
+
+def observed_note(did: Observation) -> Note:
+    """Return what the notes of a finished job add up to, as :func:`note_sums` observed them."""
+    counts = dict(did.get)
+    latest_us = counts.pop("latest_us")
+    return Note(**{name: value or 0 for name, value in counts.items()}, latest_us=latest_us)
 
 
 def _in_order(changes: pa.Table, reading: Reading) -> pa.Table:

@@ -1,0 +1,448 @@
+"""The file that describes a pipeline: what it reads, where updates go, how Spark runs it.
+
+The dataclasses below are the table of all keys: name, type, default and meaning of each stand in
+one place. Reading, checking and :func:`keys`, from which the documents are made, follow from them.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+import re
+import tomllib
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import NoneType, UnionType
+from typing import Any, Literal, NamedTuple, Union, get_args, get_origin, get_type_hints
+
+from earshot.errors import InvalidFile
+from earshot.files.rejects import OnError
+from earshot.indexes import DEFAULT_INDEX, INDEXES
+from earshot.model.arrays import Space
+from earshot.model.schemas import IdKind
+from earshot.spark.build import PlacementChoice
+from earshot.spark.output import Shape
+from earshot.spark.sinks import FileFormat
+from earshot.spark.stream import MERGE_LEAST, MERGE_SHARE
+
+_INTERVAL = re.compile(r"\d+ (millisecond|second|minute|hour|day)s?")
+
+
+def _key(
+    meaning: str,
+    default: Any = None,
+    *,
+    is_required: bool = False,
+    is_location: bool = False,
+    only_for: str | None = None,
+    least: int | None = None,
+) -> Any:
+    """Return a field with what there is to know about its key.
+
+    Args:
+        meaning: For the documents.
+        default: Value where the key is not given.
+        is_required: Whether it has to be given (where it applies).
+        is_location: Whether it is a path or URI; a relative path starts at the file's directory.
+        only_for: The value of the table's first key with which it applies.
+        least: Smallest number.
+    """
+    facts = {
+        "meaning": meaning,
+        "is_required": is_required,
+        "is_location": is_location,
+        "only_for": only_for,
+        "least": least,
+    }
+    if isinstance(default, dict):
+        return field(default_factory=dict, metadata=facts)
+    return field(default=default, metadata=facts)
+
+
+@dataclass(frozen=True)
+class SubscriptionsConfig:
+    """The table ``[subscriptions]``: what the index is built from."""
+
+    path: str = _key("file or directory of files", "", is_required=True, is_location=True)
+    columns: Mapping[str, str] = _key("names of columns by field, where they differ", {})
+    ids: IdKind | None = _key("kind of ids; by default as the first ones look")
+    on_error: OnError = _key("stop at a bad row, or set it aside", "raise")
+    placement: PlacementChoice = _key(
+        "whether every machine has the whole index or it is cut into shards", "auto"
+    )
+    n_shards: int | None = _key("number of shards; by default by size", least=1)
+    space: Space = _key("degrees and metres, or any plane", "lonlat")
+    language: str | None = _key("such as `en`; for `stem` and `stop_words`")
+    stem: bool = _key("match word stems", False)
+    stop_words: bool = _key("ignore the language's stop words", False)
+    structure: str = _key("index structure of each shard", DEFAULT_INDEX)
+
+
+@dataclass(frozen=True)
+class SourceConfig:
+    """What ``[messages]`` and ``[changes]`` have in common."""
+
+    source: Literal["files", "kafka"] = _key("where rows come from", is_required=True)
+    path: str = _key(
+        "directory into which files are moved", "",
+        is_required=True, is_location=True, only_for="files",
+    )  # fmt: skip
+    pattern: str | None = _key("such as `*.ndjson`; leave other files alone", only_for="files")
+    files_per_batch: int | None = _key("most files in a batch", only_for="files", least=1)
+    servers: str = _key(
+        "`host:port` of some brokers, with commas between", "",
+        is_required=True, only_for="kafka",
+    )  # fmt: skip
+    topic: str = _key("the topic", "", is_required=True, only_for="kafka")
+    start: Literal["earliest", "latest"] = _key(
+        "where the very first start begins", "earliest", only_for="kafka"
+    )
+    records_per_batch: int | None = _key("most records in a batch", only_for="kafka", least=1)
+    options: Mapping[str, str] = _key(
+        "further options of Spark's Kafka connector", {}, only_for="kafka"
+    )
+    columns: Mapping[str, str] = _key("names of columns by field, where they differ", {})
+
+
+@dataclass(frozen=True)
+class MessagesConfig(SourceConfig):
+    """The table ``[messages]``."""
+
+    ids: IdKind = _key("kind of the messages' ids", "string")
+
+
+@dataclass(frozen=True)
+class ChangesConfig(SourceConfig):
+    """The table ``[changes]``: subscriptions that come, go and move while the pipeline runs."""
+
+
+@dataclass(frozen=True)
+class SinkConfig:
+    """The table ``[sink]``: where updates go."""
+
+    kind: Literal["files", "kafka", "console"] = _key(
+        "files (exactly once), Kafka (at least once), or lines of JSON on the standard output",
+        is_required=True,
+    )
+    path: str = _key(
+        "directory, with one below it for each batch", "",
+        is_required=True, is_location=True, only_for="files",
+    )  # fmt: skip
+    format: FileFormat = _key("format of the files", "parquet", only_for="files")
+    servers: str = _key(
+        "`host:port` of some brokers, with commas between", "",
+        is_required=True, only_for="kafka",
+    )  # fmt: skip
+    topic: str = _key("the topic", "", is_required=True, only_for="kafka")
+    options: Mapping[str, str] = _key(
+        "further options of Spark's Kafka connector", {}, only_for="kafka"
+    )
+    shape: Shape = _key("one row per update, or one per message with all its subscribers", "rows")
+    carry: tuple[str, ...] = _key("columns of the messages that go along", ())
+    keep_unmatched: bool = _key("let `lists` have messages that reach nobody", False)
+
+
+@dataclass(frozen=True)
+class RejectsConfig:
+    """The table ``[rejects]``: where refused rows go; without it they are only counted."""
+
+    path: str = _key(
+        "directory, with `messages`, `changes` and `subscriptions` below it", "",
+        is_required=True, is_location=True,
+    )  # fmt: skip
+    format: FileFormat = _key("format of the files", "ndjson")
+
+
+@dataclass(frozen=True)
+class TriggerConfig:
+    """The table ``[trigger]``: when batches begin."""
+
+    interval: str | None = _key("such as `1 second`; by default when the last batch is done")
+    once: bool = _key("take what is there now, changes first, and end", False)
+
+
+@dataclass(frozen=True)
+class MergeConfig:
+    """The table ``[merge]``: when changes are merged into a new base."""
+
+    share: float = _key("when they are this share of the subscriptions,", MERGE_SHARE)
+    least: int = _key("and at least so many", MERGE_LEAST, least=1)
+
+
+@dataclass(frozen=True)
+class PipelineConfig:
+    """A pipeline.
+
+    Attributes:
+        file: The file that describes it.
+    """
+
+    file: Path
+    semantics: Literal["boolean"] = _key("what a match is", "boolean")
+    index: str = _key("directory of the index", "", is_required=True, is_location=True)
+    checkpoint: str = _key(
+        "directory in which the pipeline remembers where it is", "",
+        is_required=True, is_location=True,
+    )  # fmt: skip
+    subscriptions: SubscriptionsConfig | None = _key(
+        "what the index is built from, if it does not exist"
+    )
+    messages: MessagesConfig = _key("messages to match", is_required=True)
+    changes: ChangesConfig | None = _key("changes of the subscriptions")
+    sink: SinkConfig = _key("where updates go", is_required=True)
+    rejects: RejectsConfig | None = _key("where refused rows go; else they are only counted")
+    trigger: TriggerConfig = _key("when batches begin", TriggerConfig())
+    merge: MergeConfig = _key("when changes are merged into a new base", MergeConfig())
+    spark: Mapping[str, str] = _key('any Spark setting, such as `"spark.driver.memory" = "8g"`', {})
+
+    @property
+    def uses_kafka(self) -> bool:
+        """Whether any part needs Spark's Kafka connector."""
+        sources = (self.messages, self.changes)
+        return self.sink.kind == "kafka" or any(
+            each is not None and each.source == "kafka" for each in sources
+        )
+
+
+class Key(NamedTuple):
+    """What there is to know about a key.
+
+    Attributes:
+        table: Table that it is in, empty for the top of the file.
+        name: Its name.
+        type: What values it takes.
+        default: Its default as TOML, ``required``, or empty where there is none.
+        only_for: With which value of the table's first key it applies; empty where always.
+        meaning: What it is for.
+    """
+
+    table: str
+    name: str
+    type: str
+    default: str
+    only_for: str
+    meaning: str
+
+
+def keys() -> list[Key]:
+    """Return all keys of a file, in its order."""
+    return list(_keys_of(PipelineConfig, ""))
+
+
+def _keys_of(kind: Any, table: str) -> Iterator[Key]:
+    tables = []
+    first = next(iter(_fields(kind)))
+    for name, (each, hint) in _fields(kind).items():
+        if dataclasses.is_dataclass(hint):
+            tables.append((name, hint))
+            continue
+        facts = each.metadata
+        default = _toml(None if each.default is dataclasses.MISSING else each.default)
+        yield Key(
+            table,
+            name,
+            _type_name(hint),
+            "required" if facts["is_required"] else default,
+            "" if facts["only_for"] is None else f"{first} = {_toml(facts['only_for'])}",
+            facts["meaning"],
+        )
+    for name, inner in tables:
+        yield from _keys_of(inner, name)
+
+
+# ---- reading ------------------------------------------------------------------------------------
+
+
+def read_config(path: str | Path) -> PipelineConfig:
+    """Read and check a file.
+
+    Raises:
+        InvalidFile: It cannot be read, or something in it is wrong; says what and what is right.
+    """
+    path = Path(path)
+    try:
+        content = tomllib.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise InvalidFile(f"{path}: cannot be read: {error.strerror}") from error
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise InvalidFile(f"{path}: is not TOML: {error}") from error
+    try:
+        config: PipelineConfig = _table(PipelineConfig, content, "", path)
+        _check(config)
+    except _Wrong as wrong:
+        raise InvalidFile(f"{path}: {wrong}") from None
+    return config
+
+
+class _Wrong(Exception):
+    """What is wrong with a file, without its name."""
+
+
+def _check(config: PipelineConfig) -> None:
+    """Check what takes more than one key."""
+    trigger, sink, subscriptions = config.trigger, config.sink, config.subscriptions
+    if trigger.interval is not None:
+        if trigger.once:
+            raise _Wrong("interval and once in [trigger] exclude each other; give one")
+        if not _INTERVAL.fullmatch(trigger.interval):
+            raise _Wrong(
+                f"interval in [trigger] is {_toml(trigger.interval)}; expected a number and a "
+                f'unit, such as "500 milliseconds", "1 second" or "5 minutes"'
+            )
+    if sink.keep_unmatched and sink.shape != "lists":
+        raise _Wrong('keep_unmatched in [sink] is for shape = "lists"')
+    if not config.merge.share > 0:
+        raise _Wrong(f"share in [merge] is {config.merge.share}; expected more than 0")
+    if subscriptions is None:
+        return
+    if subscriptions.structure not in INDEXES:
+        raise _Wrong(
+            f"structure in [subscriptions] is {_toml(subscriptions.structure)}"
+            f"{_one_of(subscriptions.structure, list(INDEXES))}"
+        )
+    if subscriptions.placement == "replicated" and subscriptions.n_shards not in (None, 1):
+        raise _Wrong('n_shards in [subscriptions] is for placement = "sharded" or "auto"')
+
+
+def _table(kind: Any, content: Mapping[str, Any], table: str, file: Path) -> Any:
+    """Return a table of the file as the dataclass of its kind."""
+    known = _fields(kind)
+    first = next(iter(known))
+    where = f" in [{table}]" if table else ""
+    for name in content:
+        if name not in known:
+            what = f"table [{name}]" if isinstance(content[name], dict) and not table else name
+            raise _Wrong(f"unknown key {what}{where}{_one_of(name, list(known))}")
+    values: dict[str, Any] = {}
+    for name, (each, hint) in known.items():
+        facts = each.metadata
+        is_table = dataclasses.is_dataclass(hint)
+        label = f"table [{name}]" if is_table else f"{name}{where}"
+        applies = facts["only_for"] is None or values.get(first) == facts["only_for"]
+        if name in content and not applies:
+            raise _Wrong(
+                f"{label} is for {first} = {_toml(facts['only_for'])}, and {first} is "
+                f"{_toml(values.get(first))}; leave it out"
+            )
+        if name not in content:
+            if facts["is_required"] and applies:
+                raise _Wrong(f"{label} is missing: {facts['meaning']}{_choices(hint)}")
+            continue
+        value = content[name]
+        if is_table:
+            if not isinstance(value, dict):
+                raise _Wrong(f"{name} is {_toml(value)}; expected a table [{name}]")
+            values[name] = _table(hint, value, name, file)
+        elif name == "spark" and not table:
+            if not isinstance(value, dict):
+                raise _Wrong(f"{name} is {_toml(value)}; expected a table [{name}]")
+            values[name] = dict(_settings(value, ""))
+        else:
+            values[name] = _value(hint, value, label)
+            if facts["least"] is not None and values[name] < facts["least"]:
+                raise _Wrong(f"{label} is {value}; expected {facts['least']} or more")
+            if facts["is_location"]:
+                values[name] = _location(values[name], label, file)
+    return kind(file=file, **values) if kind is PipelineConfig else kind(**values)
+
+
+def _value(hint: Any, value: Any, label: str) -> Any:
+    """Return a value of the given type, or say what was expected."""
+    origin = get_origin(hint)
+    if origin is Literal:
+        choices = get_args(hint)
+        if value in choices and isinstance(value, str):
+            return value
+        raise _Wrong(f"{label} is {_toml(value)}{_one_of(value, list(choices))}")
+    if origin is tuple and isinstance(value, list) and all(isinstance(x, str) for x in value):
+        return tuple(value)
+    if origin is Mapping and isinstance(value, dict):
+        if label.startswith("options "):
+            return dict(_settings(value, ""))
+        if all(isinstance(each, str) for each in value.values()):
+            return dict(value)
+    if hint is float and type(value) in (int, float):
+        return float(value)
+    if type(value) is hint:
+        return value
+    raise _Wrong(f"{label} is {_toml(value)}; expected {_type_name(hint)}")
+
+
+def _settings(content: Mapping[str, Any], prefix: str) -> Iterator[tuple[str, str]]:
+    """Yield settings with dots in their names, which TOML takes as tables unless quoted."""
+    for name, value in content.items():
+        full = f"{prefix}{name}"
+        if isinstance(value, dict):
+            yield from _settings(value, f"{full}.")
+        elif isinstance(value, str | int | float):
+            yield full, str(value).lower() if isinstance(value, bool) else str(value)
+        else:
+            raise _Wrong(f"{full} is {_toml(value)}; expected a string, number or boolean")
+
+
+def _location(value: str, label: str, file: Path) -> str:
+    if not value:
+        raise _Wrong(f"{label} is empty; expected a path or URI")
+    if "://" in value or value.startswith("file:"):
+        return value
+    return str(file.absolute().parent / Path(value).expanduser())
+
+
+# ---- words --------------------------------------------------------------------------------------
+
+
+def _fields(kind: Any) -> dict[str, tuple[dataclasses.Field[Any], Any]]:
+    """Return the keys of a table with their types, None left out of these."""
+    hints = get_type_hints(kind)
+    return {
+        each.name: (each, _without_none(hints[each.name]))
+        for each in dataclasses.fields(kind)
+        if each.metadata
+    }
+
+
+def _without_none(hint: Any) -> Any:
+    if get_origin(hint) in (Union, UnionType):
+        return next(each for each in get_args(hint) if each is not NoneType)
+    return hint
+
+
+def _type_name(hint: Any) -> str:
+    names = {str: "a string", int: "an integer", float: "a number", bool: "true or false"}
+    origin = get_origin(hint)
+    if origin is Literal:
+        return " or ".join(_toml(each) for each in get_args(hint))
+    if origin is tuple:
+        return "a list of strings"
+    if origin is Mapping:
+        return "a table of strings"
+    return names[hint]
+
+
+def _choices(hint: Any) -> str:
+    return f"; expected {_type_name(hint)}" if get_origin(hint) is Literal else ""
+
+
+def _one_of(value: object, known: list[str]) -> str:
+    """Return what would have been right, for the end of a sentence."""
+    close = difflib.get_close_matches(str(value), known, 1)
+    hint = f"; did you mean {close[0]}?" if close else ";"
+    return f"{hint} expected one of {', '.join(known)}" if len(known) > 1 else (
+        f"{hint} the only one is {known[0]}"
+    )  # fmt: skip
+
+
+def _toml(value: Any) -> str:
+    """Return a value as it would stand in the file."""
+    if value is None or value in ((), {}):
+        return ""
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, str):
+        return f'"{value}"'
+    if isinstance(value, list):
+        return f"[{', '.join(map(_toml, value))}]"
+    if isinstance(value, dict):
+        return f"{{ {', '.join(f'{name} = {_toml(each)}' for name, each in value.items())} }}"
+    return str(value)
