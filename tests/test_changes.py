@@ -5,11 +5,12 @@ from __future__ import annotations
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from earshot import Engine, Message, Point, Rectangle, Subscription
+from earshot import Engine, Everywhere, Message, Point, Rectangle, Subscription
 from earshot.changes import apply_changes
 from earshot.errors import EarshotError
 from earshot.files.columns import batch_of_records, make_layout
@@ -19,7 +20,9 @@ EPOCH = datetime(2026, 1, 1, tzinfo=UTC)
 PLACES = [Point(x + 0.5, 0.5) for x in range(4)]
 
 
-def change(op: str, name: str, *, at: int | None = None, ends: int | None = None, **rest: Any):
+def change(
+    op: str, name: str, *, at: int | None = None, ends: int | None = None, **rest: Any
+) -> dict[str, Any]:
     return {
         "op": op,
         "id": name,
@@ -29,13 +32,11 @@ def change(op: str, name: str, *, at: int | None = None, ends: int | None = None
     }
 
 
-def box(x: int, width: int = 1) -> dict[str, float]:
+def box(x: int, width: int = 1) -> dict[str, Any]:
     return {"min_x": x, "min_y": 0, "max_x": x + width, "max_y": 1}
 
 
 def table_of(records: list[dict[str, Any]]) -> pa.Table:
-    import numpy as np
-
     layout = make_layout("changes", None, "", "raise")
     batch = batch_of_records(layout, records, "string", np.arange(len(records)))
     return pa.Table.from_batches([batch.batch])
@@ -50,7 +51,7 @@ def one_by_one(engine: Engine, records: list[dict[str, Any]]) -> list[int]:
         region = (
             Rectangle(*(record[side] for side in ("min_x", "min_y", "max_x", "max_y")))
             if "min_x" in record
-            else None
+            else Everywhere()
         )
         try:
             match record["op"]:
@@ -67,7 +68,6 @@ def one_by_one(engine: Engine, records: list[dict[str, Any]]) -> list[int]:
                 case "unsubscribe":
                     engine.unsubscribe(record["id"])
                 case "move":
-                    assert region is not None
                     engine.move(record["id"], region)
         except EarshotError:
             refused.append(row)

@@ -1,4 +1,4 @@
-"""The command line: ``earshot match``, ``index``, ``explain``, ``generate``, ``bench``, ``demo``.
+"""The command line: ``earshot match``, ``index``, ``explain``, ``pipeline``, ``generate``, ….
 
 The commands import what they need themselves, so that ``--help`` answers at once.
 """
@@ -9,22 +9,27 @@ import argparse
 import json
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
+from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
-from earshot.errors import EarshotError, InvalidParameter
+from earshot.errors import EarshotError, InvalidParameter, MissingExtra
 
 if TYPE_CHECKING:
     from earshot.jobs import Progress, Reading
 
 FORMATS = "Parquet, GeoParquet, NDJSON, GeoJSON or CSV"
+FILES = "file, or a directory of such files"
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run one command; return the exit code: 0, or 1 after an error, 130 after Ctrl-C."""
+    """Run one command; return the exit code: 0, or 1 after an error, 130 after Ctrl-C.
+
+    A pipeline that SIGTERM stopped gives 143.
+    """
     argv = list(sys.argv[1:] if argv is None else argv)
     if argv[:1] == ["bench"]:  # its options are its own; argparse would claim those that come first
         arguments = argparse.Namespace(run=_bench, arguments=argv[1:])
@@ -94,6 +99,10 @@ def _parser() -> argparse.ArgumentParser:
     _add_output(explain)
     explain.set_defaults(run=_explain, compiles=True)
 
+    _add_pipeline(commands.add_parser(
+        "pipeline", help="build, match and follow streams on Spark"
+    ))  # fmt: skip
+
     generate = commands.add_parser(
         "generate", help="write a seeded workload of the papers to files"
     )
@@ -112,11 +121,103 @@ def _parser() -> argparse.ArgumentParser:
                        help="'run --profile smoke' (default), 'report', or --help")  # fmt: skip
     bench.set_defaults(run=_bench)
 
-    demo = commands.add_parser("demo", help="match real messages that come with the package")
+    demo = commands.add_parser(
+        "demo", help="stream real messages that come with the package through a pipeline"
+    )
     demo.add_argument("--subscriptions", type=int, default=50_000, metavar="N")
+    demo.add_argument("--seconds", type=float, default=15.0, metavar="S",
+                      help="how long messages keep coming (default: 15)")  # fmt: skip
+    demo.add_argument("--engine", action="store_true",
+                      help="match them at once in this process, without Spark")  # fmt: skip
     _add_output(demo)
     demo.set_defaults(run=_demo, compiles=True)
     return parser
+
+
+def _add_pipeline(parser: argparse.ArgumentParser) -> None:
+    commands = parser.add_subparsers(metavar="COMMAND", required=True)
+
+    run = commands.add_parser(
+        "run",
+        help="run the pipeline that a file describes",
+        description="Match messages as they come, until Ctrl-C or SIGTERM; the next start goes on "
+        "there.",
+    )
+    run.add_argument("config", metavar="CONFIG", help="TOML file")
+    run.add_argument("--once", action="store_true", help="take what is there now, and end")
+    _add_spark(run, has_settings=False)
+    _add_output(run)
+    run.set_defaults(run=_pipeline_run, compiles=True)
+
+    build = commands.add_parser("build", help="build an index for pipelines, on Spark")
+    build.add_argument("subscriptions", metavar="SUBSCRIPTIONS", help=f"{FORMATS} {FILES}")
+    build.add_argument("--out", required=True, metavar="INDEX",
+                       help="directory; an index that is there gets a new version")  # fmt: skip
+    _add_placement(build)
+    _add_building(build, has_threads=False)
+    _add_reading(build, rejects="DIR")
+    _add_spark(build)
+    _add_output(build)
+    build.set_defaults(run=_pipeline_build, compiles=True)
+
+    match = commands.add_parser(
+        "match",
+        help="match files of messages in batch, on Spark",
+        description="Write sign, message_id, subscription_id, score, reason of every match; or "
+        "with --shape lists, message_id and subscription_ids of every message.",
+    )
+    match.add_argument("subscriptions", metavar="INDEX_OR_SUBSCRIPTIONS",
+                       help=f"directory made by 'earshot pipeline build', or {FORMATS} "
+                       f"{FILES}")  # fmt: skip
+    match.add_argument("messages", metavar="MESSAGES", help=f"{FORMATS} {FILES}")
+    match.add_argument("--out", required=True, metavar="DIR", help="directory to create")
+    match.add_argument("--shape", choices=["rows", "lists"], default="rows",
+                       help="one row per match (default), or per message")  # fmt: skip
+    match.add_argument("--format", choices=["parquet", "ndjson"], default="parquet")
+    _add_building(match, has_threads=False)
+    _add_reading(match, rejects="DIR")
+    _add_spark(match)
+    _add_output(match)
+    match.set_defaults(run=_pipeline_match, compiles=True)
+
+    changes = commands.add_parser(
+        "changes",
+        help="take changes of subscriptions into an index",
+        description="Apply files of changes to an index that no running pipeline changes; that "
+        "makes one new version.",
+    )
+    changes.add_argument("index", metavar="INDEX", help="directory of the index")
+    changes.add_argument("changes", metavar="CHANGES", help=f"{FORMATS} {FILES}")
+    _add_on_error(changes, "FILE")
+    changes.add_argument("--change-column", action="append", default=[], metavar="FIELD=COLUMN",
+                         help="name of a column in the changes, such as id=key")  # fmt: skip
+    _add_output(changes)
+    changes.set_defaults(run=_pipeline_changes, compiles=True)
+
+    info = commands.add_parser("info", help="describe an index for pipelines")
+    info.add_argument("index", metavar="INDEX", help="directory of the index")
+    _add_output(info)
+    info.set_defaults(run=_pipeline_info)
+
+
+def _add_placement(parser: argparse.ArgumentParser) -> None:
+    group = parser.add_argument_group("placement")
+    group.add_argument("--placement", choices=["auto", "replicated", "sharded"], default="auto",
+                       help="the whole index on every machine, or cut into shards "
+                       "(default: by size)")  # fmt: skip
+    group.add_argument("--shards", type=int, metavar="N", help="number of shards")
+    group.add_argument("--messages", metavar="SAMPLE",
+                       help="messages like those that will come, by which shards are "
+                       "cut")  # fmt: skip
+
+
+def _add_spark(parser: argparse.ArgumentParser, *, has_settings: bool = True) -> None:
+    group = parser.add_argument_group("Spark")
+    group.add_argument("--master", metavar="M",
+                       help="where Spark runs (default: on all cores of this machine)")  # fmt: skip
+    if has_settings:
+        group.add_argument("--setting", action="append", default=[], metavar="NAME=VALUE",
+                           help="a Spark setting, such as spark.driver.memory=8g")  # fmt: skip
 
 
 def _add_subscriptions(parser: argparse.ArgumentParser, *, or_index: bool) -> None:
@@ -124,12 +225,15 @@ def _add_subscriptions(parser: argparse.ArgumentParser, *, or_index: bool) -> No
     parser.add_argument("subscriptions", metavar="SUBSCRIPTIONS", help=f"{FORMATS} file{extra}")
 
 
-def _add_building(parser: argparse.ArgumentParser) -> None:
+def _add_building(parser: argparse.ArgumentParser, *, has_threads: bool = True) -> None:
     group = parser.add_argument_group("index")
     group.add_argument(
         "--index", metavar="NAME", help="structure; one of the README's table (default: block_trie)"
     )
-    group.add_argument("--threads", type=int, default=1, metavar="N", help="threads (default: 1)")
+    if has_threads:
+        group.add_argument(
+            "--threads", type=int, default=1, metavar="N", help="threads (default: 1)"
+        )
     group.add_argument("--space", choices=["lonlat", "planar"],
                        help="degrees and metres (default), or any plane")  # fmt: skip
     text = parser.add_argument_group("text")
@@ -138,16 +242,20 @@ def _add_building(parser: argparse.ArgumentParser) -> None:
     text.add_argument("--stop-words", action="store_true", help="ignore the language's stop words")
 
 
-def _add_reading(parser: argparse.ArgumentParser) -> None:
+def _add_reading(parser: argparse.ArgumentParser, *, rejects: str = "FILE") -> None:
     group = parser.add_argument_group("reading")
-    group.add_argument("--on-error", choices=["raise", "reject"], default="raise",
-                       help="stop at the first bad row (default), or set them aside")  # fmt: skip
-    group.add_argument("--rejects", metavar="FILE",
-                       help="where rejected rows go, with their reasons")  # fmt: skip
+    _add_on_error(group, rejects)
     group.add_argument("--subscription-column", action="append", default=[], metavar="FIELD=COLUMN",
                        help="name of a column in the subscriptions, such as id=key")  # fmt: skip
     group.add_argument("--message-column", action="append", default=[], metavar="FIELD=COLUMN",
                        help="name of a column in the messages, such as x=lon")  # fmt: skip
+
+
+def _add_on_error(parser: argparse._ActionsContainer, rejects: str) -> None:
+    parser.add_argument("--on-error", choices=["raise", "reject"], default="raise",
+                        help="stop at the first bad row (default), or set them aside")  # fmt: skip
+    parser.add_argument("--rejects", metavar=rejects,
+                        help="where rejected rows go, with their reasons")  # fmt: skip
 
 
 def _add_output(parser: argparse.ArgumentParser) -> None:
@@ -208,8 +316,7 @@ def _index_info(arguments: argparse.Namespace) -> int:
     started = time.perf_counter()
     engine = Engine.open(arguments.directory)
     facts = {**_facts(engine), "open_s": round(time.perf_counter() - started, 4)}
-    _show(arguments, facts, [f"{name}: {value:,}" if isinstance(value, int) else f"{name}: {value}"
-                             for name, value in facts.items()])  # fmt: skip
+    _show(arguments, facts, _fact_lines(facts))
     return 0
 
 
@@ -223,6 +330,99 @@ def _explain(arguments: argparse.Namespace) -> int:
             engine, arguments.messages, arguments.message, arguments.subscription, reading
         )
     _show(arguments, asdict(explanation), [str(explanation)])
+    return 0
+
+
+def _pipeline_run(arguments: argparse.Namespace) -> int:
+    pipelines = _pipelines()
+    from earshot.spark.config import read_config
+
+    facts, number = pipelines.run_pipeline(
+        read_config(arguments.config),
+        master=arguments.master,
+        once=arguments.once,
+        is_quiet=arguments.quiet,
+        say=_say(arguments),
+    )
+    _show(arguments, facts, pipelines.summary_lines(facts))
+    return 0 if number is None else 128 + int(number)
+
+
+def _pipeline_build(arguments: argparse.Namespace) -> int:
+    pipelines = _pipelines()
+    reading = _reading(arguments, "DIR")
+    if reading.rejects is not None:
+        pipelines.check_new(reading.rejects, "--rejects")
+    with pipelines.spark_session(arguments.master, _settings(arguments)) as session:
+        started = time.perf_counter()
+        built = pipelines.build_index(
+            session, _subscriptions_config(arguments, reading), arguments.out,
+            rejects=reading.rejects, messages=arguments.messages,
+            message_columns=reading.message_columns,
+        )  # fmt: skip
+        elapsed_s = time.perf_counter() - started
+    facts = {**pipelines.index_facts(arguments.out), "elapsed_s": round(elapsed_s, 3),
+             "n_rejects": built.n_rejects}  # fmt: skip
+    _show(arguments, facts, [
+        f"{facts['n_subscriptions']:,} subscriptions in {arguments.out}, version "
+        f"{facts['version']}, {facts['placement']} in {_shards(facts['n_shards'])}, "
+        f"{elapsed_s:.1f} s",
+        *([_rejected(built.n_rejects, reading)] if built.n_rejects else []),
+    ])  # fmt: skip
+    return 0
+
+
+def _pipeline_match(arguments: argparse.Namespace) -> int:
+    pipelines = _pipelines()
+    reading = _reading(arguments, "DIR")
+    pipelines.check_new(arguments.out, "--out")
+    if reading.rejects is not None:
+        pipelines.check_new(reading.rejects, "--rejects")
+    is_index = pipelines.is_index(arguments.subscriptions)
+    if is_index:
+        _refuse_building(arguments)
+    with pipelines.spark_session(arguments.master, _settings(arguments)) as session:
+        summary = pipelines.match_files(
+            session,
+            arguments.subscriptions if is_index else _subscriptions_config(arguments, reading),
+            arguments.messages, arguments.out,
+            shape=arguments.shape, file_format=arguments.format,
+            columns=reading.message_columns, on_error=reading.on_error, rejects=reading.rejects,
+        )  # fmt: skip
+    rate = summary.messages_per_s
+    facts = {**asdict(summary), "messages_per_s": round(rate, 1), "out": arguments.out}
+    _show(arguments, facts, [
+        f"{summary.n_messages:,} messages against {summary.n_subscriptions:,} subscriptions: "
+        f"{summary.n_updates:,} matches in {arguments.out}",
+        f"{summary.match_s:.2f} s to match ({rate:,.0f} messages/s)",
+        *([_rejected(summary.n_rejects, reading)] if summary.n_rejects else []),
+    ])  # fmt: skip
+    return 0
+
+
+def _pipeline_changes(arguments: argparse.Namespace) -> int:
+    from earshot.jobs import RejectSink
+
+    pipelines = _pipelines()
+    _check_rejects(arguments, "FILE")
+    with RejectSink(arguments.rejects) as rejects:
+        summary = pipelines.change_files(
+            arguments.index, arguments.changes,
+            columns=_column_names(arguments.change_column, "--change-column"),
+            on_error=arguments.on_error, rejects=rejects,
+        )  # fmt: skip
+    n_rejects = summary.n_rejects
+    _show(arguments, asdict(summary), [
+        f"{summary.n_changes:,} changes taken into {arguments.index}: version {summary.version} "
+        f"has {summary.n_subscriptions:,} subscriptions",
+        *([f"{_rows(n_rejects)} rejected, see {arguments.rejects}"] if n_rejects else []),
+    ])  # fmt: skip
+    return 0
+
+
+def _pipeline_info(arguments: argparse.Namespace) -> int:
+    facts = _pipelines().index_facts(arguments.index)
+    _show(arguments, facts, _fact_lines(facts))
     return 0
 
 
@@ -262,11 +462,20 @@ def _bench(arguments: argparse.Namespace) -> int:
 
 
 def _demo(arguments: argparse.Namespace) -> int:
-    from earshot.demo import run_demo
+    from earshot.demo import run_demo, stream_demo
 
-    facts, lines = run_demo(arguments.subscriptions)
+    if arguments.engine:
+        facts, lines = run_demo(arguments.subscriptions)
+        number = None
+    else:
+        facts, lines, number = stream_demo(
+            arguments.subscriptions,
+            arguments.seconds,
+            is_quiet=arguments.quiet,
+            say=_say(arguments),
+        )
     _show(arguments, facts, lines)
-    return 0
+    return 0 if number is None else 128 + number
 
 
 # ---- parts of commands ---------------------------------------------------------------------------
@@ -282,22 +491,76 @@ def _announce_compilation() -> None:
         )
 
 
+def _say(arguments: argparse.Namespace) -> Callable[[str], None]:
+    def say(line: str) -> None:
+        if not arguments.quiet:
+            print(f"earshot: {line}", file=sys.stderr, flush=True)
+
+    return say
+
+
+def _pipelines() -> ModuleType:
+    """Return the commands of pipelines, or say what to install for them."""
+    try:
+        from earshot.spark import commands
+    except ModuleNotFoundError as error:
+        if (error.name or "").partition(".")[0] in ("pyspark", "py4j"):
+            raise MissingExtra(
+                "PySpark is not installed; run: pip install 'earshot[spark]'"
+            ) from None
+        raise
+    return commands
+
+
+def _subscriptions_config(arguments: argparse.Namespace, reading: Reading) -> Any:
+    from earshot.indexes import DEFAULT_INDEX
+    from earshot.spark.config import SubscriptionsConfig
+
+    return SubscriptionsConfig(
+        path=arguments.subscriptions,
+        columns=reading.subscription_columns,
+        on_error=reading.on_error,
+        placement=getattr(arguments, "placement", "auto"),
+        n_shards=getattr(arguments, "shards", None),
+        space=arguments.space or "lonlat",
+        language=arguments.language,
+        stem=arguments.stem,
+        stop_words=arguments.stop_words,
+        structure=arguments.index or DEFAULT_INDEX,
+    )
+
+
+def _settings(arguments: argparse.Namespace) -> dict[str, str]:
+    settings = {}
+    for pair in arguments.setting:
+        name, separator, value = pair.partition("=")
+        if not separator or not name:
+            raise InvalidParameter(f"--setting is {pair!r}; expected NAME=VALUE")
+        settings[name] = value
+    return settings
+
+
+def _refuse_building(arguments: argparse.Namespace) -> None:
+    """Refuse options that only count when an index is built."""
+    chosen = [
+        f"--{name.replace('_', '-')}"
+        for name in ("index", "space", "language", "stem", "stop_words")
+        if getattr(arguments, name)
+    ]
+    if chosen:
+        raise InvalidParameter(
+            f"{', '.join(chosen)}: {arguments.subscriptions} is a built index, which has its own; "
+            f"leave the option out or build another index"
+        )
+
+
 def _engine(arguments: argparse.Namespace, reading: Reading, rejects: Any) -> Any:
     from earshot.indexes import DEFAULT_INDEX
     from earshot.jobs import is_saved, load_engine
     from earshot.text import Analyzer
 
-    chosen = {
-        name: getattr(arguments, name)
-        for name in ("index", "space", "language", "stem", "stop_words")
-        if getattr(arguments, name)
-    }
-    if is_saved(arguments.subscriptions) and chosen:
-        options = ", ".join(f"--{name.replace('_', '-')}" for name in chosen)
-        raise InvalidParameter(
-            f"{options}: {arguments.subscriptions} is a built index, which has its own; "
-            f"leave the option out or build another index"
-        )
+    if is_saved(arguments.subscriptions):
+        _refuse_building(arguments)
     if arguments.threads < 1:
         raise InvalidParameter(f"--threads is {arguments.threads}; expected 1 or more")
     with _progress(arguments, "Reading subscriptions") as progress:
@@ -313,13 +576,17 @@ def _engine(arguments: argparse.Namespace, reading: Reading, rejects: Any) -> An
         )
 
 
-def _reading(arguments: argparse.Namespace) -> Reading:
-    from earshot.jobs import Reading
-
+def _check_rejects(arguments: argparse.Namespace, metavar: str) -> None:
     if arguments.on_error == "reject" and arguments.rejects is None:
-        raise InvalidParameter("--on-error reject needs --rejects FILE for the rejected rows")
+        raise InvalidParameter(f"--on-error reject needs --rejects {metavar} for the rejected rows")
     if arguments.on_error == "raise" and arguments.rejects is not None:
         raise InvalidParameter("--rejects is for --on-error reject")
+
+
+def _reading(arguments: argparse.Namespace, rejects: str = "FILE") -> Reading:
+    from earshot.jobs import Reading
+
+    _check_rejects(arguments, rejects)
     return Reading(
         on_error=arguments.on_error,
         rejects=arguments.rejects,
@@ -329,7 +596,15 @@ def _reading(arguments: argparse.Namespace) -> Reading:
 
 
 def _rejected(n_rows: int, reading: Reading) -> str:
-    return f"{n_rows:,} row{'s' * (n_rows != 1)} rejected, see {reading.rejects}"
+    return f"{_rows(n_rows)} rejected, see {reading.rejects}"
+
+
+def _rows(n: int) -> str:
+    return f"{n:,} row{'s' * (n != 1)}"
+
+
+def _shards(n: int) -> str:
+    return f"{n:,} shard{'s' * (n != 1)}"
 
 
 def _column_names(pairs: list[str], option: str) -> dict[str, str]:
@@ -358,6 +633,13 @@ def _facts(engine: Any) -> dict[str, Any]:
         "parameters": asdict(index.parameters),
         "analyzer": asdict(engine.analyzer),
     }
+
+
+def _fact_lines(facts: dict[str, Any]) -> list[str]:
+    return [
+        f"{name}: {value:,}" if isinstance(value, int) else f"{name}: {value}"
+        for name, value in facts.items()
+    ]
 
 
 def _show(arguments: argparse.Namespace, facts: dict[str, Any], lines: Sequence[str]) -> None:

@@ -9,7 +9,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from .kafka_broker import Unavailable, connector_jars, running_broker
+from earshot.errors import MissingExtra
+
+from .kafka_broker import running_broker
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -29,9 +31,11 @@ TEST_SETTINGS = {
 def kafka_connector() -> list[Path] | str:
     """The jars that connect Spark to Kafka, or why they cannot be had."""
     pytest.importorskip("pyspark", reason="PySpark is not installed")
+    from earshot.spark.kafka import connector_jars
+
     try:
         return connector_jars()
-    except Unavailable as problem:
+    except MissingExtra as problem:
         return str(problem)
 
 
@@ -64,6 +68,6 @@ def kafka(
     with ExitStack() as stack:
         try:
             address = stack.enter_context(running_broker(tmp_path_factory.mktemp("kafka")))
-        except Unavailable as problem:
+        except MissingExtra as problem:
             pytest.skip(str(problem))
         yield address

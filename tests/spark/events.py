@@ -101,11 +101,16 @@ def expected_updates(subscriptions: pa.Table, checkpoint: Path) -> list[tuple[An
         for path in messages[record.batch]:
             for part in read_messages(path, ids="string", on_error="reject"):
                 table = engine.publish_batch(part.batch, on_error="reject").table()
-                found += zip(table["message_id"].to_pylist(), table["subscription_id"].to_pylist())
+                found += zip(
+                    *(table[name].to_pylist() for name in ("message_id", "subscription_id")),
+                    strict=True,
+                )
     return sorted(found)
 
 
 def updates_in(folder: Path) -> list[tuple[str, str]]:
     """Return the updates of all finished batches, as any reader of Parquet sees them."""
     table = ds.dataset(folder, format="parquet", partitioning="hive").to_table()
-    return sorted(zip(table["message_id"].to_pylist(), table["subscription_id"].to_pylist()))
+    return sorted(
+        zip(*(table[name].to_pylist() for name in ("message_id", "subscription_id")), strict=True)
+    )

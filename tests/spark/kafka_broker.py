@@ -1,43 +1,23 @@
-"""A real Kafka broker for the tests, and Spark's connector to it.
-
-The jars come from Maven's central repository through Ivy, which is part of PySpark: so a machine
-needs nothing beyond what Spark needs. They are kept in the checkout's cache directory.
-"""
+"""A real Kafka broker for the tests; its jars come from Maven like those of the connector."""
 
 from __future__ import annotations
 
-import hashlib
 import shutil
 import socket
 import subprocess
-import tempfile
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
-from xml.sax.saxutils import quoteattr
 
-from earshot.spark.java import find_java
+from earshot.spark.java import cache_directory, find_java
+from earshot.spark.kafka import fetch_jars
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-CACHE = Path(__file__).resolve().parents[2] / ".cache" / "kafka"
-
-# Coordinate and SHA-256 of each jar, without those that Spark has itself. The connector's releases
-# come to Maven later than Spark's to PyPI; these work with the Spark that the tests run on.
-CONNECTOR = """
-org.apache.commons:commons-pool2:2.13.1
-    f77a5060d6936a9144023584232f9de3f2248f1abfe156e9d31795f18770674f
-org.apache.kafka:kafka-clients:3.9.2
-    014b4ef36884478a932641818b080c36a8f8e2e92dc771e800c9d2694f4f83d8
-org.apache.spark:spark-sql-kafka-0-10_2.13:4.2.0
-    64539c45e5d39f7ddb747312c239f38f5208d08c1a0ddf7d70beb2fbd9373705
-org.apache.spark:spark-token-provider-kafka-0-10_2.13:4.0.0
-    f2be3b76f9e6cbe63379d4e4e0dc14f59dbf056ae2ad16ff15ac108004c86767
-"""
-
+# Coordinate and SHA-256 of each jar.
 BROKER = """
 at.yawk.lz4:lz4-java:1.10.2
     252dabd586d22149a31661a8afc1a50747714eb1a298bd4a6e780c8c91a13866
@@ -133,7 +113,6 @@ org.yaml:snakeyaml:2.5
     e6682acf1ace77508ef13649cbf4f8d09d2cf5457bdb61d25ffb6ac0233d78dd
 """
 
-FETCH_S = 300
 START_S = 60
 STOP_S = 20
 
@@ -167,84 +146,6 @@ appender.file.layout.pattern = %d %p %c{{1}}: %m%n%ex
 UNTIL_END_OF_INPUT = '"$@" & read -r _; kill $!; wait $!'
 
 
-class Unavailable(Exception):
-    """Kafka cannot be had on this machine; the message says why."""
-
-
-def connector_jars() -> list[Path]:
-    """Return the jars that Spark needs to read and write Kafka."""
-    return fetch_jars("connector", CONNECTOR)
-
-
-def fetch_jars(name: str, pinned: str) -> list[Path]:
-    """Return jars by coordinate and checksum, from the cache or from Maven.
-
-    Raises:
-        Unavailable: They are not in the cache and cannot be fetched.
-    """
-    digest = hashlib.sha256(pinned.encode()).hexdigest()[:12]
-    directory = CACHE / f"{name}-{digest}"
-    if not directory.exists():
-        CACHE.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(dir=CACHE) as scratch:
-            jars = Path(scratch) / "jars"
-            _run_ivy(pinned, Path(scratch), jars)
-            _check(pinned, jars)
-            try:
-                jars.rename(directory)
-            except OSError:  # another test run was faster
-                if not directory.exists():
-                    raise
-    return sorted(directory.glob("*.jar"))
-
-
-def _pins(pinned: str) -> Iterator[tuple[str, str, str, str]]:
-    words = pinned.split()
-    for coordinate, checksum in zip(words[::2], words[1::2], strict=True):
-        group, artifact, number = coordinate.split(":")
-        yield group, artifact, number, checksum
-
-
-def _run_ivy(pinned: str, scratch: Path, jars: Path) -> None:
-    import pyspark
-
-    wanted = "".join(
-        f"<dependency org={quoteattr(group)} name={quoteattr(artifact)} rev={quoteattr(number)}"
-        ' conf="default->master" transitive="false"/>'
-        for group, artifact, number, _ in _pins(pinned)
-    )
-    module = scratch / "ivy.xml"
-    module.write_text(
-        '<ivy-module version="2.0"><info organisation="earshot" module="tests"/>'
-        '<configurations><conf name="default"/></configurations>'
-        f"<dependencies>{wanted}</dependencies></ivy-module>"
-    )
-    classpath = Path(pyspark.__file__).parent / "jars"
-    command = [
-        *(f"{find_java().home}/bin/java", "-cp", *map(str, classpath.glob("ivy-*.jar"))),
-        *("org.apache.ivy.Main", "-warn", "-m2compatible", "-cache", f"{scratch}/ivy"),
-        *("-ivy", str(module), "-types", "jar", "bundle"),
-        *("-retrieve", f"{jars}/[artifact]-[revision].[ext]"),
-    ]
-    try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=FETCH_S, check=False)
-    except subprocess.TimeoutExpired:
-        raise Unavailable(f"Kafka's jars did not come from Maven within {FETCH_S} s") from None
-    if done.returncode:
-        problems = [line.strip() for line in done.stdout.splitlines() if "not found" in line]
-        raise Unavailable(f"Kafka's jars cannot be had from Maven: {'; '.join(problems[-3:])}")
-
-
-def _check(pinned: str, jars: Path) -> None:
-    for _, artifact, number, checksum in _pins(pinned):
-        jar = jars / f"{artifact}-{number}.jar"
-        if not jar.exists():
-            raise Unavailable(f"{jar.name} did not come from Maven")
-        found = hashlib.sha256(jar.read_bytes()).hexdigest()
-        if found != checksum:
-            raise Unavailable(f"{jar.name} has checksum {found} where {checksum} was expected")
-
-
 @contextmanager
 def running_broker(directory: Path) -> Iterator[str]:
     """Run a broker of one node that listens to this machine only.
@@ -256,9 +157,9 @@ def running_broker(directory: Path) -> Iterator[str]:
         Its address, for ``kafka.bootstrap.servers``.
 
     Raises:
-        Unavailable: Its jars cannot be had.
+        MissingExtra: Its jars cannot be had.
     """
-    jars = fetch_jars("broker", BROKER)
+    jars = fetch_jars(cache_directory() / "kafka", "broker", BROKER)
     port, controller = _free_ports(2)
     properties = directory / "server.properties"
     properties.write_text(PROPERTIES.format(port=port, controller=controller, directory=directory))

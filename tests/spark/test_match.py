@@ -31,7 +31,9 @@ def expected(subscriptions: pa.Table, messages: pa.Table) -> set[tuple[Any, Any]
     engine = Engine()
     engine.subscribe_batch(subscriptions)
     table = engine.publish_batch(messages).table()
-    return set(zip(table["message_id"].to_pylist(), table["subscription_id"].to_pylist()))
+    return set(
+        zip(*(table[name].to_pylist() for name in ("message_id", "subscription_id")), strict=True)
+    )
 
 
 @pytest.fixture(scope="module", params=["replicated", "sharded"])
@@ -78,7 +80,7 @@ def test_lists_are_the_rows(
     assert {
         (row["message_id"], each) for row in found for each in row["subscription_ids"]
     } == expected
-    kinds = dict(zip(messages["id"].to_pylist(), messages["kind"].to_pylist()))
+    kinds = dict(zip(*(messages[name].to_pylist() for name in ("id", "kind")), strict=True))
     assert all(row["kind"] == kinds[row["message_id"]] for row in found)
     everything = table.transform(match, index, shape="lists", keep_unmatched=True)
     assert everything.count() == N_MESSAGES

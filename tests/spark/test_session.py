@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from earshot.spark.session import SETTINGS, is_local, kafka_packages, local_session, settings_for
+from earshot.spark.session import SETTINGS, is_local, local_session, settings_for
 
 from .kafka_broker import consume, create_topic, produce
 
@@ -134,16 +134,6 @@ def test_the_callers_settings_win_and_java_options_add_up() -> None:
 @pytest.mark.parametrize("name", SETTINGS)
 def test_each_setting_has_a_reason(name: str) -> None:
     assert len(SETTINGS[name].reason.split()) > 3
-
-
-def test_the_kafka_connector_is_the_one_of_this_spark() -> None:
-    import pyspark
-
-    jars = Path(pyspark.__file__).parent / "jars"
-    group, artifact, number = kafka_packages().split(":")
-    assert group == "org.apache.spark"
-    scala = artifact.removeprefix("spark-sql-kafka-0-10_")
-    assert (jars / f"spark-core_{scala}-{number}.jar").exists()
 
 
 def test_rows_come_back_from_kafka_as_a_stream(

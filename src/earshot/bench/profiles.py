@@ -3,11 +3,24 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from earshot.bench.measuring import Effort
 from earshot.errors import InvalidParameter
 from earshot.indexes import DEFAULT_INDEX, INDEXES
 from earshot.workloads.synthetic import WORKLOADS
+
+
+class SparkEffort(NamedTuple):
+    """Sizes of the Spark suites."""
+
+    n_messages: int  # suite spark_batch
+    sql_budget_s: float  # for one pass of Spark SQL's join
+    n_files: int  # waiting files of the suite spark_stream
+    messages_per_file: int
+    files_per_batch: int
+    n_small: int  # files that are dropped one at a time
+    n_small_warm: int  # of which so many are not counted
 
 
 @dataclass(frozen=True)
@@ -22,6 +35,8 @@ class Profile:
         sizes: Numbers of subscriptions of the suite ``growth``.
         suites: Names of the suites that are run.
         effort: How long to measure.
+        spark: Sizes of the Spark suites.
+        shard_counts: Numbers of shards of the suite ``placement``.
         focus: Competitors of the suites ``threads`` and ``churn``; all who are able if empty.
     """
 
@@ -32,6 +47,8 @@ class Profile:
     sizes: tuple[int, ...]
     suites: tuple[str, ...]
     effort: Effort
+    spark: SparkEffort
+    shard_counts: tuple[int, ...]
     focus: tuple[str, ...] = ()
 
 
@@ -44,7 +61,7 @@ PROFILES: dict[str, Profile] = {
             n_messages=200,
             workloads=("headline", "short_range", "long_point"),
             sizes=(1_000, 5_000),
-            suites=("match", "threads", "churn", "growth", "text", "real", "command_line"),
+            suites=(*_IN_PROCESS, "real", *_PLACED, "spark_stream"),
             effort=Effort(budget_s=0.5, repetitions=2, n_latency=20, opened=tuple(INDEXES)),
         ),
         Profile(
@@ -53,7 +70,7 @@ PROFILES: dict[str, Profile] = {
             n_messages=10_000,
             workloads=tuple(WORKLOADS),
             sizes=(250_000, 500_000, 1_000_000),
-            suites=("match", "threads", "churn", "growth", "text", "real", "command_line"),
+            suites=(*_IN_PROCESS, "real", *_PLACED, "spark_stream"),
             effort=Effort(budget_s=1.0, repetitions=3, n_latency=1_000, opened=(DEFAULT_INDEX,)),
             focus=(DEFAULT_INDEX,),
         ),
@@ -63,7 +80,7 @@ PROFILES: dict[str, Profile] = {
             n_messages=10_000,
             workloads=("headline", "short_point", "short_range", "long_point", "long_range"),
             sizes=(1_000_000, 5_000_000, 10_000_000),
-            suites=("match", "threads", "churn", "growth", "text", "command_line"),
+            suites=(*_IN_PROCESS, *_SPARK),
             effort=Effort(budget_s=3.0, repetitions=3, n_latency=1_000, opened=(DEFAULT_INDEX,)),
             focus=(DEFAULT_INDEX,),
         ),

@@ -41,8 +41,9 @@ from earshot.model.schemas import IdKind, id_type, subscriptions_schema
 from earshot.placement import Plan, UnitArrays, merge_units
 from earshot.spark.failures import plain_failures
 from earshot.spark.folders import Folder
+from earshot.spark.notes import rejects_in
 from earshot.spark.output import NOTE, accepted_positions, batch_of_notes, reject_notes, split_notes
-from earshot.spark.prepare import read_rows, rejects_in, sample, token_frequencies
+from earshot.spark.prepare import read_rows, sample, token_frequencies
 from earshot.spark.reading import Form, make_reading
 from earshot.spark.schemas import arrow_schema, spark_schema
 from earshot.spark.shards import SHARD, Territory, warm_up_machine

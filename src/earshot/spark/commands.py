@@ -9,8 +9,8 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, suppress
-from dataclasses import asdict, dataclass, field
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import FrameType
 from typing import Any, Self
@@ -36,14 +36,21 @@ from earshot.jobs import RejectSink
 from earshot.model.arrays import Space
 from earshot.model.schemas import IdKind, changes_schema, id_kind, id_type
 from earshot.spark.build import Built, build
-from earshot.spark.config import ChangesConfig, MessagesConfig, PipelineConfig, SubscriptionsConfig
+from earshot.spark.config import (
+    ChangesConfig,
+    MessagesConfig,
+    PipelineConfig,
+    SubscriptionsConfig,
+)
 from earshot.spark.failures import plain_failure
 from earshot.spark.folders import Folder
 from earshot.spark.intake import take_in
+from earshot.spark.kafka import connector_jars
 from earshot.spark.match import finished, match_task, run_match
+from earshot.spark.notes import note_of_sums, note_sums, rejects_in
 from earshot.spark.output import Shape
-from earshot.spark.prepare import prepare, read_rows, rejects_in
-from earshot.spark.session import LOCAL_MASTER, kafka_packages, local_session
+from earshot.spark.prepare import prepare, read_rows
+from earshot.spark.session import LOCAL_MASTER, local_session
 from earshot.spark.shards import instant
 from earshot.spark.sinks import SPARK_FORMATS, FileFormat, FileSink, KafkaSink, Sink
 from earshot.spark.sources import file_stream, kafka_stream
@@ -53,8 +60,6 @@ from earshot.spark.stream import (
     Status,
     Stream,
     match_stream,
-    note_sums,
-    observed_note,
 )
 from earshot.spark.view import View, view_for
 from earshot.text import Analyzer
@@ -194,6 +199,11 @@ def write_files(rows: DataFrame, location: str | Path, file_format: FileFormat) 
         raise
 
 
+def is_index(location: str | Path) -> bool:
+    """Whether a directory holds an index for pipelines."""
+    return IndexStore(location).exists
+
+
 def check_new(location: str | Path, option: str) -> None:
     """Refuse a directory that has something in it."""
     folder = Folder(location)
@@ -211,7 +221,7 @@ def build_index(
     subscriptions: SubscriptionsConfig,
     index: str | Path,
     *,
-    rejects: Callable[[DataFrame, int], None] | None = None,
+    rejects: str | Path | Sink | None = None,
     messages: str | None = None,
     message_columns: Mapping[str, str] | None = None,
 ) -> Built:
@@ -221,7 +231,7 @@ def build_index(
         session: Runs the build.
         subscriptions: The files, and how they are read.
         index: Directory of the index.
-        rejects: Takes the refused rows and the number of the version.
+        rejects: Directory for refused rows, or what takes them and the number of the version.
         messages: Files with messages like those that will come, by which shards are cut.
         message_columns: Names of their columns by field, where they differ.
     """
@@ -241,8 +251,10 @@ def build_index(
         form="files", columns=given.columns, ids=ids, space=given.space, analyzer=analyzer,
         structure=given.structure, on_error=given.on_error,
     )  # fmt: skip
-    if built.n_rejects and rejects is not None:
+    if built.n_rejects and callable(rejects):
         rejects(built.rejects, built.version.number)
+    elif built.n_rejects and rejects is not None:
+        write_files(built.rejects, f"{rejects}/subscriptions", "ndjson")
     return built
 
 
@@ -268,7 +280,7 @@ class MatchSummary:
 
 def match_files(
     session: SparkSession,
-    index: str | Path,
+    subscriptions: str | Path | SubscriptionsConfig,
     messages: str | Path,
     out: str | Path,
     *,
@@ -279,11 +291,11 @@ def match_files(
     on_error: OnError = "raise",
     rejects: str | Path | None = None,
 ) -> MatchSummary:
-    """Match files of messages against an index, and write files with the updates.
+    """Match files of messages against subscriptions, and write files with the updates.
 
     Args:
         session: Runs the job.
-        index: Directory of the index.
+        subscriptions: Directory of an index, or files to build one from that is removed again.
         messages: A file, or a directory of files.
         out: Directory to make.
         shape: ``rows`` or ``lists``.
@@ -293,26 +305,56 @@ def match_files(
         on_error: ``raise`` at the first bad row, or ``reject`` bad rows and match the others.
         rejects: Directory for these.
     """
+    n_rejects = 0
+    with ExitStack() as stack:
+        if isinstance(subscriptions, SubscriptionsConfig):
+            # Beside the output, which all machines reach.
+            folder = Folder(out)
+            parent, _, name = folder.uri.rpartition("/")
+            draft = f"_{name}-index-{uuid4().hex[:8]}"
+            stack.callback(Folder(parent).remove, draft)
+            index = f"{parent}/{draft}"
+            n_rejects = build_index(session, subscriptions, index, rejects=rejects).n_rejects
+        else:
+            index = str(subscriptions)
+        summary = _match_files(
+            session, index, messages, out, shape, file_format, dict(columns or {}), ids,
+            on_error, rejects,
+        )  # fmt: skip
+    return replace(summary, n_rejects=summary.n_rejects + n_rejects)
+
+
+def _match_files(
+    session: SparkSession,
+    index: str,
+    messages: str | Path,
+    out: str | Path,
+    shape: Shape,
+    file_format: FileFormat,
+    columns: dict[str, str],
+    ids: IdKind | None,
+    on_error: OnError,
+    rejects: str | Path | None,
+) -> MatchSummary:
     store = IndexStore(index)
     version = store.latest()
-    names = dict(columns or {})
     rows = file_rows(session, messages)
     task = match_task(
         rows, store, version,
-        shape=shape, form="files", columns=names,
-        ids=ids or ids_in(messages, "messages", names, store.settings.space),
+        shape=shape, form="files", columns=columns,
+        ids=ids or ids_in(messages, "messages", columns, store.settings.space),
         stop_at_rejects=on_error == "raise", has_notes=True,
     )  # fmt: skip
     started = time.perf_counter()
     did = Observation()
     found = run_match(rows, task).observe(did, *note_sums())
     write_files(finished(found, task.output), out, file_format)
-    note = observed_note(did)
+    note = note_of_sums(did.get)
     match_s = time.perf_counter() - started
     if note.rejects and rejects is not None:
         # Read again rather than kept: there are few, or the job is not worth much.
         refused = rejects_in(read_rows(rows, task.reading, task.settings.analyzer))
-        write_files(refused, rejects, "ndjson")
+        write_files(refused, f"{rejects}/messages", "ndjson")
     return MatchSummary(
         version.n_subscriptions, version.number, note.messages, note.updates, note.rejects, match_s
     )
@@ -553,7 +595,7 @@ def run_pipeline(
     """
     settings = dict(config.spark)
     if config.uses_kafka and not {"spark.jars", "spark.jars.packages"} & settings.keys():
-        settings["spark.jars.packages"] = kafka_packages()
+        settings["spark.jars"] = ",".join(map(str, connector_jars()))
     with spark_session(master, settings) as session:
         _ensure_index(session, config, say)
         course = Course()
@@ -645,6 +687,18 @@ def _reject_sink(config: PipelineConfig, content: Content) -> Sink | None:
     return None if rejects is None else FileSink(f"{rejects.path}/{content}", rejects.format)
 
 
-def as_facts(summary: Any) -> dict[str, Any]:
-    """Return a summary for JSON."""
-    return asdict(summary)
+def summary_lines(facts: Mapping[str, Any]) -> list[str]:
+    """Return what a pipeline did, for a person."""
+    if not facts["batches"]:
+        return [f"no messages came in {facts['elapsed_s']:,.1f} s; {facts['changes']:,} changes"]
+    stopped = f", stopped by {facts['signal']}" if facts.get("signal") else ""
+    return [
+        f"{facts['messages']:,} messages, {facts['updates']:,} updates in {facts['batches']:,} "
+        f"batches over {facts['elapsed_s']:,.1f} s{stopped}",
+        f"{facts['messages_per_s']:,.0f} messages/s and {facts['updates_per_s']:,.0f} updates/s "
+        f"while busy, {facts['batch_s'] * 1000:,.0f} ms per batch (median)",
+        f"index versions {facts['first_version']} to {facts['version']}, "
+        f"{facts['n_subscriptions']:,} subscriptions; {facts['changes']:,} changes, "
+        f"{facts['merges']:,} merges, {facts['rejects']:,} rejects",
+        *([f"the last merge failed: {facts['merge_error']}"] if facts["merge_error"] else []),
+    ]

@@ -43,6 +43,7 @@ class Note(NamedTuple):
     updates: int = 0
     rejects: int = 0
     latest_us: int | None = None  # latest event time of an accepted message
+    arrived_us: int | None = None  # when the first row arrived, if the source tells
     nodes: int = 0
     candidates: int = 0
 
@@ -138,7 +139,7 @@ def batch_of_notes(schema: pa.Schema, notes: pa.Array) -> pa.RecordBatch:
     return pa.RecordBatch.from_arrays(columns, schema=schema)
 
 
-def note_of(found: Deliveries) -> Note:
+def note_of(found: Deliveries, arrived_us: int | None = None) -> Note:
     """Return what matching a batch took."""
     latest_us = None if found.latest is None else time_us(found.latest)
     counters = found.counters
@@ -147,6 +148,7 @@ def note_of(found: Deliveries) -> Note:
         int(found.offsets[-1]),
         0,
         latest_us,
+        arrived_us,
         counters.nodes,
         counters.candidates,
     )

@@ -23,13 +23,13 @@ from earshot.files.columns import Content
 from earshot.model.arrays import EVERYWHERE_TOKEN, Space
 from earshot.model.schemas import (
     BOX_FIELDS,
-    REJECTS,
     IdKind,
     changes_schema,
     id_type,
     messages_schema,
     subscriptions_schema,
 )
+from earshot.spark.notes import rejects_in
 from earshot.spark.output import NOTE, accepted_positions, batch_of_notes, reject_notes
 from earshot.spark.reading import Form, Part, Reading, make_reading, needed_columns
 from earshot.spark.schemas import arrow_schema, spark_schema
@@ -125,14 +125,6 @@ def read_rows(
         partial(_read_task, reading, analyzer, with_origin),
         spark_schema(_noted(reading, with_origin)),
     )
-
-
-def rejects_in(noted: DataFrame) -> DataFrame:
-    """Return the rejects among the notes."""
-    schema = spark_schema(pa.schema([("reject", pa.struct(list(REJECTS)))]))
-    reject = F.from_json(F.col(NOTE), schema)
-    found = noted.where(F.col(NOTE).isNotNull()).select(reject["reject"].alias("reject"))
-    return found.where(F.col("reject").isNotNull()).select("reject.*")
 
 
 def _noted(reading: Reading, with_origin: bool) -> pa.Schema:

@@ -22,6 +22,7 @@ from urllib.parse import unquote, urlparse
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from earshot.errors import InvalidFile, InvalidParameter
 from earshot.files import FileBatch, Reject, read_changes, read_messages, read_subscriptions
@@ -39,8 +40,8 @@ from earshot.model.schemas import IdKind, id_kind
 Form = Literal["columns", "values", "files"]
 FORMS: tuple[Form, ...] = ("columns", "values", "files")
 
-FILE_COLUMNS = ("path", "content")
-VALUE_COLUMNS = ("value", "topic", "partition", "offset")
+FILE_COLUMNS = ("path", "modificationTime", "content")
+VALUE_COLUMNS = ("value", "topic", "partition", "offset", "timestamp")
 
 _READERS = {
     "subscriptions": read_subscriptions,
@@ -50,10 +51,11 @@ _READERS = {
 
 
 class Part(NamedTuple):
-    """Canonical rows, and the DataFrame's own rows that they came from, if they are its rows."""
+    """Canonical rows and where they are from."""
 
     rows: FileBatch
-    origin: pa.RecordBatch | None
+    origin: pa.RecordBatch | None  # the DataFrame's own rows, where rows of it they are
+    arrived_us: int | None = None  # when the first of them arrived, if the source tells
 
 
 @dataclass(frozen=True)
@@ -93,7 +95,7 @@ class Reading:
         layout = make_layout(self.content, self.columns, self.source, "reject")
         if "offset" not in batch.schema.names:
             rows = np.arange(batch.num_rows, dtype=np.int64)
-            yield Part(batch_of_values(batch.column("value"), layout, self.ids, rows), batch)
+            yield Part(batch_of_values(batch.column("value"), layout, self.ids, rows), None)
             return
         # A batch of Kafka's can have several partitions, each with offsets of its own.
         numbers = batch.column("partition").to_numpy()
@@ -104,23 +106,25 @@ class Reading:
             values = batch_of_values(
                 part.column("value"), layout._replace(source=source), self.ids, offsets
             )
-            yield Part(values, None)
+            yield Part(values, None, _first_time(part, "timestamp"))
 
     def _of_files(self, batch: pa.RecordBatch) -> Iterator[Part]:
         has_content = "content" in batch.schema.names
         for row, location in enumerate(batch.column("path").to_pylist()):
             content = batch.column("content")[row] if has_content else None
+            arrived_us = _first_time(batch.slice(row, 1), "modificationTime")
             with _readable(location, content) as path:
                 try:
                     for part in _READERS[self.content](
                         path, columns=self.columns, space=self.space, ids=self.ids,
                         on_error="reject",
                     ):  # fmt: skip
-                        yield Part(_renamed(part, path, location), None)
+                        yield Part(_renamed(part, path, location), None, arrived_us)
                 except InvalidFile as error:
                     reason = str(error).replace(str(path), location)
                     reject = Reject(location, 0, "", reason, "")
-                    yield Part(_no_rows(self.content, self.ids, location, [reject]), None)
+                    rows = _no_rows(self.content, self.ids, location, [reject])
+                    yield Part(rows, None, arrived_us)
 
 
 def make_reading(
@@ -200,6 +204,13 @@ class _readable:  # noqa: N801 - used like a function
     def __exit__(self, *_: object) -> None:
         if self._copy is not None:
             self._copy.cleanup()
+
+
+def _first_time(batch: pa.RecordBatch, name: str) -> int | None:
+    if name not in batch.schema.names:
+        return None
+    first = pc.min(batch.column(name).cast(pa.timestamp("us", "UTC")).cast(pa.int64()))
+    return None if first.as_py() is None else int(first.as_py())
 
 
 def _renamed(part: FileBatch, path: Path, location: str) -> FileBatch:

@@ -137,16 +137,6 @@ def local_session(
     return builder.getOrCreate()
 
 
-def kafka_packages() -> str:
-    """Return the Maven coordinate of Spark's Kafka connector, for ``spark.jars.packages``.
-
-    Raises:
-        MissingExtra: PySpark is not installed.
-    """
-    # Spark 4 is built for one Scala only.
-    return f"org.apache.spark:spark-sql-kafka-0-10_2.13:{_spark_version()}"
-
-
 def _spark_version() -> str:
     try:
         return version("pyspark")

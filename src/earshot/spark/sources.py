@@ -53,7 +53,7 @@ def kafka_stream(
 ) -> DataFrame:
     """Return a Kafka topic as a stream, in the form ``values``.
 
-    Needs Spark's Kafka connector; see :func:`earshot.spark.session.kafka_packages`.
+    Needs Spark's Kafka connector; see :func:`earshot.spark.kafka.connector_jars`.
 
     Args:
         session: Where the stream runs.

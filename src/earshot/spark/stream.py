@@ -10,23 +10,20 @@ job beside the stream.
 
 from __future__ import annotations
 
-import json
 import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 from uuid import uuid4
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.sql import DataFrame, Observation, SparkSession
-from pyspark.sql import functions as F  # noqa: N812 - its usual name
 from pyspark.sql.streaming.query import StreamingQuery
 
 from earshot.errors import InvalidParameter, InvalidRow
@@ -37,17 +34,16 @@ from earshot.spark.failures import plain_failure
 from earshot.spark.folders import Folder
 from earshot.spark.intake import is_taken_in, merge, take_in
 from earshot.spark.match import finished, match_task, run_match
+from earshot.spark.notes import note_of_sums, note_sums, rejects_in, rejects_of_notes
 from earshot.spark.output import NOTE, Note, Shape
-from earshot.spark.prepare import ROW, SOURCE, read_rows, rejects_in
+from earshot.spark.prepare import ROW, SOURCE, read_rows
 from earshot.spark.reading import Form, Reading, make_reading
 from earshot.spark.schemas import arrow_schema
 from earshot.spark.shards import warm_up_machine
-from earshot.spark.sinks import Sink
+from earshot.spark.sinks import FileSink, Sink
 from earshot.spark.store import IndexStore, Version
 from earshot.spark.workers import MatchTask
 
-ARRIVAL_COLUMNS = ("modificationTime", "timestamp")
-"""Columns that tell when a row arrived: of files, and of Kafka's records."""
 KEPT_RECORDS = 100
 """Batches whose records are kept; Spark asks again only for the last one."""
 MERGE_SHARE, MERGE_LEAST = 0.05, 20_000
@@ -385,7 +381,7 @@ class Pipeline:
             record = self._begin(batch)
             version = self._store.version(record.version)
             task = replace(self._task, version=version, clock_us=record.clock_us)
-            note, arrival = self._run(rows, task, batch)
+            note = self._run(rows, task, batch)
             if note.rejects and self._rejects is not None:
                 refused = rejects_in(read_rows(rows, task.reading, task.settings.analyzer))
                 self._rejects(refused, batch)
@@ -399,7 +395,7 @@ class Pipeline:
                     clock_after_us=self._clock_us,
                 )
             )
-            self._report(record, version, note, arrival, time.monotonic() - started)
+            self._report(record, version, note, time.monotonic() - started)
 
     def _begin(self, batch: int) -> BatchRecord:
         """Return the record of a batch: the one it has, or a new one."""
@@ -417,33 +413,34 @@ class Pipeline:
             self._hold(record.version)
         return record
 
-    def _run(self, rows: DataFrame, task: MatchTask, batch: int) -> tuple[Note, datetime | None]:
-        """Match a batch and write its updates; return what was done, and when the first came."""
-        arrivals = [name for name in ARRIVAL_COLUMNS if name in rows.columns]
-        arrived = Observation()
-        if arrivals:
-            rows = rows.observe(arrived, F.min(arrivals[0]).alias("first"))
-        did = Observation()
-        found = run_match(rows, task).observe(did, *note_sums())
-        self._sink(finished(found, task.output), batch)
-        return observed_note(did), arrived.get["first"] if arrivals else None
+    def _run(self, rows: DataFrame, task: MatchTask, batch: int) -> Note:
+        """Match a batch and write its updates; return what was done."""
+        found = run_match(rows, task)
+        if isinstance(self._sink, FileSink):
+            did = Observation()
+            self._sink(finished(found.observe(did, *note_sums()), task.output), batch)
+            return note_of_sums(did.get)
+        # Other sinks may run a plan in ways that Spark does not observe, or several times.
+        found = found.persist()
+        try:
+            sums = found.agg(*note_sums()).collect()[0].asDict()
+            self._sink(finished(found, task.output), batch)
+        finally:
+            found.unpersist()
+        return note_of_sums(sums)
 
     def _report(
         self,
         record: BatchRecord,
         version: Version,
         note: Note,
-        arrival: datetime | None,
         batch_s: float,
     ) -> None:
         now = time.monotonic()
         self._recent.append((now - batch_s, note.messages, note.updates))
         while self._recent[0][0] < now - RATE_S and len(self._recent) > 1:
             self._recent.popleft()
-        lag_s = None
-        if arrival is not None:
-            # Spark gives a timestamp as local time without a zone.
-            lag_s = max(0.0, datetime.now(UTC).timestamp() - arrival.timestamp())
+        lag_s = None if note.arrived_us is None else max(0.0, time.time() - note.arrived_us / 1e6)
         self._status = replace(
             self._status,
             batch=record.batch,
@@ -554,26 +551,6 @@ class Pipeline:
                 raise plain_failure(error) or error
 
 
-def note_sums() -> list[Any]:
-    """Return the aggregates that add notes up."""
-
-    def number(name: str) -> Any:
-        return F.get_json_object(F.col(NOTE), f"$.{name}").cast("long")
-
-    names = [name for name in Note._fields if name != "latest_us"]
-    return [
-        *(F.sum(number(name)).alias(name) for name in names),
-        F.max(number("latest_us")).alias("latest_us"),
-    ]
-
-
-def observed_note(did: Observation) -> Note:
-    """Return what the notes of a finished job add up to, as :func:`note_sums` observed them."""
-    counts = dict(did.get)
-    latest_us = counts.pop("latest_us")
-    return Note(**{name: value or 0 for name, value in counts.items()}, latest_us=latest_us)
-
-
 def _in_order(changes: pa.Table, reading: Reading) -> pa.Table:
     """Return the changes of a batch in the order in which they are applied.
 
@@ -587,11 +564,6 @@ def _in_order(changes: pa.Table, reading: Reading) -> pa.Table:
         return changes
     numbered = changes.append_column("position", pa.array(np.arange(changes.num_rows)))
     return numbered.sort_by([*keys, ("position", "ascending")]).drop_columns(["position"])
-
-
-def rejects_of_notes(notes: pa.ChunkedArray) -> list[Reject]:
-    """Return the rejects that notes tell of."""
-    return [Reject(**json.loads(note)["reject"]) for note in notes.to_pylist()]
 
 
 def _located(errors: Sequence[InvalidRow], changes: pa.Table) -> list[Reject]:

@@ -96,7 +96,7 @@ def _match_part(task: MatchTask, engine: Engine, part: Part) -> Batches:
     task.check(rejects)
     positions = accepted_positions(rows.rows, [each.row for each in found.rejects])
     yield from task.output.deliveries(found, _carried(task.output, part, positions))
-    yield from task.output.notes(notes_on(rejects, note_of(found)))
+    yield from task.output.notes(notes_on(rejects, note_of(found, part.arrived_us)))
 
 
 def _carried(output: Output, part: Part, positions: Int64s) -> list[pa.Array]:
@@ -169,7 +169,11 @@ def send_to_shards(task: MatchTask, batches: Iterable[pa.RecordBatch]) -> Batche
         key += len(positions)
         if task.output.has_notes:
             latest_us = int(encoded.times.max(initial=NO_TIME_US))
-            note = Note(len(positions), latest_us=None if latest_us == NO_TIME_US else latest_us)
+            note = Note(
+                len(positions),
+                latest_us=None if latest_us == NO_TIME_US else latest_us,
+                arrived_us=part.arrived_us,
+            )
             yield _to_shard(0, batch_of_notes(schema, notes_on(rejects, note)))
 
 

@@ -1,0 +1,210 @@
+"""The suite ``spark_stream``: files of messages, as they come, through Spark into Parquet.
+
+Many waiting files show how much a pipeline takes in the long run; small files dropped one at a time
+show how soon a message is delivered. Spark alone, which reads the same files, passes its rows
+through Python and writes them, shows what of that is Spark's own time.
+"""
+
+from __future__ import annotations
+
+import tempfile
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from datetime import datetime
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+import pyarrow as pa
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.streaming.query import StreamingQuery
+
+from earshot.bench.context import Context
+from earshot.bench.measuring import Row, rates
+from earshot.bench.profiles import SparkEffort
+from earshot.bench.spark import (
+    N_CORES,
+    Answers,
+    Stage,
+    check_count,
+    engine_answers,
+    spark_answers,
+    stage,
+    write_messages,
+)
+from earshot.spark import FileSink, Pipeline, Status, Stream, file_stream, match_stream
+from earshot.spark.schemas import spark_schema
+from earshot.workloads.synthetic import message_table
+
+WARM_BATCHES = 2
+"""Batches of the sustained run that are not counted: the first ones start workers."""
+SMALL_MESSAGES = 10
+"""Messages of a small batch."""
+
+
+class Sustained(NamedTuple):
+    """Messages, answers and seconds of the batches that count."""
+
+    n_messages: int
+    n_answers: int
+    elapsed_s: float
+
+
+def stream_suite(context: Context) -> Iterator[Row]:
+    """A stream of files through Earshot, and through Spark alone."""
+    made = stage(context)
+    effort = context.profile.spark
+    n = effort.n_files * effort.messages_per_file
+    n_small = effort.n_small * SMALL_MESSAGES
+    messages = message_table(made.workload.scaled(n_messages=n + n_small))
+    with tempfile.TemporaryDirectory(prefix="earshot-bench-") as name:
+        folder = Path(name)
+        incoming = write_messages(messages.slice(0, n), folder / "incoming", effort.n_files)
+        small = write_messages(messages.slice(n), folder / "small", effort.n_small)
+        engine = made.engine(1)
+        answers, small_answers = (engine_answers(engine, paths) for paths in (incoming, small))
+        alone = _drain_alone(made.session, folder, effort)
+        matched, found = _drain_matched(made, folder, effort)
+        check_count("spark_stream", found.n, answers.n)
+        check_count("spark_stream, checksum", found.checksum, answers.checksum)
+        context.say(f"spark_stream: {n} messages; now {effort.n_small} small batches")
+        alone_ms = _small_alone(made.session, folder, small, effort)
+        matched_ms = _small_matched(made, folder, small, effort, small_answers)
+    for competitor, done, latencies_ms in (
+        ("earshot", matched, matched_ms),
+        ("spark_alone", alone, alone_ms),
+    ):
+        row: Row = {
+            "workload": made.workload.name,
+            "competitor": competitor,
+            "n_subscriptions": made.workload.n_subscriptions,
+            "n_messages": done.n_messages,
+            "n_threads": N_CORES,
+            "messages_per_batch": effort.files_per_batch * effort.messages_per_file,
+            "small_batch_p50_ms": float(np.percentile(latencies_ms, 50)),
+            "small_batch_p90_ms": float(np.percentile(latencies_ms, 90)),
+            "n_small_batches": len(latencies_ms),
+            **rates([done.elapsed_s], done.n_messages, done.n_answers),
+        }
+        if competitor == "earshot":
+            row["answers_per_message"] = done.n_answers / max(done.n_messages, 1)
+            row["checksum"] = f"{answers.checksum:016x}"
+        yield row
+
+
+# ---- sustained ----------------------------------------------------------------------------------
+
+
+def _drain_matched(made: Stage, folder: Path, effort: SparkEffort) -> tuple[Sustained, Answers]:
+    """Match all waiting files; return the rate after the first batches, and all answers."""
+    ends: list[tuple[float, Status]] = []
+    files = file_stream(
+        made.session, folder / "incoming", files_per_batch=effort.files_per_batch
+    )  # fmt: skip
+    pipeline = match_stream(
+        Stream(files, "files", ids="integer"),
+        made.index,
+        FileSink(folder / "matched"),
+        folder / "matched-checkpoint",
+        shape="lists",
+        available_now=True,
+        on_batch=lambda status: ends.append((time.monotonic(), status)),
+    )
+    pipeline.await_end()
+    (began, first), (ended, last) = ends[WARM_BATCHES - 1], ends[-1]
+    done = Sustained(last.messages - first.messages, last.updates - first.updates, ended - began)
+    written = made.session.read.parquet(str(folder / "matched"))
+    return done, spark_answers(written)
+
+
+def _drain_alone(session: SparkSession, folder: Path, effort: SparkEffort) -> Sustained:
+    """Pass all waiting files through Spark; return the rate after the first batches."""
+    rows = _parquet_stream(session, folder / "incoming", effort.files_per_batch)
+    query = _start_alone(rows, folder / "alone", available_now=True)
+    query.awaitTermination()
+    batches = [each for each in query.recentProgress if each.numInputRows]
+    n_messages = sum(each.numInputRows for each in batches)
+    check_count("spark_alone", n_messages, effort.n_files * effort.messages_per_file)
+    ends = [
+        datetime.fromisoformat(each.timestamp).timestamp()
+        + each.durationMs["triggerExecution"] / 1e3
+        for each in batches
+    ]
+    counted = sum(each.numInputRows for each in batches[WARM_BATCHES:])
+    return Sustained(counted, 0, ends[-1] - ends[WARM_BATCHES - 1])
+
+
+def _parquet_stream(session: SparkSession, folder: Path, files_per_batch: int) -> DataFrame:
+    schema = pa.schema(
+        [("id", pa.int64()), ("text", pa.string()), ("x", pa.float64()), ("y", pa.float64())]
+    )
+    reader = session.readStream.schema(spark_schema(schema))
+    return reader.option("maxFilesPerTrigger", files_per_batch).parquet(str(folder))
+
+
+def _start_alone(rows: DataFrame, target: Path, *, available_now: bool) -> StreamingQuery:
+    writer = (
+        rows.mapInArrow(_pass_task, rows.schema)
+        .writeStream.format("parquet")
+        .option("path", str(target))
+        .option("checkpointLocation", f"{target}-checkpoint")
+    )
+    return (writer.trigger(availableNow=True) if available_now else writer).start()
+
+
+def _pass_task(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    yield from batches
+
+
+# ---- small batches ------------------------------------------------------------------------------
+
+
+def _small_matched(
+    made: Stage, folder: Path, paths: Sequence[Path], effort: SparkEffort, answers: Answers
+) -> list[float]:
+    incoming = folder / "small-matched"
+    incoming.mkdir()
+    others = {query.id for query in made.session.streams.active}
+    pipeline: Pipeline = match_stream(
+        Stream(file_stream(made.session, incoming), "files", ids="integer"),
+        made.index,
+        FileSink(folder / "small-matches"),
+        folder / "small-matches-checkpoint",
+        shape="lists",
+    )
+    (query,) = (query for query in made.session.streams.active if query.id not in others)
+    try:
+        latencies_ms = _drop(query, paths, incoming, pipeline.await_idle, effort)
+        check_count("spark_stream, small batches", pipeline.status().updates, answers.n)
+    finally:
+        pipeline.stop()
+    return latencies_ms
+
+
+def _small_alone(
+    session: SparkSession, folder: Path, paths: Sequence[Path], effort: SparkEffort
+) -> list[float]:
+    incoming = folder / "small-alone"
+    incoming.mkdir()
+    rows = _parquet_stream(session, incoming, 1)
+    query = _start_alone(rows, folder / "small-rows", available_now=False)
+    try:
+        return _drop(query, paths, incoming, query.processAllAvailable, effort)
+    finally:
+        query.stop()
+
+
+def _drop(
+    query: StreamingQuery,
+    paths: Sequence[Path],
+    incoming: Path,
+    await_idle: Callable[[], None],
+    effort: SparkEffort,
+) -> list[float]:
+    """Give a query one file at a time; return the milliseconds of each batch after the first."""
+    for path in paths:
+        (incoming / path.name).hardlink_to(path)  # appears whole
+        await_idle()
+    batches = [each for each in query.recentProgress if each.numInputRows]
+    check_count("spark_stream, small batches: number of them", len(batches), len(paths))
+    return [each.durationMs["triggerExecution"] for each in batches[effort.n_small_warm :]]
