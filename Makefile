@@ -1,6 +1,6 @@
 # Every target sets up what it needs: a virtual environment in .venv with the locked packages.
 #
-#   make demo    match bundled messages against subscriptions drawn from them
+#   make demo    stream bundled messages through a pipeline on Spark, while subscriptions change
 #   make test    all tests
 #   make check   format, lint, types
 #   make bench   the benchmark's smoke profile

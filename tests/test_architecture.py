@@ -37,7 +37,7 @@ LEVELS = {room: level for level, layer in enumerate(LAYERS) for room in layer}
 ROOMS_OF = {
     "numba": {"kernels"},
     "llvmlite": {"kernels"},
-    "pyspark": {"spark"},
+    "pyspark": {"spark", "bench"},
     "py4j": {"spark"},
     "fastapi": {"service"},
     "starlette": {"service"},

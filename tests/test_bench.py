@@ -26,6 +26,7 @@ from earshot.bench.measuring import (
     row_of,
     time_in_turns,
 )
+from earshot.bench.placement import Whole
 from earshot.bench.targets import TARGETS, target_table
 from earshot.errors import EarshotError, InvalidFile, InvalidParameter
 from earshot.indexes import INDEXES
@@ -243,6 +244,36 @@ def test_text_and_real_data_are_measured(tmp_path: Path, monkeypatch: pytest.Mon
     assert real[0]["answers_per_message"] > 1
 
 
+def test_shards_give_the_answers_of_one_index(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("EARSHOT_DATA", raising=False)
+    sizes: dict[str, Any] = {"n_subscriptions": 1_500, "n_messages": 30, "suites": ["placement"]}
+    rows = read(run("smoke", **sizes, competitors=[], results=tmp_path, say=silent))
+    assert [row["competitor"] for row in rows] == ["plan", "keyword_hash", "kd_tree"]
+    assert {(row["workload"], row["n_shards"], row["n_messages"]) for row in rows} == {
+        ("headline", 8, 300)
+    }
+    assert len({row["checksum"] for row in rows}) == 1
+    for row in rows:
+        assert row["balance_of_candidates"] >= 1
+        assert 0 < row["shards_per_message"] <= 8
+    whole = Whole(candidates=1, answers=-1, elapsed_s=1.0, checksum=0)
+    monkeypatch.setattr("earshot.bench.placement.measure_whole", lambda *_, **__: whole)
+    with pytest.raises(AnswersDiffer, match="8 shards by plan"):
+        run("smoke", **sizes, competitors=[], results=tmp_path, say=silent)
+
+
+def test_spark_suites_are_skipped_without_pyspark(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("earshot.bench.suites.find_spec", lambda _: None)
+    heard: list[str] = []
+    path = run("smoke", suites=["spark_stream"], competitors=[], results=tmp_path, say=heard.append)
+    assert read(path) == []
+    assert "skipped, PySpark is not installed" in heard[0]
+
+
 def test_wrong_names_are_told_before_any_work(tmp_path: Path) -> None:
     with pytest.raises(InvalidParameter, match="linear_scan"):
         run("smoke", competitors=["nosuch"], results=tmp_path)
@@ -318,6 +349,10 @@ def test_targets_are_told_at_the_largest_size() -> None:
         told("threads", "block_trie", n_threads=2, speedup=1.9),
         told("churn", "block_trie", changes_per_call=1_000, changes_per_s=7e5, slowdown=1.02),
         told("churn", "engine", changes_per_call=100, changes_per_s=2e5),
+        told("spark_batch", "earshot_lists", share_of_engine=0.4, over_spark_sql=31.0),
+        told("spark_stream", "earshot", messages_per_s=3e4, small_batch_p50_ms=601.0),
+        told("placement", "plan", workload="nsw", n_shards=8, candidates_to_whole=1.2),
+        told("placement", "plan", workload="nsw", n_shards=64, candidates_to_whole=1.9),
     ]  # fmt: skip
     by_name = {target.name: target for target in TARGETS}
     values = {name: target.measure(rows) for name, target in by_name.items()}
@@ -331,6 +366,11 @@ def test_targets_are_told_at_the_largest_size() -> None:
         "changes to the index, 1,000 a call": 7e5,
         "changes through the engine, 100 a call": 2e5,
         "cost of matching with 1 % in flux": 1.02,
+        "batch on Spark over the engine alone": 0.4,
+        "batch on Spark over Spark SQL": 31.0,
+        "stream on Spark": 3e4,
+        "small batch of a stream": 601.0,
+        "8 shards, nsw: candidates over one index": 1.2,
     }
     text = target_table(rows)
     assert "| rate over the best other index: headline | ≥ 0.95 x | 0.50 x | **no** |" in text

@@ -298,13 +298,41 @@ def test_generate_is_seeded_and_lists_workloads(folder: Folder) -> None:
 
 
 def test_demo(folder: Folder) -> None:
-    facts = folder.facts("demo", "--subscriptions", 500)
+    facts = folder.facts("demo", "--engine", "--subscriptions", 500)
     assert facts["n_subscriptions"] == 500
     assert facts["n_matches"] > 0
-    code, out, _ = folder.run("demo", "--subscriptions", 500)
+    code, out, _ = folder.run("demo", "--engine", "--subscriptions", 500)
     assert code == 0
     assert "500 subscriptions" in out
     assert "reached" in out
+
+
+def test_demo_without_java_is_the_engines(folder: Folder, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("pyspark", reason="PySpark is not installed")
+    monkeypatch.setenv("JAVA_HOME", str(folder / "nowhere"))
+    code, out, err = folder.run("demo", "--subscriptions", 500)
+    assert code == 0
+    assert "on one core" in out
+    assert f"without Spark: JAVA_HOME is {folder / 'nowhere'}" in err
+    code, _, err = folder.run("demo", "--seconds", 0)
+    assert (code, err) == (1, "earshot: --seconds is 0.0; expected more than 0\n")
+
+
+def test_without_pyspark_one_sentence_says_what_to_install() -> None:
+    code = """
+import sys
+sys.modules["pyspark"] = None
+from earshot.cli import main
+assert main(["pipeline", "info", "index"]) == main(["pipeline", "run", "p.toml"]) == 1
+assert main(["demo", "--subscriptions", "50"]) == 0
+"""
+    done = python("-c", code)
+    assert done.returncode == 0, done.stderr
+    said = "PySpark is not installed; run: pip install 'earshot[spark]'"
+    assert done.stderr.splitlines() == [
+        f"earshot: {said}", f"earshot: {said}", f"earshot: the engine alone, without Spark: {said}"
+    ]  # fmt: skip
+    assert "on one core" in done.stdout
 
 
 def test_bench_takes_its_options_with_and_without_a_command(
@@ -344,6 +372,10 @@ def test_bench_takes_its_options_with_and_without_a_command(
         ["match", "s.csv", "m.csv", "--out", "o.csv", "--threads", "many"],
         ["match", "s.csv", "m.csv", "--out", "o.csv", "--on-error", "ignore"],
         ["index"],
+        ["pipeline"],
+        ["pipeline", "run"],
+        ["pipeline", "match", "i", "m.csv"],
+        ["pipeline", "match", "i", "m.csv", "--out", "o", "--shape", "round"],
         ["generate", "--format", "xlsx"],
         ["explain", "s.csv", "m.csv", "--message", "1"],
     ],
@@ -619,7 +651,7 @@ def test_help_answers_at_once() -> None:
     done = python("-m", "earshot", "--help")
     after = resource.getrusage(resource.RUSAGE_CHILDREN)
     assert (done.returncode, done.stderr) == (0, "")
-    for command in ("match", "index", "explain", "generate", "bench", "demo"):
+    for command in ("match", "index", "explain", "pipeline", "generate", "bench", "demo"):
         assert command in done.stdout
     # Not the time on the wall, which other processes share.
     cpu_s = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
@@ -630,7 +662,7 @@ def test_help_does_not_load_numba() -> None:
     done = python("-X", "importtime", "-m", "earshot", "--help")
     loaded = {line.rpartition("|")[2].strip() for line in done.stderr.splitlines()}
     assert "earshot.cli" in loaded
-    assert not {"numba", "llvmlite", "pyarrow", "shapely"} & loaded
+    assert not {"numba", "llvmlite", "pyarrow", "shapely", "pyspark"} & loaded
 
 
 def test_the_command_and_the_module_are_the_same() -> None:

@@ -464,16 +464,25 @@ def _bench(arguments: argparse.Namespace) -> int:
 def _demo(arguments: argparse.Namespace) -> int:
     from earshot.demo import run_demo, stream_demo
 
-    if arguments.engine:
-        facts, lines = run_demo(arguments.subscriptions)
-        number = None
-    else:
+    if not arguments.seconds > 0:
+        raise InvalidParameter(f"--seconds is {arguments.seconds}; expected more than 0")
+    say, number = _say(arguments), None
+    is_streamed = not arguments.engine
+    if is_streamed:
+        try:
+            _pipelines()
+            from earshot.spark.java import find_java
+
+            find_java()
+        except (MissingExtra, InvalidParameter) as error:
+            say(f"the engine alone, without Spark: {error}")
+            is_streamed = False
+    if is_streamed:
         facts, lines, number = stream_demo(
-            arguments.subscriptions,
-            arguments.seconds,
-            is_quiet=arguments.quiet,
-            say=_say(arguments),
+            arguments.subscriptions, arguments.seconds, is_quiet=arguments.quiet, say=say
         )
+    else:
+        facts, lines = run_demo(arguments.subscriptions)
     _show(arguments, facts, lines)
     return 0 if number is None else 128 + number
 

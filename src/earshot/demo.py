@@ -21,7 +21,7 @@ import pyarrow.parquet as pq
 
 from earshot.changes import apply_changes
 from earshot.engine import Engine
-from earshot.errors import EarshotError, InvalidParameter, MissingExtra
+from earshot.errors import EarshotError
 from earshot.files import write_table
 from earshot.model.arrays import Int64s
 from earshot.model.schemas import BOX_FIELDS, changes_schema
@@ -39,7 +39,7 @@ CHANGES_EVERY_S, CHANGES_PER_FILE = 1.5, 300
 DRAWN: dict[str, Any] = {
     "keywords_min": 2, "region_area_min": 1e-5, "region_area_max": 1e-3,
 }  # fmt: skip
-"""Subscriptions of the stream: more choosy than the papers', so that deliveries can be looked at."""
+"""How subscriptions of the stream differ from the papers': more choosy, so easier to look at."""
 
 _SHOWN = 3
 _SHOWN_CHARACTERS = 90
@@ -91,7 +91,7 @@ def stream_demo(
     is_quiet: bool = False,
     say: Callable[[str], None] = lambda line: None,
 ) -> tuple[Facts, list[str], int | None]:
-    """Stream the bundled messages through a pipeline on Spark.
+    """Stream the bundled messages through a pipeline on Spark, which has to be installed.
 
     Args:
         n_subscriptions: How many there are at the beginning.
@@ -102,16 +102,8 @@ def stream_demo(
     Returns:
         Facts, lines for a person, and the signal that stopped it, if one did.
     """
-    if not seconds > 0:
-        raise InvalidParameter(f"seconds is {seconds}; expected more than 0")
-    try:
-        from earshot.spark.java import find_java  # noqa: PLC0415 - the package is optional
-        from earshot.spark.view import view_for  # noqa: PLC0415
+    from earshot.spark.view import view_for  # noqa: PLC0415 - the package is optional
 
-        find_java()
-    except (ImportError, MissingExtra, InvalidParameter) as error:
-        say(f"no Spark here, so the engine alone: {error}")
-        return *run_demo(n_subscriptions), None
     with tempfile.TemporaryDirectory(prefix="earshot-demo-", ignore_cleanup_errors=True) as root:
         view = view_for(is_quiet=is_quiet)
         return _stream(_Feed(Path(root), n_subscriptions), seconds, view, say)
@@ -364,5 +356,6 @@ def _pairs(messages: Int64s, subscribers: pa.Array) -> Int64s:
 
 
 def _quoted(text: str) -> str:
-    shown = " ".join(text.split())
+    # Reports begin with a headline that the next part repeats.
+    shown = " ".join((text.partition(" | ")[2] or text).split())
     return f"“{shown[:_SHOWN_CHARACTERS]}{'…' if len(shown) > _SHOWN_CHARACTERS else ''}”"

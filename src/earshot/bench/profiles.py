@@ -52,6 +52,9 @@ class Profile:
     focus: tuple[str, ...] = ()
 
 
+_IN_PROCESS = ("match", "threads", "churn", "growth", "text", "command_line")
+_SPARK = ("spark_memory", "spark_batch")
+
 PROFILES: dict[str, Profile] = {
     profile.name: profile
     for profile in (
@@ -61,8 +64,18 @@ PROFILES: dict[str, Profile] = {
             n_messages=200,
             workloads=("headline", "short_range", "long_point"),
             sizes=(1_000, 5_000),
-            suites=(*_IN_PROCESS, "real", *_PLACED, "spark_stream"),
+            suites=(*_IN_PROCESS, "real", "placement", *_SPARK, "spark_stream"),
             effort=Effort(budget_s=0.5, repetitions=2, n_latency=20, opened=tuple(INDEXES)),
+            spark=SparkEffort(
+                n_messages=2_000,
+                sql_budget_s=1.0,
+                n_files=10,
+                messages_per_file=200,
+                files_per_batch=2,
+                n_small=6,
+                n_small_warm=2,
+            ),
+            shard_counts=(8,),
         ),
         Profile(
             name="regular",
@@ -70,8 +83,18 @@ PROFILES: dict[str, Profile] = {
             n_messages=10_000,
             workloads=tuple(WORKLOADS),
             sizes=(250_000, 500_000, 1_000_000),
-            suites=(*_IN_PROCESS, "real", *_PLACED, "spark_stream"),
+            suites=(*_IN_PROCESS, "real", "placement", *_SPARK, "spark_stream"),
             effort=Effort(budget_s=1.0, repetitions=3, n_latency=1_000, opened=(DEFAULT_INDEX,)),
+            spark=SparkEffort(
+                n_messages=2_000_000,
+                sql_budget_s=60.0,
+                n_files=30,
+                messages_per_file=20_000,
+                files_per_batch=4,
+                n_small=48,
+                n_small_warm=8,
+            ),
+            shard_counts=(8, 64, 512),
             focus=(DEFAULT_INDEX,),
         ),
         Profile(
@@ -82,6 +105,16 @@ PROFILES: dict[str, Profile] = {
             sizes=(1_000_000, 5_000_000, 10_000_000),
             suites=(*_IN_PROCESS, *_SPARK),
             effort=Effort(budget_s=3.0, repetitions=3, n_latency=1_000, opened=(DEFAULT_INDEX,)),
+            spark=SparkEffort(
+                n_messages=300_000,
+                sql_budget_s=60.0,
+                n_files=30,
+                messages_per_file=20_000,
+                files_per_batch=4,
+                n_small=48,
+                n_small_warm=8,
+            ),
+            shard_counts=(8, 64, 512),
             focus=(DEFAULT_INDEX,),
         ),
     )

@@ -14,7 +14,8 @@ from earshot.workloads.synthetic import WORKLOADS
 
 BEGIN, END = "<!-- benchmark:begin -->", "<!-- benchmark:end -->"
 
-KIND = ("suite", "workload", "competitor", "n_subscriptions", "n_threads", "changes_per_call")
+KIND = ("suite", "workload", "competitor", "n_subscriptions", "n_threads", "changes_per_call",
+        "n_shards")  # fmt: skip
 """Fields that tell rows of one profile apart; of equal ones the newest counts."""
 
 Row = dict[str, Any]
@@ -222,6 +223,50 @@ SUITE_COLUMNS: dict[str, list[Column]] = {
         ("build s", _number("build_s", 2)),
         ("load s", _number("load_s", 2)),
     ],
+    "placement": [
+        *_WHO,
+        ("shards", _number("n_shards")),
+        ("candidates, of one index", _number("candidates_to_whole", 2)),
+        ("shards per message", _number("shards_per_message", 2)),
+        ("busiest: candidates", _number("balance_of_candidates", 2)),
+        ("messages", _number("balance_of_messages", 2)),
+        ("subscriptions", _number("balance_of_subscriptions", 2)),
+        ("time", _number("balance_of_time", 2)),
+        ("routing µs/message", _number("route_us_per_message", 1)),
+        ("cut s", _number("cut_s", 1)),
+        ("checksum", _text("checksum")),
+    ],
+    "spark_memory": [
+        *_WHO,
+        ("index MB", _number("index_bytes", 0, 1e-6)),
+        ("open ms", _number("open_s", 1, 1e3)),
+        ("Rss MB", _number("rss_bytes", 0, 1e-6)),
+        ("Pss MB", _number("pss_bytes", 0, 1e-6)),
+        ("shared MB", _number("shared_bytes", 0, 1e-6)),
+        ("private dirty MB", _number("private_dirty_bytes", 0, 1e-6)),
+        ("before opening", _number("before_private_dirty_bytes", 0, 1e-6)),
+        ("copied % of the index", _number("copied_share", 1, 100.0)),
+        ("checksum", _text("checksum")),
+    ],
+    "spark_batch": [
+        *_WHO,
+        ("messages/s", _rate),
+        ("answers/s", _number("answers_per_s")),
+        ("of the engine", _number("share_of_engine", 2)),
+        ("over Spark SQL", _number("over_spark_sql", 1)),
+        ("messages", _number("n_messages")),
+        ("build s", _number("build_s", 1)),
+        ("checksum", _text("checksum")),
+    ],
+    "spark_stream": [
+        *_WHO,
+        ("messages/s", _rate),
+        ("answers/s", _number("answers_per_s")),
+        ("messages per batch", _number("messages_per_batch")),
+        ("small batch p50 ms", _number("small_batch_p50_ms")),
+        ("p90 ms", _number("small_batch_p90_ms")),
+        ("checksum", _text("checksum")),
+    ],
 }
 
 
@@ -273,6 +318,7 @@ def _in_order(rows: list[Row]) -> list[Row]:
             row["n_subscriptions"],
             places[row["workload"]],
             row["n_threads"],
+            row.get("n_shards", 0),
             -row.get("messages_per_s", 0.0) if row["suite"] in RANKED else 0.0,
         ),
     )

@@ -22,7 +22,7 @@ from earshot.errors import InvalidParameter
 from earshot.workloads.synthetic import find_workload
 
 RESULTS = Path("bench") / "results"
-PACKAGES = ("earshot", "numba", "numpy", "pyarrow", "duckdb")
+PACKAGES = ("earshot", "numba", "numpy", "pyarrow", "duckdb", "pyspark")
 
 
 def say_at_once(text: str) -> None:
@@ -51,10 +51,10 @@ def run(
         competitors: Who takes part; by default every index and rival.
         workloads: Workloads of the suite ``match``; by default those of the profile.
         n_subscriptions: Other number of subscriptions than the profile's.
-        n_messages: Other number of messages than the profile's.
+        n_messages: Other number of messages than the profile's; not of the suite ``spark_stream``.
         seed: Seed of all workloads.
         results: Directory for the results; a new file is made, none is overwritten.
-        data: Directory of real datasets, for the suite ``real``.
+        data: Directory of real datasets, for the suites ``real`` and ``placement``.
         say: Told what is going on.
 
     Raises:
@@ -67,6 +67,7 @@ def run(
     chosen = replace(
         chosen,
         n_messages=chosen.n_messages if n_messages is None else n_messages,
+        spark=chosen.spark if n_messages is None else chosen.spark._replace(n_messages=n_messages),
         workloads=chosen.workloads if workloads is None else tuple(workloads),
         suites=chosen.suites if suites is None else tuple(suites),
     )

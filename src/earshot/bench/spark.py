@@ -16,8 +16,11 @@ import tempfile
 import time
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import lru_cache, partial
+from itertools import pairwise
 from pathlib import Path
 from typing import NamedTuple
 
@@ -42,7 +45,7 @@ N_CORES = 2
 MASTER = f"local[{N_CORES}]"
 
 N_FILES = 16
-"""Files that messages are cut into: several for each core, so that none waits long for the other."""
+"""Files that messages are cut into: several for each core, so that none waits long."""
 ROWS_SHARE = 20
 """One row per delivery is slow, so that shape gets one in so many of the messages."""
 SUBSCRIPTIONS_PER_FILE = 250_000
@@ -52,7 +55,7 @@ SQL_GROWTH = 4
 """The join gets so many times the messages again, until its time budget is used."""
 SQL_PARTITIONS = 8
 
-MEMORY_MESSAGES = 20_000
+MEMORY_MESSAGES = 2_000
 
 FRESH_WORKERS = "spark.sql.execution.pyspark.udf.simplifiedTraceback.enabled"
 """Part of the workers' environment: with another value, Spark starts other processes."""
@@ -82,6 +85,7 @@ class Stage:
         folder: Goes with this object.
         build_s: How long building took.
         version: The version that was built.
+        small: Another index, of few subscriptions, in the directory ``small``.
     """
 
     session: SparkSession
@@ -89,6 +93,7 @@ class Stage:
     folder: Path
     build_s: float
     version: Version
+    small: Version
 
     @property
     def subscriptions(self) -> Path:
@@ -135,12 +140,12 @@ def _stage(n_subscriptions: int, seed: int) -> Stage:
         pq.write_table(part, subscriptions / f"{start:09d}.parquet")
     # Starts the JVM's and the workers' parts of a build.
     few = session.read.parquet(str(subscriptions)).limit(1_000)
-    build(few, folder / "warm-up", placement="replicated", space="planar")
+    small = build(few, folder / "small", placement="replicated", space="planar")
     began = time.perf_counter()
     rows = session.read.parquet(str(subscriptions))
     built = build(rows, folder / "index", placement="replicated", space="planar")
     build_s = time.perf_counter() - began
-    made = Stage(session, workload, folder, build_s, built.version)
+    made = Stage(session, workload, folder, build_s, built.version, small.version)
     weakref.finalize(made, shutil.rmtree, folder, ignore_errors=True)
     return made
 
@@ -150,7 +155,7 @@ def write_messages(messages: pa.Table, folder: Path, n_files: int) -> list[Path]
     folder.mkdir()
     bounds = np.linspace(0, len(messages), n_files + 1).astype(int)
     paths = []
-    for number, (start, stop) in enumerate(zip(bounds[:-1], bounds[1:], strict=True)):
+    for number, (start, stop) in enumerate(pairwise(bounds)):
         paths.append(folder / f"{number:05d}.parquet")
         pq.write_table(messages.slice(start, stop - start), paths[-1])
     return paths
@@ -245,7 +250,7 @@ def batch_suite(context: Context) -> Iterator[Row]:
             for part in (messages, some)
         }
         engine = made.engine(N_CORES)
-        jobs = [_engine_job(engine, paths[len(messages)], len(messages))]
+        jobs = list(_engine_jobs(made, engine, paths[len(messages)], len(messages)))
         jobs += _spark_jobs(made, folder, len(messages), len(some))
         context.say(f"spark_batch: all answered; {peak_memory()}")
         times_s: dict[str, list[float]] = {job.name: [] for job in jobs}
@@ -294,10 +299,20 @@ def _timed(job: Job) -> float:
     return spent_s
 
 
-def _engine_job(engine: Engine, paths: list[Path], n_messages: int) -> Job:
-    return Job(
-        "engine", n_messages, partial(engine_pass, engine, paths), engine_answers(engine, paths)
-    )
+def _engine_jobs(made: Stage, engine: Engine, paths: list[Path], n_messages: int) -> Iterator[Job]:
+    """Yield the jobs of this process: an engine of several threads, and as many engines of one."""
+    answers = engine_answers(engine, paths)
+    yield Job("engine", n_messages, partial(engine_pass, engine, paths), answers)
+    engines = [made.engine(1) for _ in range(N_CORES)]
+    shares = [paths[number::N_CORES] for number in range(N_CORES)]
+
+    def run() -> int:
+        # Kernels release the interpreter's lock, and most of the time is theirs.
+        with ThreadPoolExecutor(N_CORES) as pool:
+            return sum(pool.map(engine_pass, engines, shares))
+
+    run()
+    yield Job("engine_per_core", n_messages, run, answers)
 
 
 def _spark_jobs(made: Stage, folder: Path, n_messages: int, n_some: int) -> Iterator[Job]:
@@ -360,15 +375,20 @@ def _sql_job(
         for plan in SQL_PLANS:
             _consume_pairs(joined(plan))
             spent_s[plan] = elapsed_s(_consume_pairs, joined(plan))
-        plan = min(spent_s, key=lambda each: spent_s[each])
-        context.say(f"spark_sql: {plan} ({n} messages in {spent_s[plan]:.2f} s)")
-        last_s = spent_s[plan]
-        while n < len(messages) and SQL_GROWTH * last_s <= context.profile.spark.sql_budget_s:
+        budget_s = context.profile.spark.sql_budget_s
+        while n < len(messages) and SQL_GROWTH * min(spent_s.values()) <= budget_s:
             n = min(SQL_GROWTH * n, len(messages))
-            last_s = elapsed_s(_consume_pairs, joined(plan))
+            # What is best for few messages need not be so for many.
+            close = [plan for plan in spent_s if spent_s[plan] < 1.5 * min(spent_s.values())]
+            spent_s = {plan: elapsed_s(_consume_pairs, joined(plan)) for plan in close}
+        plan = min(spent_s, key=lambda each: spent_s[each])
+        context.say(f"spark_sql: {plan}, {n} messages in {spent_s[plan]:.2f} s")
         pairs = joined(plan)
         job = Job("spark_sql", n, partial(_consume_pairs, pairs), spark_answers(pairs))
-        return job, [_timed(job) for _ in range(context.profile.effort.repetitions)], plan
+        times_s = [spent_s[plan]]
+        while len(times_s) < context.profile.effort.repetitions:
+            times_s.append(_timed(job))
+        return job, times_s, plan
     finally:
         subscriptions.unpersist()
 
@@ -418,19 +438,18 @@ def memory_suite(context: Context) -> Iterator[Row]:
     """What an index costs in each Python worker of a machine, and how long it takes to open."""
     made = stage(context)
     session = made.session
-    workload = made.workload.scaled(n_messages=min(MEMORY_MESSAGES, context.profile.spark.n_messages))
+    workload = made.workload.scaled(
+        n_messages=min(MEMORY_MESSAGES, context.profile.spark.n_messages)
+    )
     with tempfile.TemporaryDirectory(prefix="earshot-bench-") as name:
         (path,) = write_messages(message_table(workload), Path(name) / "messages", 1)
         answers = engine_answers(made.engine(1), [path])
         gc.collect()  # whatever this process has mapped would look shared
-        before = session.conf.get(FRESH_WORKERS)
-        session.conf.set(FRESH_WORKERS, "false" if before == "true" else "true")
-        try:
-            task = partial(_memory_task, made.index.as_uri(), made.version, str(path))
-            workers = session.range(0, N_CORES, 1, N_CORES).mapInArrow(task, "told string", True)
+        small = ((made.folder / "small").as_uri(), made.small)
+        task = partial(_memory_task, small, (made.index.as_uri(), made.version), path)
+        workers = session.range(0, N_CORES, 1, N_CORES).mapInArrow(task, "told string", True)
+        with fresh_workers(session):
             told = [json.loads(row["told"]) for row in workers.collect()]
-        finally:
-            session.conf.set(FRESH_WORKERS, str(before))
     checksums = {"engine": {workload.n_messages: answers.checksum}}
     index_bytes = made.version.base.n_bytes[0]
     for number, facts in enumerate(told):
@@ -452,25 +471,40 @@ def memory_suite(context: Context) -> Iterator[Row]:
         }
 
 
+@contextmanager
+def fresh_workers(session: SparkSession) -> Iterator[None]:
+    """Let jobs have Python workers that have done nothing before."""
+    before = str(session.conf.get(FRESH_WORKERS))
+    session.conf.set(FRESH_WORKERS, "false" if before == "true" else "true")
+    try:
+        yield
+    finally:
+        session.conf.set(FRESH_WORKERS, before)
+
+
 def _memory_task(
-    index: str, version: Version, path: str, batches: Iterable[pa.RecordBatch]
+    small: tuple[str, Version],
+    index: tuple[str, Version],
+    path: Path,
+    batches: Iterable[pa.RecordBatch],
 ) -> Iterator[pa.RecordBatch]:
-    """Open the index, match with it, and tell what this process has in memory before and after."""
+    """Open the index, match with it, and tell what this process has in memory before and after.
+
+    The same is done with a small index first, so that what any matching takes is there before.
+    """
     others = BarrierTaskContext.get()
     for _ in batches:
         pass
     warm_up_machine()
-    close_shards(index)
-    gc.collect()
+    _use(open_shard(*small, 0), path)
+    close_shards(small[0])
     before = _memory_bytes()
     others.barrier()
     began = time.perf_counter()
-    engine = open_shard(index, version, 0)
+    engine = open_shard(*index, 0)
     open_s = time.perf_counter() - began
     opened = _memory_bytes()
-    engine.warm_up()  # touches every page
-    answers = engine_answers(engine, [Path(path)])
-    gc.collect()
+    answers = _use(engine, path)
     others.barrier()  # all have all pages now
     after = _memory_bytes()
     others.barrier()
@@ -484,10 +518,19 @@ def _memory_task(
     yield pa.RecordBatch.from_arrays([pa.array([json.dumps(told)])], ["told"])
 
 
+def _use(engine: Engine, path: Path) -> Answers:
+    """Touch every page of an engine, and match."""
+    engine.warm_up()
+    return engine_answers(engine, [path])
+
+
 def _memory_bytes() -> dict[str, int]:
-    """Return what the system says of the memory of this process."""
+    """Return what the system says of the memory of this process, garbage left out."""
+    gc.collect()
+    pa.default_memory_pool().release_unused()
     lines = Path("/proc/self/smaps_rollup").read_text(encoding="utf-8").splitlines()[1:]
-    kilobytes = {name: int(rest.split()[0]) for name, _, rest in (l.partition(":") for l in lines)}
+    fields = (line.replace(":", " ").split() for line in lines)
+    kilobytes = {field[0]: int(field[1]) for field in fields}
     return {
         "rss_bytes": 1024 * kilobytes["Rss"],
         "pss_bytes": 1024 * kilobytes["Pss"],

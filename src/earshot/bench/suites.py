@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator
 from functools import partial
+from importlib import import_module
+from importlib.util import find_spec
 
 import numpy as np
 import pyarrow as pa
@@ -14,6 +16,7 @@ from earshot.bench.checksums import AnswersDiffer
 from earshot.bench.churn import churn_suite
 from earshot.bench.context import Context, SavedFiles, run_command
 from earshot.bench.measuring import Case, Row, elapsed_s, rates, row_of, timed_pass
+from earshot.bench.placement import placement_suite
 from earshot.encoding import encode_messages, encode_subscriptions
 from earshot.engine import Engine
 from earshot.files import read_messages
@@ -175,6 +178,18 @@ def _file_batches(files: SavedFiles) -> tuple[Index, list[MessageArrays]]:
     return engine.index, batches
 
 
+def _spark_suite(name: str, module: str, function: str) -> Callable[[Context], Iterator[Row]]:
+    """Return a suite whose module is imported when it runs, as it needs PySpark."""
+
+    def suite(context: Context) -> Iterator[Row]:
+        if find_spec("pyspark") is None:
+            context.say(f"{name}: skipped, PySpark is not installed: pip install 'earshot[spark]'")
+            return
+        yield from getattr(import_module(module), function)(context)
+
+    return suite
+
+
 # In this order: each goes on with what the one before has built, where it can.
 SUITES: dict[str, Callable[[Context], Iterator[Row]]] = {
     "match": match_suite,
@@ -184,4 +199,9 @@ SUITES: dict[str, Callable[[Context], Iterator[Row]]] = {
     "text": text_suite,
     "real": real_suite,
     "command_line": command_line_suite,
+    "placement": placement_suite,
+    # First, so that its workers are asked before any has done other work.
+    "spark_memory": _spark_suite("spark_memory", "earshot.bench.spark", "memory_suite"),
+    "spark_batch": _spark_suite("spark_batch", "earshot.bench.spark", "batch_suite"),
+    "spark_stream": _spark_suite("spark_stream", "earshot.bench.spark_stream", "stream_suite"),
 }

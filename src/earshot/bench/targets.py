@@ -210,6 +210,25 @@ TARGETS: tuple[Target, ...] = (
     Target("changes through the engine, 100 a call", None, True, 0, "/s", _changes("engine", 1)),
     Target("cost of matching with 1 % in flux", 1.2, False, 3, " x", _flux(0)),
     Target("cost of matching with 2 % in flux", None, False, 3, " x", _flux(1)),
+    Target("batch on Spark over the engine alone", 0.5, True, 2, "",
+           _field("share_of_engine", "spark_batch", "earshot_lists")),
+    Target("batch on Spark over Spark SQL", 30.0, True, 0, " x",
+           _field("over_spark_sql", "spark_batch", "earshot_lists")),
+    Target("stream on Spark", 20_000.0, True, 0, " messages/s",
+           _field("messages_per_s", "spark_stream", "earshot")),
+    Target("small batch of a stream", 600.0, False, 0, " ms",
+           _field("small_batch_p50_ms", "spark_stream", "earshot")),
+    Target("memory of a worker that opens the index", None, False, 3, " of its size",
+           _field("copied_share", "spark_memory", "worker 0")),
+    *(
+        Target(f"8 shards, {name}: {what}", wanted, False, 2, " x",
+               _field(field, "placement", "plan", name, n_shards=8))
+        for name in ("headline", "nsw", "boston")
+        for what, wanted, field in (
+            ("candidates over one index", 1.3, "candidates_to_whole"),
+            ("busiest over the mean", 1.5, "balance_of_candidates"),
+        )
+    ),
 )  # fmt: skip
 """In the order of the report. The second field is what is wanted; see :class:`Target`."""
 

@@ -26,8 +26,8 @@ from earshot import storage
 from earshot.encoding import encode_messages, encode_subscriptions
 from earshot.engine import Engine
 from earshot.errors import InvalidParameter, InvalidRow
-from earshot.files import Reject, rejects_of_batch
-from earshot.files.rejects import OnError, check_on_error, row_json, row_values
+from earshot.files import Reject
+from earshot.files.rejects import OnError, check_on_error
 from earshot.indexes import DEFAULT_INDEX, index_type
 from earshot.indexes.contract import Parameters
 from earshot.model.arrays import (
@@ -43,7 +43,7 @@ from earshot.spark.failures import plain_failures
 from earshot.spark.folders import Folder
 from earshot.spark.notes import rejects_in
 from earshot.spark.output import NOTE, accepted_positions, batch_of_notes, reject_notes, split_notes
-from earshot.spark.prepare import read_rows, sample, token_frequencies
+from earshot.spark.prepare import ROW, SOURCE, located_rejects, read_rows, sample, token_frequencies
 from earshot.spark.reading import Form, make_reading
 from earshot.spark.schemas import arrow_schema, spark_schema
 from earshot.spark.shards import SHARD, Territory, warm_up_machine
@@ -159,14 +159,17 @@ def build(
             noted = read_rows(messages, message_reading, settings.analyzer)
             sampled = sample(noted.where(F.col(NOTE).isNull()).drop(NOTE), SAMPLED_MESSAGES)
     base, rejects = build_base(
-        read_rows(subscriptions, reading, None), store, settings,
+        read_rows(subscriptions, reading, None, with_origin=True), store, settings,
         placement=placement, n_shards=n_shards, messages=sampled,
         stop_at_rejects=on_error == "raise", unique_ids=unique_ids,
     )  # fmt: skip
+    numbers = store.version_numbers()
     version = Version(
-        max(store.version_numbers(), default=0) + 1,
+        max(numbers, default=0) + 1,
         base,
         n_subscriptions=sum(base.n_subscriptions),
+        # Changes of a batch that Spark runs again belong to the subscriptions of before.
+        taken_in=store.latest().taken_in if numbers else {},
     )
     store.publish(version)
     store.clean()
@@ -252,17 +255,20 @@ def _number_of_shards(placement: PlacementChoice, n_shards: int | None, n_rows: 
 
 
 def _without_shared_ids(noted: DataFrame, stop_at_rejects: bool) -> DataFrame:
-    """Turn rows that share their id into rejects."""
+    """Turn rows that share their id into rejects; they come with where they are from."""
     shared = (
         noted.where(F.col(NOTE).isNull() & F.col("id").isNotNull())
-        .groupBy("id").agg(F.count(F.lit(1)).alias("earshot_n")).where("earshot_n > 1")
+        .groupBy("id")
+        .agg(F.count(F.lit(1)).alias("earshot_n"), F.min(F.struct(SOURCE, ROW)).alias("first"))
+        .where("earshot_n > 1")
     ).toArrow()  # fmt: skip
     if not shared.num_rows:
         return noted
     if stop_at_rejects:
-        first = shared.sort_by("id").slice(0, 1).to_pylist()[0]
-        raise InvalidRow("subscriptions", -1, "id", _shared_reason(first["id"], first["earshot_n"]))
-    known = F.broadcast(noted.sparkSession.createDataFrame(shared))
+        one = shared.sort_by("id").slice(0, 1).to_pylist()[0]
+        reason = _shared_reason(one["id"], one["earshot_n"])
+        raise InvalidRow(one["first"][SOURCE], one["first"][ROW], "id", reason)
+    known = F.broadcast(noted.sparkSession.createDataFrame(shared.drop_columns(["first"])))
     joined = noted.join(known, "id", "left").select(*noted.columns, "earshot_n")
     return joined.mapInArrow(partial(_refuse_shared_task, arrow_schema(noted)), noted.schema)
 
@@ -278,16 +284,11 @@ def _refuse_shared_task(
         counts = batch.column("earshot_n").fill_null(1).to_numpy(zero_copy_only=False)
         rows = batch.select(schema.names)
         yield rows.filter(pa.array(counts == 1)).cast(schema)
-        rejects = [
-            Reject(
-                "subscriptions",
-                -1,
-                "id",
-                _shared_reason(rows.column("id")[at].as_py(), int(counts[at])),
-                row_json(row_values(rows, at)),
-            )
+        errors = [
+            InvalidRow("", at, "id", _shared_reason(rows.column("id")[at].as_py(), int(counts[at])))
             for at in np.flatnonzero(counts > 1).tolist()
         ]
+        rejects = located_rejects(errors, rows)
         if rejects:
             yield batch_of_notes(schema, reject_notes(rejects))
 
@@ -337,7 +338,8 @@ def _messages_like(clauses: ClauseArrays) -> MessageArrays:
     offsets = offsets + np.arange(len(offsets))
     token_ids = np.zeros(int(offsets[-1]), np.int32)  # the first of each is everywhere
     token_ids[np.arange(len(tokens)) + np.repeat(rows + 1, lengths)] = tokens
-    centres = np.nan_to_num((clauses.boxes[:, :2] + clauses.boxes[:, 2:]) / 2)
+    with np.errstate(invalid="ignore"):  # the middle of everywhere is 0
+        centres = np.nan_to_num((clauses.boxes[:, :2] + clauses.boxes[:, 2:]) / 2)
     return MessageArrays(offsets, token_ids, np.concatenate([centres, centres], axis=1))
 
 
@@ -432,17 +434,14 @@ def _build_shard(
         (draft / "rows").mkdir()
         with pq.ParquetWriter(draft / "rows" / "rows.parquet", schema) as writer:
             for batch in batches:
-                rows, more_notes = split_notes(batch)
-                rows = rows.select(schema.names).cast(schema)
-                rejects = rejects_of_batch(
-                    engine.try_subscribe_batch(rows, source="subscriptions"),
-                    rows,
-                    np.arange(rows.num_rows),
-                )
+                located, more_notes = split_notes(batch)
+                rows = located.select(schema.names).cast(schema)
+                errors = engine.try_subscribe_batch(rows)
+                rejects = located_rejects(errors, located)
                 if task.stop_at_rejects and (rejects or len(more_notes)):
                     raise (_first_reject(more_notes) if len(more_notes) else rejects[0]).error()
-                if rejects:
-                    refused = [reject.row for reject in rejects]
+                if errors:
+                    refused = [error.row for error in errors]
                     kept = accepted_positions(np.arange(rows.num_rows), refused)
                     rows = rows.take(pa.array(kept))
                 notes += [more_notes, reject_notes(rejects)]

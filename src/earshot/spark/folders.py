@@ -31,21 +31,23 @@ class Folder:
     Args:
         location: A path (taken as local or mounted, also where Spark's default is another file
             system), or a URI that Arrow knows: ``file:``, ``s3:``, ``gs:``, ``abfs:``, ``hdfs:``.
+            What follows ``file:`` is the path as it is, as for Spark: ``%20`` is no space.
     """
 
     def __init__(self, location: str | Path) -> None:
         text = str(location)
-        if "://" not in text and not text.startswith("file:"):
-            text = Path(text).expanduser().absolute().as_uri()
-        elif text.startswith("file:/") and not text.startswith("file://"):
-            text = f"file://{text.removeprefix('file:')}"  # as Spark spells it
-        try:
-            self._files, self._path = fs.FileSystem.from_uri(text)
-        except (pa.ArrowInvalid, pa.ArrowNotImplementedError, OSError) as error:
-            raise InvalidParameter(
-                f"{location} cannot be reached: {error}; give a path or a file:, s3:, gs:, abfs: "
-                f"or hdfs: URI"
-            ) from error
+        self._files: fs.FileSystem
+        if "://" not in text or text.startswith("file:"):
+            self._files, self._path = fs.LocalFileSystem(), _local_path(text)
+            text = f"file://{self._path}"
+        else:
+            try:
+                self._files, self._path = fs.FileSystem.from_uri(text)
+            except (pa.ArrowInvalid, pa.ArrowNotImplementedError, OSError) as error:
+                raise InvalidParameter(
+                    f"{location} cannot be reached: {error}; give a path or a file:, s3:, gs:, "
+                    f"abfs: or hdfs: URI"
+                ) from error
         self.uri = text.rstrip("/")
         """As Spark takes it."""
 
@@ -146,30 +148,56 @@ class Folder:
     def local(self, name: str) -> Path:
         """Return a local directory with the content, to be memory-mapped; it is never changed.
 
-        Fetched once per machine where the folder is not local.
+        Fetched once per machine where the folder is not local. What was fetched of folders beside
+        this one that are gone is removed then.
         """
         if self.is_local:
             return Path(self._of(name))
-        digest = hashlib.sha256(self.uri.encode()).hexdigest()[:16]
-        target = cache_directory() / "indexes" / digest / name
+        target = self._cache / name
         if target.exists():
             return target
-        with machine_lock(f"index-{digest}"):
+        with machine_lock(f"fetch-{self._cache.parent.name}"):
             if not target.exists():
-                target.parent.mkdir(parents=True, exist_ok=True)
-                draft = Path(tempfile.mkdtemp(prefix=".draft-", dir=target.parent))
-                fs.copy_files(self._of(name), str(draft), source_filesystem=self._files)
-                draft.rename(target)
+                self._fetch(name, target)
         return target
 
-    def forget(self, name: str) -> None:
-        """Remove what this machine fetched of a directory, if anything."""
+    def _fetch(self, name: str, target: Path) -> None:
+        beside = self._cache.parent
+        beside.mkdir(parents=True, exist_ok=True)
+        # One process at a time fetches here, so other drafts are remains of one that was killed.
+        there = set(Folder(self.uri.rpartition("/")[0]).names())
+        for path in list(beside.iterdir()):
+            if path.name not in there:
+                shutil.rmtree(path, ignore_errors=True)
+        draft = Path(tempfile.mkdtemp(prefix=".draft-", dir=beside))
+        fs.copy_files(self._of(name), str(draft), source_filesystem=self._files)
+        target.parent.mkdir(parents=True, exist_ok=True)
+        draft.rename(target)
+
+    @property
+    def _cache(self) -> Path:
+        """Where this machine keeps what it fetched; folders beside each other are so there."""
+        parent, _, own_name = self.uri.rpartition("/")
+        digest = hashlib.sha256(parent.encode()).hexdigest()[:16]
+        return cache_directory() / "indexes" / digest / own_name
+
+    def forget(self) -> None:
+        """Remove what this machine fetched of the folder, if anything."""
         if not self.is_local:
-            digest = hashlib.sha256(self.uri.encode()).hexdigest()[:16]
-            shutil.rmtree(cache_directory() / "indexes" / digest / name, ignore_errors=True)
+            shutil.rmtree(self._cache, ignore_errors=True)
 
     def _of(self, name: str) -> str:
         return f"{self._path}/{name}" if name else self._path
+
+
+def _local_path(location: str) -> str:
+    """Return the absolute path that a path or a ``file:`` URI means."""
+    if location.startswith("file:"):
+        path = location.removeprefix("file:")
+        if path.startswith("//"):
+            path = f"/{path[2:].partition('/')[2]}"  # a host between the slashes is this one
+        return path.rstrip("/") or "/"
+    return str(Path(location).expanduser().absolute())
 
 
 @contextlib.contextmanager

@@ -23,12 +23,18 @@ from pyspark.sql import functions as F  # noqa: N812 - its usual name
 
 from earshot import storage
 from earshot.changes import apply_changes
-from earshot.encoding import encode_regions
+from earshot.encoding import NO_TIME_US, encode_regions
 from earshot.engine import Engine
 from earshot.errors import InvalidRow, SavedIndexError
 from earshot.model.arrays import Int32s, Int64s
 from earshot.model.batches import time_us
-from earshot.model.schemas import BOX_FIELDS, CIRCLE_FIELDS, id_type, subscriptions_schema
+from earshot.model.schemas import (
+    BOX_FIELDS,
+    CIRCLE_FIELDS,
+    TIME,
+    id_type,
+    subscriptions_schema,
+)
 from earshot.placement import UnitArrays, merge_units
 from earshot.spark.build import build_base, sampled_messages
 from earshot.spark.output import NOTE
@@ -82,7 +88,7 @@ def take_in(
     if is_taken_in(version, stream, batch):
         return Intake(version, [])
     try:
-        new, errors = _taken_in(store, version, version, changes, clock_us)
+        new, errors = _taken_in(store, version, version, changes, from_us=clock_us)
         if on_rejects is not None:
             on_rejects(errors)
         if new is version and batch is None:
@@ -108,45 +114,66 @@ def _taken_in(
     base: Version,
     latest: Version,
     changes: pa.Table,
-    clock_us: int | None,
+    *,
+    from_us: int | None = None,
+    until_us: int | None = None,
 ) -> tuple[Version, list[InvalidRow]]:
     """Write changes to ``base`` as a delta; return the version after ``latest``, with that delta.
 
-    Where nothing was accepted, ``base`` itself is returned.
+    Where nothing came of them, not even a later clock, ``base`` itself is returned.
+
+    Args:
+        store: The index.
+        base: What the changes are applied to.
+        latest: The current version.
+        changes: Changes in order.
+        from_us: The clock before them, if it is ahead of the version's.
+        until_us: The clock after them, if it is ahead of theirs.
     """
     index = store.folder.uri
     shards = Shards(store, base)
-    if clock_us is not None:
-        shards.advance(instant(clock_us))
+    for clock_us in (base.clock_us, from_us):
+        if clock_us is not None:
+            shards.advance(instant(clock_us))
+    clocks = _clocks(changes, shards.time)
     numbered = changes.append_column(ROW, pa.array(np.arange(changes.num_rows)))
     errors = apply_changes(shards, numbered)
+    if until_us is not None:
+        shards.advance(instant(until_us))
+    clock_us = None if shards.time is None else time_us(shards.time)
+    version = replace(
+        base,
+        number=latest.number + 1,
+        n_subscriptions=len(shards),
+        clock_us=clock_us,
+        taken_in=latest.taken_in,
+    )
     if len(errors) == changes.num_rows:
-        return base, errors
+        return base if clock_us == base.clock_us else version, errors
     kept = np.delete(np.arange(changes.num_rows), [error.row for error in errors])
     numbers = np.full(changes.num_rows, ANY_SHARD, np.int32)
     for rows, assigned in shards.assigned:
         numbers[rows] = assigned
-    accepted = changes.append_column(SHARD, pa.array(numbers)).take(pa.array(kept))
+    # Each with the clock that it found: a shard does not see the times of others' changes.
+    timed = changes.set_column(changes.schema.get_field_index("time"), "time", clocks)
+    accepted = timed.append_column(SHARD, pa.array(numbers)).take(pa.array(kept))
     name = store.next_name("deltas")
-    clock = shards.time
-    _write_delta(store, name, accepted, shards.units, clock)
+    _write_delta(store, name, accepted, shards.units, clock_us)
     keep_shards(index, base, name)
-    return (
-        replace(
-            base,
-            number=latest.number + 1,
-            deltas=(*base.deltas, name),
-            n_subscriptions=len(shards),
-            n_changes=base.n_changes + accepted.num_rows,
-            clock_us=None if clock is None else time_us(clock),
-            taken_in=latest.taken_in,
-        ),
-        errors,
-    )
+    n_changes = base.n_changes + accepted.num_rows
+    return replace(version, deltas=(*base.deltas, name), n_changes=n_changes), errors
+
+
+def _clocks(changes: pa.Table, clock: datetime | None) -> pa.Array:
+    """Return the clock at each change, null before any time."""
+    start_us = NO_TIME_US if clock is None else time_us(clock)
+    times = changes.column("time").cast(pa.int64()).fill_null(NO_TIME_US).to_numpy()
+    clocks = np.maximum.accumulate(np.maximum(times, start_us))
+    return pa.array(clocks, mask=clocks == NO_TIME_US).cast(TIME)
 
 
 def _write_delta(
-    store: IndexStore, name: str, changes: pa.Table, units: UnitArrays, clock: datetime | None
+    store: IndexStore, name: str, changes: pa.Table, units: UnitArrays, clock_us: int | None
 ) -> None:
     folder = store.delta_folder(name)
     with folder.draft() as draft:
@@ -155,8 +182,7 @@ def _write_delta(
         storage.save(draft / "units", {}, {"units": units})
         folder.put("changes", draft / "changes")
         folder.put("units", draft / "units")
-    facts = {"n_changes": changes.num_rows, "clock_us": None if clock is None else time_us(clock)}
-    folder.write_json("delta.json", facts)
+    folder.write_json("delta.json", {"n_changes": changes.num_rows, "clock_us": clock_us})
 
 
 class Shards:
@@ -368,11 +394,13 @@ def merge(
             clock_us=before.clock_us,
         )
         later = latest.deltas[len(before.deltas) :]
-        if later:
+        if not later:
+            merged = replace(merged, clock_us=latest.clock_us)
+        else:
             # Shards may be cut elsewhere now: what came meanwhile is taken in again.
             changes = pa.concat_tables(read_delta(store, name)[0] for name in later)
             merged, errors = _taken_in(
-                store, merged, latest, changes.drop_columns([SHARD]), latest.clock_us
+                store, merged, latest, changes.drop_columns([SHARD]), until_us=latest.clock_us
             )
             if errors:
                 raise SavedIndexError(

@@ -30,6 +30,8 @@ ADVICE = f"install Java {OLDEST_JAVA} or newer, or run: pip install 'earshot[spa
 LAUNCHER = """\
 #!/bin/sh
 # Starts Java without what it may lack and Spark asks for in vain.
+# It ends when its Python does, not before: SIGTERM to the whole group would cut off the last batch.
+trap '' TERM
 for argument in "$@"; do
   shift
   case "$argument" in

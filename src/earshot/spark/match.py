@@ -17,7 +17,7 @@ from earshot.model.batches import time_us
 from earshot.model.schemas import IdKind, id_type, messages_schema
 from earshot.spark.output import NOTE, SHAPES, Output, Shape
 from earshot.spark.reading import Form, Reading, make_reading, needed_columns
-from earshot.spark.schemas import arrow_schema, spark_schema
+from earshot.spark.schemas import arrow_schema, column_name, spark_schema
 from earshot.spark.shards import SHARD
 from earshot.spark.store import IndexStore, Version
 from earshot.spark.workers import (
@@ -128,6 +128,8 @@ def match_task(
         has_notes,
     )
     version = store.latest() if version is None else version
+    clocks = [each for each in (clock_us, version.clock_us) if each is not None]
+    clock_us = max(clocks, default=None)
     return MatchTask(
         store.folder.uri, version, settings, reading, output, clock_us, stop_at_rejects
     )
@@ -136,7 +138,7 @@ def match_task(
 def run_match(messages: DataFrame, task: MatchTask) -> DataFrame:
     """Return the raw output of the workers, with notes where they were asked for."""
     needed = needed_columns(task.reading, arrow_schema(messages), task.output.carried.names)
-    chosen = messages.select(*(messages[name] for name in needed))
+    chosen = messages.select(*(messages[column_name(name)] for name in needed))
     if task.version.base.placement == "replicated":
         schema = spark_schema(task.output.schema)
         return chosen.mapInArrow(partial(match_replicated, task), schema)
@@ -156,7 +158,8 @@ def run_match(messages: DataFrame, task: MatchTask) -> DataFrame:
 
 def _joined_lists(found: DataFrame, output: Output) -> DataFrame:
     """Bring the parts of each message's list together; notes stay as they are."""
-    first = [F.first(name).alias(name) for name in ("message_id", *output.carried.names)]
+    names = ("message_id", *output.carried.names)
+    first = [F.first(column_name(name)).alias(name) for name in names]
     lists = F.flatten(F.collect_list("subscription_ids")).alias("subscription_ids")
     if not output.has_notes:
         joined = found.groupBy(KEY).agg(*first, lists)
@@ -167,7 +170,7 @@ def _joined_lists(found: DataFrame, output: Output) -> DataFrame:
             .groupBy(KEY, "earshot_number")
             .agg(*first, lists, F.first(NOTE).alias(NOTE))
         )
-    return joined.select(*output.schema.names)
+    return joined.select(*map(column_name, output.schema.names))
 
 
 def finished(found: DataFrame, output: Output) -> DataFrame:
@@ -182,7 +185,7 @@ def finished(found: DataFrame, output: Output) -> DataFrame:
         "subscription_id",
         F.lit(None).cast("double").alias("score"),
         F.lit("match").alias("reason"),
-        *output.carried.names,
+        *map(column_name, output.carried.names),
     )
 
 
@@ -190,9 +193,12 @@ def _carried(reading: Reading, schema: pa.Schema, carry: Sequence[str]) -> pa.Sc
     """Return the fields of the columns that go along."""
     has = schema if reading.form == "columns" else messages_schema(id_type(reading.ids))
     for name in carry:
+        if carry.count(name) > 1:
+            raise InvalidParameter(f"carry names column '{name}' more than once")
         if name not in has.names:
             raise InvalidFile(
-                f"carry names column '{name}'; the messages have {', '.join(has.names)}"
+                f"carry names column '{name}'; the messages have {', '.join(has.names)} (columns "
+                f"of types that Arrow lacks cannot be carried)"
             )
         if name in _FORBIDDEN or name.startswith("earshot_"):
             raise InvalidParameter(

@@ -5,7 +5,7 @@ All of it runs as Spark jobs over Arrow batches, so a table may be larger than m
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import NamedTuple
@@ -18,8 +18,9 @@ from pyspark.sql import functions as F  # noqa: N812 - its usual name
 from earshot.changes import waves
 from earshot.encoding import encode_messages, encode_regions, encode_subscriptions
 from earshot.errors import InvalidParameter, InvalidRow
-from earshot.files import rejects_of_batch
+from earshot.files import Reject, rejects_of_batch
 from earshot.files.columns import Content
+from earshot.files.rejects import row_json, row_values
 from earshot.model.arrays import EVERYWHERE_TOKEN, Space
 from earshot.model.schemas import (
     BOX_FIELDS,
@@ -32,7 +33,7 @@ from earshot.model.schemas import (
 from earshot.spark.notes import rejects_in
 from earshot.spark.output import NOTE, accepted_positions, batch_of_notes, reject_notes
 from earshot.spark.reading import Form, Part, Reading, make_reading, needed_columns
-from earshot.spark.schemas import arrow_schema, spark_schema
+from earshot.spark.schemas import arrow_schema, column_name, spark_schema
 from earshot.text import Analyzer, TokenLists, Vocabulary
 
 SCHEMAS = {
@@ -121,7 +122,7 @@ def read_rows(
         with_origin: Add the columns :data:`SOURCE` and :data:`ROW`, which tell where each is from.
     """
     needed = needed_columns(reading, arrow_schema(table))
-    return table.select(*(table[name] for name in needed)).mapInArrow(
+    return table.select(*(table[column_name(name)] for name in needed)).mapInArrow(
         partial(_read_task, reading, analyzer, with_origin),
         spark_schema(_noted(reading, with_origin)),
     )
@@ -153,6 +154,22 @@ def _read_task(
         )
         if rejects:
             yield batch_of_notes(schema, reject_notes(rejects))
+
+
+def located_rejects(errors: Sequence[InvalidRow], rows: pa.RecordBatch | pa.Table) -> list[Reject]:
+    """Return refused rows with where they are from, as :data:`SOURCE` and :data:`ROW` tell.
+
+    Args:
+        errors: What is wrong, by position in ``rows``.
+        rows: Canonical rows, with these two columns where they are known.
+    """
+    rejects = []
+    for error in errors:
+        row = pa.table(rows.slice(error.row, 1)).combine_chunks().to_batches()[0]
+        values = row_values(row, 0)
+        source, number = values.pop(SOURCE, ""), values.pop(ROW, -1)
+        rejects.append(Reject(source, number, error.field, error.reason, row_json(values)))
+    return rejects
 
 
 def _problems(reading: Reading, analyzer: Analyzer, part: Part) -> list[InvalidRow]:
@@ -260,6 +277,14 @@ def bounds(rows: DataFrame) -> Bounds:
         names = [name for name in (side, axis) if name in has]
         return f"{function}({' , '.join([*names, 'NULL'])})"
 
+    if {"min_x", "max_x"} <= has:  # a box that crosses the antimeridian reaches both its sides
+        crosses = F.col("min_x") > F.col("max_x")
+        rows = rows.withColumns(
+            {
+                "min_x": F.when(crosses, -180.0).otherwise(F.col("min_x")),
+                "max_x": F.when(crosses, 180.0).otherwise(F.col("max_x")),
+            }
+        )
     found = rows.selectExpr(
         f"min({extreme('least', 'min_x', 'x')}) AS min_x",
         f"min({extreme('least', 'min_y', 'y')}) AS min_y",

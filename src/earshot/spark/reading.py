@@ -8,7 +8,8 @@ Rows come in one of three forms:
   :mod:`earshot.files` reads, so a broken file is a reject like any other and no row of it crosses
   from Java to Python. Where a worker cannot open the path, ``content`` has the file's bytes.
 
-Every form yields what file readers yield: canonical rows, and rejects with source and row.
+Every form yields what file readers yield: canonical rows, and rejects with source and row. Rows of
+a table have no numbers: they are counted in each partition, whose number goes with the source.
 """
 
 from __future__ import annotations
@@ -16,32 +17,42 @@ from __future__ import annotations
 import tempfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Literal, NamedTuple
-from urllib.parse import unquote, urlparse
+from urllib.parse import unquote
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+from pyspark import TaskContext
 
 from earshot.errors import InvalidFile, InvalidParameter
 from earshot.files import FileBatch, Reject, read_changes, read_messages, read_subscriptions
 from earshot.files.columns import (
+    TIMES,
     Content,
+    Layout,
     batch_of_columns,
     check_column_type,
     choose_columns,
     make_layout,
 )
 from earshot.files.ndjson import batch_of_values
+from earshot.files.rejects import row_json, row_values
 from earshot.model.arrays import Space
-from earshot.model.schemas import IdKind, id_kind
+from earshot.model.batches import time_us
+from earshot.model.schemas import TIME, IdKind, id_kind, is_text
+from earshot.spark.folders import Folder
 
 Form = Literal["columns", "values", "files"]
 FORMS: tuple[Form, ...] = ("columns", "values", "files")
 
 FILE_COLUMNS = ("path", "modificationTime", "content")
 VALUE_COLUMNS = ("value", "topic", "partition", "offset", "timestamp")
+
+_FIRST_US = time_us(datetime.min.replace(tzinfo=UTC))
+_LAST_US = time_us(datetime.max.replace(tzinfo=UTC))
 
 _READERS = {
     "subscriptions": read_subscriptions,
@@ -56,6 +67,7 @@ class Part(NamedTuple):
     rows: FileBatch
     origin: pa.RecordBatch | None  # the DataFrame's own rows, where rows of it they are
     arrived_us: int | None = None  # when the first of them arrived, if the source tells
+    first_row: int = 0  # number of the first row of the origin
 
 
 @dataclass(frozen=True)
@@ -81,21 +93,26 @@ class Reading:
     def parts(self, batches: Iterable[pa.RecordBatch]) -> Iterator[Part]:
         """Yield the canonical rows of a task's batches; what is wrong is among their rejects."""
         convert = {"columns": self._of_columns, "values": self._of_values, "files": self._of_files}
+        context = TaskContext.get()
+        source = self.source if context is None else f"{self.source}/{context.partitionId()}"
+        layout = make_layout(self.content, self.columns, source, "reject")
+        first_row = 0
         for batch in batches:
-            yield from convert[self.form](batch)
+            for part in convert[self.form](batch, layout, first_row):
+                yield part._replace(rows=_without_odd_times(part.rows))
+            first_row += batch.num_rows
 
-    def _of_columns(self, batch: pa.RecordBatch) -> Iterator[Part]:
-        layout = make_layout(self.content, self.columns, self.source, "reject")
+    def _of_columns(self, batch: pa.RecordBatch, layout: Layout, first_row: int) -> Iterator[Part]:
         chosen = choose_columns(layout, batch.schema.names)
         arrays = {name: batch.column(column) for name, column in chosen.items()}
-        rows = np.arange(batch.num_rows, dtype=np.int64)
-        yield Part(batch_of_columns(layout, arrays, self.ids, rows), batch)
+        rows = np.arange(first_row, first_row + batch.num_rows, dtype=np.int64)
+        yield Part(batch_of_columns(layout, arrays, self.ids, rows), batch, first_row=first_row)
 
-    def _of_values(self, batch: pa.RecordBatch) -> Iterator[Part]:
-        layout = make_layout(self.content, self.columns, self.source, "reject")
-        if "offset" not in batch.schema.names:
-            rows = np.arange(batch.num_rows, dtype=np.int64)
-            yield Part(batch_of_values(batch.column("value"), layout, self.ids, rows), None)
+    def _of_values(self, batch: pa.RecordBatch, layout: Layout, first_row: int) -> Iterator[Part]:
+        if not {"topic", "partition", "offset"}.issubset(batch.schema.names):
+            rows = np.arange(first_row, first_row + batch.num_rows, dtype=np.int64)
+            values = batch_of_values(batch.column("value"), layout, self.ids, rows)
+            yield Part(values, None, _first_time(batch, "timestamp"))
             return
         # A batch of Kafka's can have several partitions, each with offsets of its own.
         numbers = batch.column("partition").to_numpy()
@@ -108,23 +125,38 @@ class Reading:
             )
             yield Part(values, None, _first_time(part, "timestamp"))
 
-    def _of_files(self, batch: pa.RecordBatch) -> Iterator[Part]:
+    def _of_files(self, batch: pa.RecordBatch, layout: Layout, first_row: int) -> Iterator[Part]:
         has_content = "content" in batch.schema.names
         for row, location in enumerate(batch.column("path").to_pylist()):
             content = batch.column("content")[row] if has_content else None
             arrived_us = _first_time(batch.slice(row, 1), "modificationTime")
-            with _readable(location, content) as path:
-                try:
-                    for part in _READERS[self.content](
-                        path, columns=self.columns, space=self.space, ids=self.ids,
-                        on_error="reject",
-                    ):  # fmt: skip
-                        yield Part(_renamed(part, path, location), None, arrived_us)
-                except InvalidFile as error:
-                    reason = str(error).replace(str(path), location)
-                    reject = Reject(location, 0, "", reason, "")
-                    rows = _no_rows(self.content, self.ids, location, [reject])
-                    yield Part(rows, None, arrived_us)
+            if location is None:
+                reject = Reject(layout.source, first_row + row, "path", "is missing", "")
+                yield Part(self._only(reject), None, arrived_us)
+                continue
+            for rows in self._of_file(location, content):
+                yield Part(rows, None, arrived_us)
+
+    def _of_file(self, location: str, content: pa.Scalar | None) -> Iterator[FileBatch]:
+        """Yield the rows of a file; damage is a reject after the rows before it."""
+        next_row = 0
+        with _readable(location, content) as path:
+            try:
+                for part in _READERS[self.content](
+                    path, columns=self.columns, space=self.space, ids=self.ids, on_error="reject"
+                ):
+                    numbers = [int(part.rows[-1])] if len(part.rows) else []
+                    numbers += [reject.row for reject in part.rejects]
+                    next_row = max(numbers, default=next_row - 1) + 1
+                    yield _renamed(part, path, location)
+            except (InvalidFile, OSError, pa.ArrowException) as error:
+                reason = str(error).replace(str(path), location)
+                yield self._only(Reject(location, next_row, "", reason, ""))
+
+    def _only(self, reject: Reject) -> FileBatch:
+        layout = make_layout(self.content, None, reject.source, "reject")
+        empty = batch_of_values(pa.array([], pa.binary()), layout, self.ids, np.empty(0, np.int64))
+        return empty._replace(rejects=[reject])
 
 
 def make_reading(
@@ -162,6 +194,12 @@ def make_reading(
                 f"{source}: no column '{needed}', which rows in the form '{form}' have; its "
                 f"columns are {', '.join(schema.names)}"
             )
+        found = schema.field(needed).type
+        if not (is_text(found) or (form == "values" and pa.types.is_binary(found))):
+            expected = "strings" if form == "files" else "strings or bytes"
+            raise InvalidFile(
+                f"{source}: column '{needed}' is of type {found}; expected {expected}"
+            )
     else:
         raise InvalidParameter(f"form is {form!r}; expected one of {', '.join(FORMS)}")
     if ids is None:
@@ -192,13 +230,12 @@ class _readable:  # noqa: N801 - used like a function
         self._copy: tempfile.TemporaryDirectory[str] | None = None
 
     def __enter__(self) -> Path:
-        uri = urlparse(self.location)
-        path = Path(unquote(uri.path) if uri.scheme == "file" else self.location)
+        path = _path_of(self.location)
         if self.content is None:
             return path
         self._copy = tempfile.TemporaryDirectory(prefix="earshot-")
         copy = Path(self._copy.name) / path.name
-        copy.write_bytes(self.content.as_buffer())
+        copy.write_bytes(self.content.as_buffer() if self.content.is_valid else b"")
         return copy
 
     def __exit__(self, *_: object) -> None:
@@ -206,11 +243,54 @@ class _readable:  # noqa: N801 - used like a function
             self._copy.cleanup()
 
 
+def _path_of(location: str) -> Path:
+    """Return the path that a location means: a path, or a ``file:`` URI.
+
+    Spark spells URIs in two ways: ``path`` of its file source has names as they are, ``file_path``
+    of ``_metadata`` has them escaped.
+    """
+    path = Path(Folder(location).path if location.startswith("file:") else location)
+    if location.startswith("file:") and not path.exists():
+        plain = Path(unquote(str(path)))
+        return plain if plain.exists() else path
+    return path
+
+
 def _first_time(batch: pa.RecordBatch, name: str) -> int | None:
-    if name not in batch.schema.names:
+    if name not in batch.schema.names or not pa.types.is_timestamp(batch.schema.field(name).type):
         return None
     first = pc.min(batch.column(name).cast(pa.timestamp("us", "UTC")).cast(pa.int64()))
     return None if first.as_py() is None else int(first.as_py())
+
+
+def _without_odd_times(part: FileBatch) -> FileBatch:
+    """Refuse times that Python cannot tell, of which Parquet and Spark have many thousand years."""
+    odd = np.zeros(part.batch.num_rows, bool)
+    batch, rejects = part.batch, []
+    for name in sorted(TIMES.intersection(batch.schema.names)):
+        us = batch.column(name).cast(pa.int64())
+        is_odd = pc.or_(pc.less(us, _FIRST_US), pc.greater(us, _LAST_US)).fill_null(False)
+        if not pc.any(is_odd).as_py():
+            continue
+        known = pc.if_else(is_odd, None, us).cast(TIME)
+        batch = batch.set_column(batch.schema.get_field_index(name), name, known)
+        for position in np.flatnonzero(is_odd.to_numpy(zero_copy_only=False)).tolist():
+            reason = f"is {us[position]} microseconds since 1970; expected a year from 1 to 9999"
+            if not odd[position]:
+                rejects.append((position, name, reason))
+            odd[position] = True
+    if not rejects:
+        return part
+    refused = [
+        Reject(part.source, int(part.rows[at]), name, reason, row_json(row_values(batch, at)))
+        for at, name, reason in rejects
+    ]
+    return FileBatch(
+        batch.filter(pa.array(~odd)),
+        part.rows[~odd],
+        sorted([*part.rejects, *refused], key=lambda each: each.row),
+        part.source,
+    )
 
 
 def _renamed(part: FileBatch, path: Path, location: str) -> FileBatch:
@@ -219,9 +299,3 @@ def _renamed(part: FileBatch, path: Path, location: str) -> FileBatch:
         for each in part.rejects
     ]
     return part._replace(rejects=rejects, source=location)
-
-
-def _no_rows(content: Content, ids: IdKind, source: str, rejects: list[Reject]) -> FileBatch:
-    layout = make_layout(content, None, source, "reject")
-    empty = batch_of_values(pa.array([], pa.binary()), layout, ids, np.empty(0, np.int64))
-    return empty._replace(rejects=rejects)

@@ -23,7 +23,8 @@ def file_stream(
 
     Files are taken as they appear, each once, and must appear whole: write them elsewhere on the
     same disk and move them in. Any format that Earshot reads will do. Workers read the files
-    themselves where the directory is local or mounted; else Spark hands them the content.
+    themselves where the directory is local or mounted; else Spark hands them the content. A file
+    that is removed before it was read stops the stream, as its rows would be lost.
 
     Args:
         session: Where the stream runs.

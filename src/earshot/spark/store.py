@@ -4,9 +4,9 @@
 
     index.json              what holds for all versions: space, analyzer, structure, kind of ids
     versions/00000007.json  one version: a base and the deltas on top of it, in order
-    bases/00000003/         shards/ (a saved engine each), rows/ (the subscriptions themselves, in
+    bases/00000003-5f…/     shards/ (a saved engine each), rows/ (the subscriptions themselves, in
                             Parquet), territory/ (how shards were cut; only where there are some)
-    deltas/00000006/        delta.json, changes/changes.parquet, units/ (what they add to shards)
+    deltas/00000006-c0…/    delta.json, changes/changes.parquet, units/ (what they add to shards)
     readers/NAME.json       the oldest version that a running pipeline may still ask for
 
 Everything but ``readers`` is written once and never changed, so whoever knows a version's number
@@ -16,9 +16,11 @@ is current. There is one writer at a time: the driver that builds, or that takes
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
+from uuid import uuid4
 
 from earshot.errors import SavedIndexError
 from earshot.indexes import DEFAULT_INDEX, index_type
@@ -174,8 +176,11 @@ class IndexStore:
     # ---- writing ------------------------------------------------------------------------------
 
     def begin(self, settings: IndexSettings) -> None:
-        """Write what holds for all versions; an index that is there must have the same."""
-        if self.exists:
+        """Write what holds for all versions; an index that is there must have the same.
+
+        One of which no version was ever completed does not count.
+        """
+        if self.exists and self.version_numbers():
             if self.settings != settings:
                 raise SavedIndexError(
                     f"{self.folder.path} holds an index with other settings ({self.settings}); "
@@ -196,9 +201,14 @@ class IndexStore:
         self._versions.write_json(name, asdict(version))
 
     def next_name(self, kind: Literal["bases", "deltas"]) -> str:
-        """Return a name that no base or delta has, abandoned ones included."""
-        numbers = [int(name) for name in (self.folder / kind).names() if name.isdigit()]
-        return f"{max(numbers, default=0) + 1:08d}"
+        """Return a name that no base or delta has, abandoned ones included.
+
+        Nor will one of another index that is made here later have it: workers and machines keep
+        what they have opened or fetched under that name.
+        """
+        found = [name.partition("-")[0] for name in (self.folder / kind).names()]
+        number = max((int(name) for name in found if name.isdigit()), default=0) + 1
+        return f"{number:08d}-{uuid4().hex[:8]}"
 
     def base_folder(self, base: Base | str) -> Folder:
         """Return the directory of a base."""
@@ -213,6 +223,10 @@ class IndexStore:
     def hold(self, reader: str, number: int) -> None:
         """Say that a reader may ask for this version and later ones."""
         (self.folder / "readers").write_json(f"{reader}.json", {"oldest": number})
+
+    def is_held(self, reader: str) -> bool:
+        """Whether a reader holds any version."""
+        return (self.folder / "readers").exists(f"{reader}.json")
 
     def release(self, reader: str) -> None:
         """Say that a reader will ask for nothing any more."""
@@ -229,7 +243,10 @@ class IndexStore:
         """
         numbers = self.version_numbers()
         readers = self.folder / "readers"
-        held = [readers.read_json(name)["oldest"] for name in readers.names()]
+        held = []
+        for name in readers.names():
+            with suppress(FileNotFoundError):  # released meanwhile
+                held.append(readers.read_json(name)["oldest"])
         oldest = min([*held, *numbers[-keep:]], default=0)
         gone = [number for number in numbers if number < oldest]
         kept = [self.version(number) for number in numbers if number >= oldest]
@@ -244,7 +261,7 @@ class IndexStore:
             for name in folder.names():
                 if name not in used and name < newest:
                     folder.remove(name)
-                    folder.forget(name)
+                    (folder / name).forget()
         return gone
 
     @property

@@ -27,8 +27,7 @@ from pyspark.sql import DataFrame, Observation, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
 from earshot.errors import InvalidParameter, InvalidRow
-from earshot.files import Reject, reject_table
-from earshot.files.rejects import row_json, row_values
+from earshot.files import reject_table
 from earshot.model.schemas import IdKind, changes_schema, id_type
 from earshot.spark.failures import plain_failure
 from earshot.spark.folders import Folder
@@ -36,7 +35,7 @@ from earshot.spark.intake import is_taken_in, merge, take_in
 from earshot.spark.match import finished, match_task, run_match
 from earshot.spark.notes import note_of_sums, note_sums, rejects_in, rejects_of_notes
 from earshot.spark.output import NOTE, Note, Shape
-from earshot.spark.prepare import ROW, SOURCE, read_rows
+from earshot.spark.prepare import ROW, SOURCE, located_rejects, read_rows
 from earshot.spark.reading import Form, Reading, make_reading
 from earshot.spark.schemas import arrow_schema
 from earshot.spark.shards import warm_up_machine
@@ -93,6 +92,15 @@ class BatchLog:
             return BatchRecord(**self._folder.read_json(f"{batch:08d}.json"))
         except FileNotFoundError:
             return None
+
+    @property
+    def clock_us(self) -> int | None:
+        """The clock after the last batch, or when it began if it has not finished."""
+        names = self._folder.names()
+        if not names:
+            return None
+        last = BatchRecord(**self._folder.read_json(names[-1]))
+        return last.clock_after_us if last.is_done else last.clock_us
 
     def records(self) -> list[BatchRecord]:
         """Return all records that are kept, oldest first."""
@@ -271,12 +279,14 @@ class Pipeline:
         self._matching, self._changing = threading.Lock(), threading.Lock()
         self._is_stopping = False
         self._merge: threading.Thread | None = None
+        self._merge_tag = f"earshot-merge-{self._name}"
         self._merge_error: str | None = None
         self._n_changes_at_failure = 0
         self._held = -1
         self._status = Status()
+        self._telling = threading.Lock()  # held while the status is changed
         self._recent: deque[tuple[float, int, int]] = deque()
-        self._clock_us: int | None = None
+        self._clock_us = self._log.clock_us
 
     # ---- life -----------------------------------------------------------------------------------
 
@@ -290,6 +300,9 @@ class Pipeline:
         """Start the queries."""
         self._session = messages.sparkSession
         warm_up_machine()  # before workers do it all at once
+        if not self._store.is_held(self._name):
+            # Before anything is cleaned away between the look at the current version and its use.
+            self._hold(self._store.latest().number)
 
         def query(rows: DataFrame, name: str, work: Callable[[DataFrame, int], None]) -> None:
             writer = rows.writeStream.foreachBatch(work).option(
@@ -353,6 +366,8 @@ class Pipeline:
 
     def await_idle(self) -> None:
         """Wait until all that has arrived by now is done."""
+        while self._starting is not None and self.is_active:
+            time.sleep(0.05)
         for query in self._queries:
             query.processAllAvailable()
 
@@ -367,10 +382,16 @@ class Pipeline:
         for working in (self._matching, self._changing):
             if working.acquire(timeout=patience_s):
                 working.release()
+        self._end()
+
+    def _end(self) -> None:
+        """End what is running; a merge is given up, and begun anew when it is due again."""
+        self._is_stopping = True
         for query in self._queries:
             query.stop()
         merging = self._merge
-        if merging is not None:
+        if merging is not None and self._session is not None:
+            self._session.interruptTag(self._merge_tag)
             merging.join()
 
     # ---- messages -------------------------------------------------------------------------------
@@ -441,17 +462,18 @@ class Pipeline:
         while self._recent[0][0] < now - RATE_S and len(self._recent) > 1:
             self._recent.popleft()
         lag_s = None if note.arrived_us is None else max(0.0, time.time() - note.arrived_us / 1e6)
-        self._status = replace(
-            self._status,
-            batch=record.batch,
-            messages=self._status.messages + note.messages,
-            updates=self._status.updates + note.updates,
-            rejects=self._status.rejects + note.rejects,
-            batch_s=batch_s,
-            lag_s=lag_s,
-            version=version.number,
-            n_subscriptions=version.n_subscriptions,
-        )
+        with self._telling:
+            self._status = replace(
+                self._status,
+                batch=record.batch,
+                messages=self._status.messages + note.messages,
+                updates=self._status.updates + note.updates,
+                rejects=self._status.rejects + note.rejects,
+                batch_s=batch_s,
+                lag_s=lag_s,
+                version=version.number,
+                n_subscriptions=version.n_subscriptions,
+            )
         if self._on_batch is not None:
             self._on_batch(self.status())
 
@@ -472,7 +494,7 @@ class Pipeline:
             ).combine_chunks()
 
             def write_rejects(errors: list[InvalidRow]) -> None:
-                refused.extend(_located(errors, changes))
+                refused.extend(located_rejects(errors, changes))
                 if refused and self._change_rejects is not None:
                     table = rows.sparkSession.createDataFrame(reject_table(refused))
                     self._change_rejects(table, batch)
@@ -481,11 +503,12 @@ class Pipeline:
                 self._store, plain,
                 stream=self._name, batch=batch, clock_us=self._clock_us, on_rejects=write_rejects,
             )  # fmt: skip
-            self._status = replace(
-                self._status,
-                changes=self._status.changes + plain.num_rows - len(took.rejects),
-                rejects=self._status.rejects + len(refused),
-            )
+            with self._telling:
+                self._status = replace(
+                    self._status,
+                    changes=self._status.changes + plain.num_rows - len(took.rejects),
+                    rejects=self._status.rejects + len(refused),
+                )
             self._store.clean()
         self._merge_if_due(took.version)
 
@@ -502,14 +525,17 @@ class Pipeline:
         session = self._session
 
         def run() -> None:
+            session.addTag(self._merge_tag)
             try:
                 merge(session, self._store, lock=self._publishing)
                 with self._publishing:
                     self._store.clean()
-                self._status = replace(self._status, merges=self._status.merges + 1)
+                with self._telling:
+                    self._status = replace(self._status, merges=self._status.merges + 1)
                 self._merge_error, self._n_changes_at_failure = None, 0
             except Exception as error:
-                self._merge_error = str(plain_failure(error) or error).splitlines()[0]
+                told = str(plain_failure(error) or error).splitlines() or [repr(error)]
+                self._merge_error = told[0]
                 self._n_changes_at_failure = version.n_changes
             finally:
                 self._merge = None
@@ -548,6 +574,7 @@ class Pipeline:
         for query in self._queries:
             error = None if query.isActive else query.exception()
             if error is not None and not self._is_stopping:
+                self._end()  # one query without the other is no pipeline
                 raise plain_failure(error) or error
 
 
@@ -564,14 +591,3 @@ def _in_order(changes: pa.Table, reading: Reading) -> pa.Table:
         return changes
     numbered = changes.append_column("position", pa.array(np.arange(changes.num_rows)))
     return numbered.sort_by([*keys, ("position", "ascending")]).drop_columns(["position"])
-
-
-def _located(errors: Sequence[InvalidRow], changes: pa.Table) -> list[Reject]:
-    """Return refused changes with where they came from."""
-    rejects = []
-    for error in errors:
-        row = changes.slice(error.row, 1).combine_chunks().to_batches()[0]
-        values = row_values(row, 0)
-        source, number = values.pop(SOURCE, ""), values.pop(ROW, 0)
-        rejects.append(Reject(source, number, error.field, error.reason, row_json(values)))
-    return rejects

@@ -105,7 +105,7 @@ def _carried(output: Output, part: Part, positions: Int64s) -> list[pa.Array]:
         return []
     origin, chosen = part.rows.batch, positions
     if part.origin is not None:
-        origin, chosen = part.origin, part.rows.rows[positions]
+        origin, chosen = part.origin, part.rows.rows[positions] - part.first_row
     taken = origin.select(output.carried.names).take(pa.array(chosen))
     return [
         column.cast(field.type) for column, field in zip(taken.columns, output.carried, strict=True)

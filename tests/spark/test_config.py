@@ -1,0 +1,224 @@
+"""The file that describes a pipeline: what it may say, and what is said about mistakes."""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from earshot.errors import InvalidFile
+from earshot.spark.config import (
+    ChangesConfig,
+    MergeConfig,
+    MessagesConfig,
+    PipelineConfig,
+    RejectsConfig,
+    SinkConfig,
+    SubscriptionsConfig,
+    TriggerConfig,
+    keys,
+    read_config,
+)
+
+LEAST = """
+index = "index"
+checkpoint = "checkpoint"
+[messages]
+source = "files"
+path = "messages"
+[sink]
+kind = "console"
+"""
+
+ALL = """
+semantics = "boolean"
+index = "s3://bucket/index"
+checkpoint = "/var/checkpoint"
+[subscriptions]
+path = "subscriptions.parquet"
+columns = { id = "key" }
+ids = "integer"
+on_error = "reject"
+placement = "sharded"
+n_shards = 4
+space = "planar"
+language = "en"
+stem = true
+stop_words = true
+structure = "block_trie"
+[messages]
+source = "kafka"
+servers = "a:9092,b:9092"
+topic = "messages"
+start = "latest"
+records_per_batch = 1000
+options = { "kafka.security.protocol" = "SSL", failOnDataLoss = false }
+columns = { x = "lon", y = "lat" }
+ids = "integer"
+[changes]
+source = "files"
+path = "changes"
+pattern = "*.ndjson"
+files_per_batch = 3
+[sink]
+kind = "files"
+path = "out"
+format = "ndjson"
+shape = "lists"
+carry = ["time"]
+keep_unmatched = true
+[rejects]
+path = "rejects"
+format = "parquet"
+[trigger]
+interval = "500 milliseconds"
+[merge]
+share = 1
+least = 10
+[spark]
+"spark.driver.memory" = "8g"
+spark.sql.shuffle.partitions = 7
+spark.ui.enabled = true
+"""
+
+
+def read(tmp_path: Path, text: str) -> PipelineConfig:
+    (tmp_path / "p.toml").write_text(text)
+    return read_config(tmp_path / "p.toml")
+
+
+def test_the_least_that_a_file_has_to_say(tmp_path: Path) -> None:
+    config = read(tmp_path, LEAST)
+    assert config == PipelineConfig(
+        tmp_path / "p.toml",
+        index=str(tmp_path / "index"),
+        checkpoint=str(tmp_path / "checkpoint"),
+        messages=MessagesConfig(source="files", path=str(tmp_path / "messages")),
+        sink=SinkConfig(kind="console"),
+    )
+    assert (config.subscriptions, config.changes, config.rejects) == (None, None, None)
+    assert not config.uses_kafka
+
+
+def test_every_key_is_read(tmp_path: Path) -> None:
+    config = read(tmp_path, ALL)
+    assert config == PipelineConfig(
+        tmp_path / "p.toml",
+        index="s3://bucket/index",
+        checkpoint="/var/checkpoint",
+        subscriptions=SubscriptionsConfig(
+            str(tmp_path / "subscriptions.parquet"), {"id": "key"}, "integer", "reject", "sharded",
+            4, "planar", "en", True, True, "block_trie",
+        ),
+        messages=MessagesConfig(
+            source="kafka", servers="a:9092,b:9092", topic="messages", start="latest",
+            records_per_batch=1000, columns={"x": "lon", "y": "lat"}, ids="integer",
+            options={"kafka.security.protocol": "SSL", "failOnDataLoss": "false"},
+        ),
+        changes=ChangesConfig(
+            source="files", path=str(tmp_path / "changes"), pattern="*.ndjson", files_per_batch=3
+        ),
+        sink=SinkConfig(
+            kind="files", path=str(tmp_path / "out"), format="ndjson", shape="lists",
+            carry=("time",), keep_unmatched=True,
+        ),
+        rejects=RejectsConfig(str(tmp_path / "rejects"), "parquet"),
+        trigger=TriggerConfig("500 milliseconds"),
+        merge=MergeConfig(1.0, 10),
+        spark={
+            "spark.driver.memory": "8g", "spark.sql.shuffle.partitions": "7",
+            "spark.ui.enabled": "true",
+        },
+    )  # fmt: skip
+    assert config.uses_kafka
+
+
+def test_the_table_has_every_key_once_with_its_meaning() -> None:
+    found = {(key.table, key.name): key for key in keys()}
+    assert len(found) == len(keys())
+    assert all(key.meaning and key.type for key in keys())
+    described = tomllib.loads(ALL)
+    tables = {name: value for name, value in described.items() if isinstance(value, dict)}
+    used = {("", name) for name in described if name not in tables} | {("", "spark")}
+    used |= {(table, name) for table in tables if table != "spark" for name in tables[table]}
+    assert used <= set(found)
+    # What is for Kafka or for files only is in one of two tables above.
+    assert {name for _, name in set(found) - used} <= {name for _, name in used} | {"once", "kind"}
+    assert found["messages", "topic"] == (
+        "messages", "topic", "a string", "required", 'source = "kafka"', "the topic"
+    )  # fmt: skip
+    assert found["sink", "format"][2:5] == ('"parquet" or "ndjson"', '"parquet"', 'kind = "files"')
+    assert found["trigger", "once"][2:5] == ("true or false", "false", "")
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "reason"),
+    [
+        ("index =", "indx =", r"unknown key indx; did you mean index\? expected one of sem"),
+        ("[sink]", "[sinks]", r"unknown key table \[sinks\]; did you mean sink\?"),
+        ("source =", "sorce =", r"unknown key sorce in \[messages\]; did you mean source\?"),
+        ('kind = "console"', "", r'kind in \[sink\] is missing: .*; expected "files" or "kafka"'),
+        ('index = "index"', "", "index is missing: directory of the index"),
+        ('[messages]\nsource = "files"\npath = "messages"', "", r"table \[messages\] is missing"),
+        ('"files"', '"fils"', r'source in \[messages\] is "fils"; did you mean files\?'),
+        ('path = "messages"', "", r"path in \[messages\] is missing"),
+        ('path = "messages"', "path = 3", r"path in \[messages\] is 3; expected a string"),
+        ('path = "messages"', 'path = ""', r"path in \[messages\] is empty; expected a path"),
+        (
+            'path = "messages"', 'path = "m"\ntopic = "t"',
+            r'topic in \[messages\] is for source = "kafka", and source is "files"; leave it out',
+        ),
+        ("[messages]", "semantics = 'topk'\n[messages]",
+         'semantics is "topk"; the only one is boolean'),
+        ("[messages]", "merge = 3\n[messages]", r"merge is 3; expected a table \[merge\]"),
+        ("[messages]", "spark = 3\n[messages]", r"spark is 3; expected a table \[spark\]"),
+        ("[sink]", "columns = { x = 3 }\n[sink]",
+         r"columns in \[messages\] is { x = 3 }; expected a table of strings"),
+        ("[sink]", "files_per_batch = 0\n[sink]",
+         r"files_per_batch in \[messages\] is 0; expected 1 or more"),
+        ("[sink]", "files_per_batch = true\n[sink]",
+         r"files_per_batch in \[messages\] is true; expected an integer"),
+        ('kind = "console"', 'kind = "console"\ncarry = "time"', "expected a list of strings"),
+        ('kind = "console"', 'kind = "console"\nkeep_unmatched = true', 'is for shape = "lists"'),
+        ("[sink]", '[trigger]\ninterval = "1 second"\nonce = true\n[sink]', "exclude each other"),
+        ("[sink]", '[trigger]\ninterval = "fast"\n[sink]', r'interval in \[trigger\] is "fast"'),
+        ("[sink]", "[merge]\nshare = 0\n[sink]", r"share in \[merge\] is 0.0; expected more"),
+        ("[sink]", '[subscriptions]\npath = "s"\nstructure = "blok_trie"\n[sink]',
+         r"did you mean block_trie\?"),
+        ("[sink]", '[subscriptions]\npath = "s"\nplacement = "replicated"\nn_shards = 2\n[sink]',
+         "n_shards in"),
+        ("[sink]", "[spark]\nspark.jars = [1]\n[sink]", r"spark.jars is \[1\]; expected a string"),
+        ("index =", "index", "is not TOML: "),
+    ],
+)  # fmt: skip
+def test_mistakes_are_refused_in_one_sentence(
+    tmp_path: Path, old: str, new: str, reason: str
+) -> None:
+    assert old in LEAST
+    with pytest.raises(InvalidFile) as caught:
+        read(tmp_path, LEAST.replace(old, new, 1))
+    said = str(caught.value)
+    assert said.startswith(f"{tmp_path / 'p.toml'}: ")
+    assert re.search(reason, said), said
+    assert "\n" not in said
+
+
+def test_a_file_that_is_not_there(tmp_path: Path) -> None:
+    with pytest.raises(InvalidFile, match=r"p\.toml: cannot be read: No such file"):
+        read_config(tmp_path / "p.toml")
+
+
+@pytest.mark.parametrize("part", ["messages", "changes", "sink"])
+def test_any_part_may_use_kafka(tmp_path: Path, part: str) -> None:
+    kafka = 'servers = "a:1"\ntopic = "t"\n'
+    texts: dict[str, Any] = {
+        "messages": LEAST.replace(
+            'source = "files"\npath = "messages"', f'source = "kafka"\n{kafka}'
+        ),
+        "changes": f'{LEAST}[changes]\nsource = "kafka"\n{kafka}',
+        "sink": LEAST.replace('"console"', f'"kafka"\n{kafka}'),
+    }  # fmt: skip
+    assert read(tmp_path, texts[part]).uses_kafka

@@ -1,0 +1,456 @@
+"""Changes that are taken into an index, and merged, give what the engine gives.
+
+The functions of the workers are called here directly, with tables of opened shards of their own.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import shapely
+from pyspark.sql import SparkSession
+
+from earshot import Engine
+from earshot.changes import apply_changes
+from earshot.encoding import encode_subscriptions
+from earshot.files.columns import batch_of_records, make_layout
+from earshot.indexes import DEFAULT_INDEX, index_type
+from earshot.model.batches import time_us
+from earshot.model.schemas import messages_schema
+from earshot.placement import Plan, UnitArrays, merge_units
+from earshot.spark import shards
+from earshot.spark.build import BuildTask, _build_shard, _messages_like, _put_territory
+from earshot.spark.intake import _folded, merge, subscriptions, take_in
+from earshot.spark.output import NOTE, Output
+from earshot.spark.reading import Reading
+from earshot.spark.shards import Territory, read_delta
+from earshot.spark.store import Base, IndexSettings, IndexStore, Version
+from earshot.spark.workers import (
+    CARRIED,
+    KEY,
+    MatchTask,
+    match_replicated,
+    match_sharded,
+    send_to_shards,
+    with_key,
+)
+from earshot.storage import open_group
+from earshot.text import Vocabulary
+
+PARAMETERS = index_type(DEFAULT_INDEX).parameters_type()
+START = datetime(2026, 1, 1, tzinfo=UTC)
+WORDS = [f"w{i}" for i in range(12)]
+
+
+def at(seconds: float | None) -> str | None:
+    return None if seconds is None else (START + timedelta(seconds=seconds)).isoformat()
+
+
+def table_of(
+    records: list[dict[str, Any]], content: Any = "changes", ids: Any = "string"
+) -> pa.Table:
+    layout = make_layout(content, None, "", "raise")
+    batch = batch_of_records(layout, records, ids, np.arange(len(records))).batch
+    return pa.Table.from_batches([batch])
+
+
+# ---- random events ------------------------------------------------------------------------------
+
+
+class Events:
+    """Random subscriptions, changes and messages around a small world, by their seed."""
+
+    def __init__(self, seed: int) -> None:
+        self.random = np.random.default_rng(seed)
+        self.now = 0.0
+
+    def region(self) -> dict[str, Any]:
+        random = self.random
+        x, y = random.uniform([-185, -60], [175, 60])
+        w, h = random.uniform(1, 60, 2)
+        match int(random.integers(6)):
+            case 0:
+                return {}  # everywhere
+            case 1:
+                return {"x": max(x, -180.0), "y": y, "radius": float(random.uniform(1e4, 5e6))}
+            case 2:
+                low, high = np.clip([x, x + w], -180, 180)
+                shape = shapely.Polygon([(low, y), (high, y), (high, y + h / 4)])
+                return {"geometry": shape.wkt}
+            case 3:  # across the antimeridian
+                return {"min_x": 180 - w, "min_y": y, "max_x": -180 + w, "max_y": y + h / 4}
+            case _:
+                low, high = np.clip([x, x + w], -180, 180)
+                return {"min_x": low, "min_y": y, "max_x": high, "max_y": y + h / 4}
+
+    def subscription(self, name: str) -> dict[str, Any]:
+        random = self.random
+        record: dict[str, Any] = {"id": name, **self.region()}
+        words = random.choice(WORDS, 3, replace=False).tolist()
+        kind = random.random()
+        if kind < 0.2:
+            record["expression"] = f"({words[0]} OR {words[1]}) AND NOT {words[2]}"
+        elif kind < 0.9 or len(record) == 1:
+            record["keywords"] = words[: random.integers(1, 3)]
+        if random.random() < 0.3:
+            record["expires"] = at(self.now + float(random.uniform(-5, 60)))
+        return record
+
+    def changes(self, n: int, n_ids: int) -> list[dict[str, Any]]:
+        """Return changes of few ids, so that many are refused and many come several times."""
+        records = []
+        for _ in range(n):
+            self.now += float(self.random.choice([0, 0, 1, 5]))
+            op = str(self.random.choice(["subscribe", "subscribe", "unsubscribe", "move"]))
+            name = f"s{self.random.integers(n_ids)}"
+            record = {"op": op, "id": name}
+            if op == "subscribe":
+                record |= self.subscription(name)
+            elif op == "move":
+                record |= self.region()
+            if self.random.random() < 0.5:
+                record["time"] = at(self.now - float(self.random.choice([0, 0, 20])))
+            records.append(record)
+        return records
+
+    def messages(self, n: int) -> pa.Table:
+        records = []
+        for i in range(n):
+            words = self.random.choice([*WORDS, "unknown"], 5, replace=False)
+            x, y = self.random.uniform([-180, -65], [180, 65])
+            record: dict[str, Any] = {"id": f"m{i}", "text": " ".join(words)}
+            if self.random.random() < 0.2:
+                x = 180 if x > 150 else x  # some boxes cross the antimeridian
+                end = x + 20 if x + 20 <= 180 else x + 20 - 360
+                record |= {"min_x": x, "min_y": y, "max_x": end, "max_y": y + 5}
+            else:
+                record |= {"x": x, "y": y}
+            if self.random.random() < 0.3:
+                record["time"] = at(self.now + float(self.random.uniform(-30, 30)))
+            records.append(record)
+        return table_of(records, "messages")
+
+
+# ---- an index without Spark ---------------------------------------------------------------------
+
+
+def build_here(location: Path, rows: pa.Table, n_shards: int | None) -> IndexStore:
+    """Build an index as the tasks of Spark do, in this process."""
+    store = IndexStore(location)
+    settings = IndexSettings("string", parameters=PARAMETERS)
+    store.begin(settings)
+    folder = store.base_folder(store.next_name("bases"))
+    shard_of = np.zeros(rows.num_rows, np.int32)
+    territory = None
+    if n_shards is not None:
+        vocabulary = Vocabulary()
+        clauses = encode_subscriptions(rows, settings.analyzer, vocabulary, "lonlat").clauses
+        frequencies = np.bincount(np.maximum(clauses.token_ids, 0), minlength=len(vocabulary))
+        plan, _ = Plan.cut(
+            clauses, _messages_like(clauses), n_shards,
+            frequencies=frequencies, n_subscriptions=rows.num_rows,
+        )  # fmt: skip
+        territory = Territory(plan, vocabulary, frequencies, merge_units([]), settings)
+        _put_territory(folder, "plan", territory)
+        shard_of = territory.assign(rows)[0]
+    task = BuildTask(folder.uri, settings, n_shards, stop_at_rejects=True)
+    noted = rows.append_column(NOTE, pa.nulls(rows.num_rows, pa.string()))
+    built = []
+    for shard in range(n_shards or 1):
+        mine = noted.filter(pa.array(shard_of == shard)).combine_chunks().to_batches()
+        built.append(_build_shard(task, shard, mine)[0].to_pylist()[0])
+    names = tuple(each["directory"] for each in built)
+    if territory is not None:
+        units = [open_group(folder.local(f"units/{name}"), "units", UnitArrays) for name in names]
+        whole = Territory(
+            territory.plan,
+            territory.vocabulary,
+            territory.frequencies,
+            merge_units(units),
+            settings,
+        )
+        _put_territory(folder, "territory", whole)
+    base = Base(
+        folder.uri.rpartition("/")[2],
+        "replicated" if n_shards is None else "sharded",
+        tuple(each["n_subscriptions"] for each in built),
+        tuple(each["n_bytes"] for each in built),
+        names,
+    )
+    store.publish(Version(1, base, n_subscriptions=sum(base.n_subscriptions)))
+    return store
+
+
+class Worker:
+    """A process of Spark's, as far as it keeps shards open."""
+
+    def __init__(self) -> None:
+        self._opened: Any = {}
+        self._territories: Any = {}
+
+    @contextlib.contextmanager
+    def working(self) -> Iterator[None]:
+        mine, drivers = (self._opened, self._territories), (shards._opened, shards._territories)
+        shards._opened, shards._territories = mine
+        try:
+            yield
+        finally:
+            shards._opened, shards._territories = drivers
+
+    def match(
+        self, store: IndexStore, version: Version, messages: pa.Table, clock_us: int | None = None
+    ) -> set[tuple[str, str]]:
+        reading = Reading("messages", "columns", "string")
+        output = Output("rows", "string", "string", pa.schema([]))
+        clocks = [each for each in (clock_us, version.clock_us) if each is not None]
+        task = MatchTask(
+            store.folder.uri, version, store.settings, reading, output, max(clocks, default=None)
+        )
+        batches = messages.to_batches(max_chunksize=37)
+        with self.working():
+            if version.base.placement == "replicated":
+                found = list(match_replicated(task, batches))
+            else:
+                found = list(match_sharded(task, send_to_shards(task, batches)))
+        pairs = [
+            (message, subscription)
+            for batch in found
+            for message, subscription in zip(
+                *(batch[name].to_pylist() for name in ("message_id", "subscription_id")),
+                strict=True,
+            )
+        ]
+        assert len(pairs) == len(set(pairs))
+        return set(pairs)
+
+
+def expected(engine: Engine, messages: pa.Table, clock_us: int | None = None) -> set[Any]:
+    clock = None if clock_us is None else START + timedelta(microseconds=clock_us - time_us(START))
+    updates = engine.match_batch(messages, at=clock).updates()
+    return {(update.message_id, update.subscription_id) for update in updates}
+
+
+def live_in(engine: Engine, n_ids: int) -> set[str]:
+    return {f"s{i}" for i in range(n_ids) if f"s{i}" in engine}
+
+
+class Both:
+    """An index and an engine that get the same changes."""
+
+    def __init__(self, root: Path, first: list[dict[str, Any]], n_shards: int | None) -> None:
+        rows = table_of(first, "subscriptions")
+        self.store = build_here(root / "index", rows, n_shards)
+        self.engine = Engine()
+        assert not self.engine.try_subscribe_batch(rows)
+
+    def apply(self, records: list[dict[str, Any]], clock_us: int | None = None) -> Version:
+        changes = table_of(records)
+        if clock_us is not None:
+            self.engine.advance(START + timedelta(microseconds=clock_us - time_us(START)))
+        wanted = [error.row for error in apply_changes(self.engine, changes)]
+        took = take_in(self.store, changes, clock_us=clock_us)
+        assert [error.row for error in took.rejects] == wanted
+        assert took.version.n_subscriptions == len(self.engine)
+        return took.version
+
+
+@pytest.mark.parametrize("n_shards", [None, 1, 4])
+def test_any_changes_give_what_the_engine_gives(tmp_path: Path, n_shards: int | None) -> None:
+    events = Events(3)
+    n_ids = 60
+    both = Both(tmp_path, [events.subscription(f"s{i}") for i in range(0, n_ids, 2)], n_shards)
+    old_hand = Worker()
+    seen = []
+    for number in range(12):
+        clock_us = None
+        if number % 3 == 2:  # the clock of messages is ahead of the changes'
+            clock_us = time_us(START + timedelta(seconds=events.now + 15))
+        version = both.apply(events.changes(25, n_ids), clock_us)
+        messages = events.messages(60)
+        wanted = expected(both.engine, messages)
+        seen.append((version, messages, wanted))
+        assert old_hand.match(both.store, version, messages) == wanted
+        if number % 4 == 3:
+            assert Worker().match(both.store, version, messages) == wanted
+    assert sum(len(wanted) for _, _, wanted in seen) > 300
+    for version, messages, wanted in seen[::4]:  # what a batch that runs again asks for
+        assert old_hand.match(both.store, version, messages) == wanted
+
+
+def test_changes_find_the_clock_that_they_found_on_the_driver(tmp_path: Path) -> None:
+    """A worker's shard does not see the times of the other shards' changes, nor of messages."""
+    box = {"min_x": 0, "min_y": 0, "max_x": 1, "max_y": 1}
+    a = {"op": "subscribe", "id": "s0", "keywords": ["w1"], **box}
+    both = Both(tmp_path, [{"id": "s0", "keywords": ["w0"], "expires": at(10), **box}], None)
+    # It is over by the clock of the messages, so the id is free.
+    version = both.apply([a], clock_us=time_us(START + timedelta(seconds=20)))
+    messages = table_of([{"id": "m", "text": "w0 w1", "x": 0.5, "y": 0.5}], "messages")
+    assert Worker().match(both.store, version, messages) == {("m", "s0")}
+    assert read_delta(both.store, version.deltas[-1])[0]["time"].to_pylist() == [
+        START + timedelta(seconds=20)
+    ]
+
+
+def test_refused_changes_move_the_clock_as_well(tmp_path: Path) -> None:
+    box = {"min_x": 0, "min_y": 0, "max_x": 1, "max_y": 1}
+    both = Both(tmp_path, [{"id": "s0", "keywords": ["w0"], "expires": at(10), **box}], None)
+    messages = table_of([{"id": "m", "text": "w0", "x": 0.5, "y": 0.5}], "messages")
+    assert Worker().match(both.store, both.store.latest(), messages) == {("m", "s0")}
+    version = both.apply([{"op": "unsubscribe", "id": "nobody", "time": at(11)}])
+    assert version.number == 2
+    assert version.deltas == ()
+    assert Worker().match(both.store, version, messages) == set()
+    assert Worker().match(both.store, both.store.version(1), messages) == {("m", "s0")}
+    again = both.apply([{"op": "unsubscribe", "id": "nobody"}])
+    assert again.number == 2, "nothing came of that"
+
+
+def test_a_batch_is_taken_in_once(tmp_path: Path) -> None:
+    both = Both(tmp_path, [{"id": "s0", "keywords": ["w0"]}], None)
+    changes = table_of([{"op": "subscribe", "id": "s1", "keywords": ["w1"]}])
+    first = take_in(both.store, changes, stream="a", batch=4)
+    assert first.version.taken_in == {"a": 4}
+    for batch in (3, 4):
+        again = take_in(both.store, changes, stream="a", batch=batch)
+        assert (again.version, again.rejects) == (first.version, [])
+    other = take_in(both.store, changes, stream="b", batch=0)
+    assert [error.row for error in other.rejects] == [0]
+    assert other.version.taken_in == {"a": 4, "b": 0}
+    nothing = take_in(both.store, changes.slice(0, 0), stream="a", batch=5)
+    assert nothing.version.taken_in == {"a": 5, "b": 0}
+    assert nothing.version.deltas == first.version.deltas
+
+
+def test_what_fails_midway_leaves_nothing_behind(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    both = Both(tmp_path, [{"id": "s0", "keywords": ["w0"]}], None)
+    change = {"op": "subscribe", "id": "s1", "keywords": ["w1"]}
+    with monkeypatch.context() as patch:
+        patch.setattr(IndexStore, "publish", _fail)
+        with pytest.raises(OSError, match="disk is full"):
+            take_in(both.store, table_of([change]))
+    assert both.store.version_numbers() == [1]
+    version = both.apply([change])  # the driver's shards do not have it already
+    messages = table_of([{"id": "m", "text": "w1 w0", "x": 0, "y": 0}], "messages")
+    assert Worker().match(both.store, version, messages) == {("m", "s0"), ("m", "s1")}
+
+
+def _fail(*_: object) -> None:
+    raise OSError("the disk is full")
+
+
+def test_deltas_come_to_what_the_engine_holds(tmp_path: Path) -> None:
+    events = Events(11)
+    n_ids = 30
+    both = Both(tmp_path, [events.subscription(f"s{i}") for i in range(10)], None)
+    held = {f"s{i}" for i in range(10)}
+    for _ in range(20):
+        version = both.apply(events.changes(10, n_ids))
+        folded = _folded([read_delta(both.store, name)[0] for name in version.deltas])
+        replaced, moved, new = (
+            set(part.to_pylist())
+            for part in (folded.replaced, folded.moved["id"], folded.new["id"])
+        )
+        assert moved.isdisjoint(replaced | new)
+        assert moved <= held
+        # What has expired is left to the clock.
+        assert live_in(both.engine, n_ids) <= (held - replaced) | new
+
+
+@pytest.mark.parametrize("n_shards", [None, 3])
+def test_a_merge_changes_nothing(spark: SparkSession, tmp_path: Path, n_shards: int | None) -> None:
+    events = Events(8)
+    n_ids = 40
+    both = Both(tmp_path, [events.subscription(f"s{i}") for i in range(20)], n_shards)
+    for _ in range(6):
+        version = both.apply(events.changes(15, n_ids))
+
+    @contextlib.contextmanager
+    def while_changes_come() -> Iterator[None]:
+        """As if they had come while the base was being built; some expire, some come again."""
+        for _ in range(3):
+            both.apply(events.changes(15, n_ids))
+        yield
+
+    rows = subscriptions(spark, both.store, version).toArrow()
+    assert sorted(rows["id"].to_pylist()) == sorted(live_in(both.engine, n_ids))
+    merged = merge(spark, both.store, lock=while_changes_come())
+    assert merged.base.name != version.base.name
+    assert len(merged.deltas) == 1
+    assert merged.n_subscriptions == len(both.engine)
+    before = both.store.version(merged.number - 1)
+    assert merged.clock_us == before.clock_us
+    messages = events.messages(150)
+    wanted = expected(both.engine, messages)
+    assert len(wanted) > 20
+    worker = Worker()
+    assert worker.match(both.store, before, messages) == wanted
+    assert worker.match(both.store, merged, messages) == wanted
+    # And it goes on: the clock has not gone back, though a new base begins without one.
+    nothing_due = both.apply(
+        [{"op": "subscribe", "id": "new", "keywords": ["w0"], "expires": at(0)}]
+    )
+    assert nothing_due.clock_us == merged.clock_us
+    assert "new" not in both.engine
+    version = both.apply(events.changes(20, n_ids))
+    assert worker.match(both.store, version, messages) == expected(both.engine, messages)
+
+
+# ---- lists of several shards --------------------------------------------------------------------
+
+
+def test_parts_of_a_list_share_a_key(tmp_path: Path) -> None:
+    """Message ids may repeat; what belongs together is told by the key."""
+    events = Events(5)
+    store = build_here(
+        tmp_path / "index",
+        table_of([events.subscription(f"s{i}") for i in range(80)], "subscriptions"),
+        4,
+    )
+    messages = events.messages(40)
+    same_id = messages.set_column(0, "id", pa.repeat("same", 40)).append_column(
+        "text2", messages["id"]
+    )
+    output = Output(
+        "lists", "string", "string", pa.schema([("text2", pa.string())]), keep_unmatched=True
+    )
+    task = MatchTask(
+        store.folder.uri, store.latest(), store.settings,
+        Reading("messages", "columns", "string"), output,
+    )  # fmt: skip
+    with Worker().working():
+        sent = list(send_to_shards(task, same_id.to_batches(max_chunksize=7)))
+        found = list(match_sharded(task, sent))
+    names = messages_schema(pa.string()).names
+    assert sent[0].schema.names == ["earshot_shard", KEY, *names, f"{CARRIED}text2", NOTE]
+    lists: dict[int, set[str]] = {}
+    for batch in found:
+        assert batch.schema == with_key(output).schema
+        for row in batch.to_pylist():
+            assert row["message_id"] == "same"
+            assert row["text2"] == f"m{row[KEY]}"
+            some = lists.setdefault(row[KEY], set())
+            assert some.isdisjoint(row["subscription_ids"])
+            some |= set(row["subscription_ids"])
+    engine = Engine()
+    engine.subscribe_batch(subscription_rows(store))
+    wanted = expected(engine, messages)
+    assert sorted(lists) == list(range(40)), "nobody is left out"
+    assert {(f"m{key}", each) for key, some in lists.items() for each in some} == wanted
+
+
+def subscription_rows(store: IndexStore) -> pa.Table:
+    base = store.latest().base
+    folder = Path(store.base_folder(base).path)
+    return pa.concat_tables(
+        pq.read_table(folder / "rows" / name / "rows.parquet") for name in base.shards
+    )
