@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 
 from earshot import Engine
+from earshot.errors import InvalidInput
 from earshot.spark import build, match
+from earshot.spark.output import Output
 from earshot.workloads.datasets import bundled_messages, draw_subscriptions
 
 N_SUBSCRIPTIONS = 3_000
@@ -84,3 +87,88 @@ def test_lists_are_the_rows(
     assert all(row["kind"] == kinds[row["message_id"]] for row in found)
     everything = table.transform(match, index, shape="lists", keep_unmatched=True)
     assert everything.count() == N_MESSAGES
+
+
+# ---- without Spark ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("shape", ["rows", "lists"])
+@pytest.mark.parametrize("most", [1, 100, 2_000, 1 << 27])
+def test_many_deliveries_go_in_several_batches(
+    monkeypatch: pytest.MonkeyPatch,
+    subscriptions: pa.Table,
+    messages: pa.Table,
+    shape: Any,
+    most: int,
+) -> None:
+    some = messages.slice(0, 60)
+    engine = Engine()
+    engine.subscribe_batch(subscriptions)
+    found = engine.match_batch(some)
+    whole = Output(shape, "string", "string", pa.schema([("text", pa.string())]))
+    monkeypatch.setattr("earshot.spark.output.MOST_BYTES_PER_BATCH", most)
+    batches = list(whole.deliveries(found, [some["text"].combine_chunks()]))
+    assert (len(batches) > 1) == (most < 1 << 20)
+    table = pa.Table.from_batches(batches)
+    name = "subscription_id"
+    if shape == "lists":
+        lists = table["subscription_ids"].combine_chunks()
+        assert lists.value_lengths().to_pylist() == [n for n in np.diff(found.offsets) if n]
+        table = pa.table(
+            {
+                name: lists.flatten(),
+                **{
+                    each: table[each].take(lists.value_parent_indices())
+                    for each in ("message_id", "text")
+                },
+            }
+        )
+    updates = found.table()
+    assert table[name].to_pylist() == updates[name].to_pylist()
+    assert table["message_id"].to_pylist() == updates["message_id"].to_pylist()
+    texts = dict(zip(some["id"].to_pylist(), some["text"].to_pylist(), strict=True))
+    assert [texts[each] for each in table["message_id"].to_pylist()] == table["text"].to_pylist()
+
+
+# ---- columns that go along ----------------------------------------------------------------------
+
+
+def test_columns_of_all_types_and_names_go_along(
+    spark: SparkSession, index: str, messages: pa.Table
+) -> None:
+    """A message's own column may be called like one of ours, and times are instants anywhere."""
+    rows = spark.createDataFrame(messages.slice(0, 40)).selectExpr(
+        "id AS m", "text AS words", "x AS lon", "y AS lat", "id", "time",
+        "map('a', 1, 'b', NULL) AS text", "struct(1 AS a, array('q', NULL) AS b) AS x",
+        "cast(time AS timestamp_ntz) AS ntz", "cast(time AS date) AS day", "array(time) AS times",
+        "cast(1.25 AS decimal(20, 3)) AS dec", "cast('ab' AS binary) AS geometry",
+        "interval 1 day AS d", "NULL AS nothing", "cast(1 AS tinyint) AS small", "true AS yes",
+        "interval 1 month AS left_out",
+    )  # fmt: skip
+    names = [name for name in rows.columns if name not in ("m", "words", "lon", "lat", "left_out")]
+    columns = {"id": "m", "text": "words", "x": "lon", "y": "lat"}
+    columns["geometry"] = columns["keywords"] = "not there"
+    wanted = {row["m"]: row for row in rows.drop("left_out").collect()}
+    spark.conf.set("spark.sql.session.timeZone", "Europe/Berlin")
+    try:
+        for shape in ("rows", "lists"):
+            found = match(rows, index, columns=columns, carry=names, shape=shape)
+            assert found.columns[-len(names) :] == names
+            collected = found.collect()
+            assert len(collected) > 10
+            for row in collected:
+                assert row[-len(names) :] == tuple(wanted[row["message_id"]][n] for n in names)
+    finally:
+        spark.conf.set("spark.sql.session.timeZone", "UTC")
+    with pytest.raises(InvalidInput, match="left_out"):
+        match(rows, index, columns=columns, carry=["left_out"])
+    with pytest.raises(InvalidInput, match="more than once"):
+        match(rows, index, columns=columns, carry=["day", "day"])
+    with pytest.raises(InvalidInput, match="rename"):
+        match(rows.withColumnRenamed("day", "sign"), index, columns=columns, carry=["sign"])
+
+
+def test_no_messages_give_no_updates(spark: SparkSession, index: str, messages: pa.Table) -> None:
+    nothing = spark.createDataFrame(messages.slice(0, 0))
+    for shape in ("rows", "lists"):
+        assert match(nothing, index, shape=shape).collect() == []

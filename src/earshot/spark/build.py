@@ -140,6 +140,11 @@ def build(
         )
     if n_shards is not None and n_shards < 1:
         raise InvalidParameter(f"n_shards is {n_shards}; expected 1 or more")
+    if placement == "replicated" and n_shards not in (None, 1):
+        raise InvalidParameter(
+            f"n_shards is {n_shards}, but a replicated index has one; leave it out, or choose "
+            f"placement='sharded'"
+        )
     reading = make_reading(
         "subscriptions", arrow_schema(subscriptions),
         form=form, ids=ids, columns=columns, space=space,
@@ -243,11 +248,6 @@ def _number_of_shards(placement: PlacementChoice, n_shards: int | None, n_rows: 
     """Return the number of shards, None for an index that is not cut."""
     n_bytes = n_rows * BYTES_PER_SUBSCRIPTION
     if placement == "replicated":
-        if n_shards not in (None, 1):
-            raise InvalidParameter(
-                f"n_shards is {n_shards}, but a replicated index has one; leave it out, or choose "
-                f"placement='sharded'"
-            )
         return None
     if placement == "auto" and n_shards is None and n_bytes <= REPLICATED_BYTES:
         return None

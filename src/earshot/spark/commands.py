@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import json
+import logging
+import re
 import signal
 import statistics
+import sys
 import threading
 import time
 from collections import deque
@@ -76,6 +79,9 @@ KEPT_DURATIONS = 10_000
 MOST_READ_TASKS = 1_000
 """Tasks that read files; each reads one or several."""
 FAILURE_CHARACTERS = 500
+"""Most that is told of what went wrong in Spark."""
+_CAUSE = re.compile(r"^Caused by: (?:[\w$]+\.)*([\w$]+: .+)$", re.MULTILINE)
+_ERROR = re.compile(r"^(?:: )?(?:[\w$]+\.)*([\w$]*(?:Error|Exception): .+)$", re.MULTILINE)
 
 _READERS = {
     "subscriptions": read_subscriptions,
@@ -85,6 +91,34 @@ _READERS = {
 
 
 # ---- Spark --------------------------------------------------------------------------------------
+
+
+class Signals:
+    """Catches SIGINT and SIGTERM meanwhile, in place of PySpark's handler, which cancels jobs."""
+
+    def __init__(self) -> None:
+        self.caught: list[int] = []
+        self._before: dict[int, Any] = {}
+
+    def __enter__(self) -> Self:
+        if threading.current_thread() is threading.main_thread():  # others cannot
+            for number in (signal.SIGINT, signal.SIGTERM):
+                self._before[number] = signal.signal(number, self._catch)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for number, handler in self._before.items():
+            signal.signal(number, handler)
+
+    def obey(self) -> None:
+        """End this process as the first signal would have, if there was one."""
+        if self.caught and self.caught[0] == signal.SIGINT:
+            raise KeyboardInterrupt
+        if self.caught:
+            sys.exit(128 + self.caught[0])
+
+    def _catch(self, number: int, _: FrameType | None) -> None:
+        self.caught.append(number)
 
 
 @contextmanager
@@ -99,9 +133,13 @@ def spark_session(
         is_running = True
     except PySparkRuntimeError:  # which says that there is none
         is_running = False
-    with plain_words():
+    # A JVM whose Python goes while it starts would stay, so a signal has to wait for it.
+    with Signals() as signals, plain_words():
         session = local_session(master or given, extra=settings)
+    noise = logging.getLogger()
+    noise.addFilter(_is_no_interruption)
     try:
+        signals.obey()
         with plain_words():
             yield session
     finally:
@@ -109,6 +147,12 @@ def spark_session(
             # A JVM that a signal ended cannot be stopped any more.
             with _suppressed():
                 session.stop()
+        noise.removeFilter(_is_no_interruption)
+
+
+def _is_no_interruption(record: logging.LogRecord) -> bool:
+    """Leave out Py4J's account of Ctrl-C, which is told in a word elsewhere."""
+    return "while sending command" not in record.getMessage()
 
 
 @contextmanager
@@ -120,9 +164,16 @@ def plain_words() -> Iterator[None]:
         plain = plain_failure(error)
         if plain is not None:
             raise plain from None
-        lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-        text = lines[0] if lines else type(error).__name__
-        raise EarshotError(f"Spark failed: {text[:FAILURE_CHARACTERS]}") from error
+        raise EarshotError(f"Spark failed: {_reason(str(error))}") from error
+
+
+def _reason(account: str) -> str:
+    """Return the line of a long account that says most: the first cause, else the first error."""
+    causes = _CAUSE.findall(account)
+    errors = _ERROR.findall(account)
+    lines = [line.strip() for line in account.splitlines() if line.strip()]
+    chosen = (causes[-1:] or errors[:1] or lines[:1] or ["it does not say why"])[0]
+    return str(chosen)[:FAILURE_CHARACTERS]
 
 
 @contextmanager
@@ -502,27 +553,6 @@ class Course:
             "n_subscriptions": status.n_subscriptions,
             "merge_error": status.merge_error,
         }
-
-
-class Signals:
-    """Catches SIGINT and SIGTERM meanwhile, in place of PySpark's handler, which cancels jobs."""
-
-    def __init__(self) -> None:
-        self.caught: list[int] = []
-        self._before: dict[int, Any] = {}
-
-    def __enter__(self) -> Self:
-        if threading.current_thread() is threading.main_thread():  # others cannot
-            for number in (signal.SIGINT, signal.SIGTERM):
-                self._before[number] = signal.signal(number, self._catch)
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        for number, handler in self._before.items():
-            signal.signal(number, handler)
-
-    def _catch(self, number: int, _: FrameType | None) -> None:
-        self.caught.append(number)
 
 
 class StoppedAtOnce(KeyboardInterrupt):

@@ -17,7 +17,7 @@ from earshot.model.batches import time_us
 from earshot.model.schemas import IdKind, id_type, messages_schema
 from earshot.spark.output import NOTE, SHAPES, Output, Shape
 from earshot.spark.reading import Form, Reading, make_reading, needed_columns
-from earshot.spark.schemas import arrow_schema, column_name, spark_schema
+from earshot.spark.schemas import arrow_schema, spark_schema
 from earshot.spark.shards import SHARD
 from earshot.spark.store import IndexStore, Version
 from earshot.spark.workers import (
@@ -138,7 +138,7 @@ def match_task(
 def run_match(messages: DataFrame, task: MatchTask) -> DataFrame:
     """Return the raw output of the workers, with notes where they were asked for."""
     needed = needed_columns(task.reading, arrow_schema(messages), task.output.carried.names)
-    chosen = messages.select(*(messages[column_name(name)] for name in needed))
+    chosen = messages.select(*(messages[name] for name in needed))
     if task.version.base.placement == "replicated":
         schema = spark_schema(task.output.schema)
         return chosen.mapInArrow(partial(match_replicated, task), schema)
@@ -158,8 +158,7 @@ def run_match(messages: DataFrame, task: MatchTask) -> DataFrame:
 
 def _joined_lists(found: DataFrame, output: Output) -> DataFrame:
     """Bring the parts of each message's list together; notes stay as they are."""
-    names = ("message_id", *output.carried.names)
-    first = [F.first(column_name(name)).alias(name) for name in names]
+    first = [F.first(name).alias(name) for name in ("message_id", *output.carried.names)]
     lists = F.flatten(F.collect_list("subscription_ids")).alias("subscription_ids")
     if not output.has_notes:
         joined = found.groupBy(KEY).agg(*first, lists)
@@ -170,7 +169,7 @@ def _joined_lists(found: DataFrame, output: Output) -> DataFrame:
             .groupBy(KEY, "earshot_number")
             .agg(*first, lists, F.first(NOTE).alias(NOTE))
         )
-    return joined.select(*map(column_name, output.schema.names))
+    return joined.select(*output.schema.names)
 
 
 def finished(found: DataFrame, output: Output) -> DataFrame:
@@ -185,7 +184,7 @@ def finished(found: DataFrame, output: Output) -> DataFrame:
         "subscription_id",
         F.lit(None).cast("double").alias("score"),
         F.lit("match").alias("reason"),
-        *map(column_name, output.carried.names),
+        *output.carried.names,
     )
 
 

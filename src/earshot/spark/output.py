@@ -32,8 +32,11 @@ SHAPES: tuple[Shape, ...] = ("rows", "lists")
 NOTE = "earshot_note"
 """Column of notes."""
 
-MOST_IDS_PER_BATCH = 1 << 24
-"""Deliveries that go to Java at a time: 128 MB of integer ids."""
+MOST_BYTES_PER_BATCH = 1 << 27
+"""Bytes of deliveries that go to Java at a time, as far as their mean tells.
+
+A column of Arrow's strings ends at 2 GB, which texts that go along reach soon.
+"""
 
 
 class Note(NamedTuple):
@@ -84,8 +87,12 @@ class Output:
     def deliveries(self, found: Deliveries, carried: list[pa.Array]) -> Iterator[pa.RecordBatch]:
         """Yield the deliveries, few enough at a time."""
         first, n = 0, len(found.message_ids)
+        bytes_each = found.subscription_ids.nbytes / max(1, len(found.subscription_ids))
+        if self.shape == "rows":
+            bytes_each += sum(column.nbytes for column in (found.message_ids, *carried)) / max(1, n)
+        n_most = max(1, int(MOST_BYTES_PER_BATCH / max(1, bytes_each)))
         while first < n:
-            most = int(found.offsets[first]) + MOST_IDS_PER_BATCH
+            most = int(found.offsets[first]) + n_most
             last = int(np.searchsorted(found.offsets, most, side="right")) - 1
             last = min(max(last, first + 1), n)
             yield self._batch(found, carried, first, last)

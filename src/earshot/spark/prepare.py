@@ -33,7 +33,7 @@ from earshot.model.schemas import (
 from earshot.spark.notes import rejects_in
 from earshot.spark.output import NOTE, accepted_positions, batch_of_notes, reject_notes
 from earshot.spark.reading import Form, Part, Reading, make_reading, needed_columns
-from earshot.spark.schemas import arrow_schema, column_name, spark_schema
+from earshot.spark.schemas import arrow_schema, spark_schema
 from earshot.text import Analyzer, TokenLists, Vocabulary
 
 SCHEMAS = {
@@ -122,7 +122,7 @@ def read_rows(
         with_origin: Add the columns :data:`SOURCE` and :data:`ROW`, which tell where each is from.
     """
     needed = needed_columns(reading, arrow_schema(table))
-    return table.select(*(table[column_name(name)] for name in needed)).mapInArrow(
+    return table.select(*(table[name] for name in needed)).mapInArrow(
         partial(_read_task, reading, analyzer, with_origin),
         spark_schema(_noted(reading, with_origin)),
     )
@@ -167,8 +167,9 @@ def located_rejects(errors: Sequence[InvalidRow], rows: pa.RecordBatch | pa.Tabl
     for error in errors:
         row = pa.table(rows.slice(error.row, 1)).combine_chunks().to_batches()[0]
         values = row_values(row, 0)
-        source, number = values.pop(SOURCE, ""), values.pop(ROW, -1)
-        rejects.append(Reject(source, number, error.field, error.reason, row_json(values)))
+        source, number = values.get(SOURCE, ""), values.get(ROW, -1)
+        own = {name: each for name, each in values.items() if not name.startswith("earshot_")}
+        rejects.append(Reject(source, number, error.field, error.reason, row_json(own)))
     return rejects
 
 

@@ -94,7 +94,9 @@ class Reading:
         """Yield the canonical rows of a task's batches; what is wrong is among their rejects."""
         convert = {"columns": self._of_columns, "values": self._of_values, "files": self._of_files}
         context = TaskContext.get()
-        source = self.source if context is None else f"{self.source}/{context.partitionId()}"
+        source = self.source
+        if context is not None:
+            source += f"/{context.partitionId():05d}"  # so that they sort, as Spark's own files do
         layout = make_layout(self.content, self.columns, source, "reject")
         first_row = 0
         for batch in batches:

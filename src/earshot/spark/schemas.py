@@ -23,11 +23,6 @@ def arrow_schema(table: DataFrame) -> pa.Schema:
     return pa.schema(fields)
 
 
-def column_name(name: str) -> str:
-    """Return the name of a column as Spark's functions take it, whatever is in it."""
-    return f"`{name.replace('`', '``')}`"
-
-
 def spark_schema(schema: pa.Schema) -> StructType:
     """Return the Spark schema of Arrow batches."""
     return from_arrow_schema(schema)
