@@ -76,12 +76,15 @@ def test_snippets_run(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     monkeypatch.chdir(tmp_path)
+    if "earshot.spark" in path.read_text(encoding="utf-8"):
+        start_spark_in(tmp_path)
     # A module, so that classes defined in a snippet can be pickled.
     module = ModuleType("snippets")
     monkeypatch.setitem(sys.modules, "snippets", module)
     for block in blocks_of(path):
         where = f"{path.name}, line {block.line}"
         if block.file:
+            Path(block.file).parent.mkdir(exist_ok=True)
             Path(block.file).write_text(block.text, encoding="utf-8")
         elif block.language == "python":
             # As if the block stood in the document, so that tracebacks show its line.
@@ -96,6 +99,17 @@ def test_snippets_run(
                 assert found == wanted, f"{where}: {command}"
         else:
             assert block.language in ("text", "sh"), f"{where}: {block.language!r} is not run"
+
+
+def start_spark_in(directory: Path) -> None:
+    """Let Spark take paths from this directory: its JVM stays in the one that it was started in."""
+    from earshot.spark import local_session
+
+    jvm = local_session("local[2,4]")._jvm
+    assert jvm is not None
+    hadoop = jvm.org.apache.hadoop
+    files = hadoop.fs.FileSystem.get(hadoop.conf.Configuration())
+    files.setWorkingDirectory(hadoop.fs.Path(str(directory)))
 
 
 def commands_of(text: str) -> Iterator[tuple[str, str]]:
@@ -122,8 +136,8 @@ def in_order(lines: str) -> str:
 
 def masked(output: str) -> str:
     """Replace what depends on the machine: seconds, rates, and bytes that are not a promise."""
-    output = re.sub(r"[\d.,]+ s\b", "… s", output)
-    output = re.sub(r"[\d.,]+ messages/s", "… messages/s", output)
+    output = re.sub(r"[\d.,]+ (m?s)\b", r"… \1", output)
+    output = re.sub(r"[\d.,]+ (messages|updates)/s", r"… \1/s", output)
     return re.sub(r"^(\w+_bytes|open_s): .*", r"\1: …", output, flags=re.MULTILINE)
 
 

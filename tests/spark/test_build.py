@@ -67,7 +67,7 @@ def test_subscriptions_of_all_kinds_in_more_shards_than_rows(
 ) -> None:
     index = tmp_path / "an index#1"  # Spark's and Arrow's URIs differ in what is escaped
     analyzer = Analyzer(language="english")
-    n_shards = 11 if placement == "sharded" else None
+    n_shards = 9 if placement == "sharded" else None
     built = build(
         spark.createDataFrame(ALL_KINDS), index,
         placement=placement, n_shards=n_shards, analyzer=analyzer,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -78,7 +79,8 @@ def test_changes_are_checked_each_by_itself() -> None:
     ]
     batch = pa.record_batch({"value": [json.dumps(record) for record in records]})
     reading = Reading("changes", "values", "integer", source="c")
-    rows, notes = [], []
+    rows: list[tuple[str, int]] = []
+    notes: list[dict[str, Any]] = []
     for found in _read_task(reading, Analyzer(), True, [batch, batch]):
         good, told = split_notes(found)
         rows += zip(good.column(SOURCE).to_pylist(), good.column(ROW).to_pylist(), strict=True)

@@ -112,7 +112,7 @@ def test_what_was_fetched_goes_when_it_is_gone(remote: Path) -> None:
 
 def test_other_file_systems_do_the_same(tmp_path: Path) -> None:
     folder = Folder(tmp_path)
-    folder._files, folder._path = fs._MockFileSystem(), "index"  # type: ignore[attr-defined]
+    folder._files, folder._path = fs._MockFileSystem(), "index"
     folder._files.create_dir("index")
     assert not folder.is_local
     folder.write_json("a.json", {"b": [1]})

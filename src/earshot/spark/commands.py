@@ -722,13 +722,18 @@ def summary_lines(facts: Mapping[str, Any]) -> list[str]:
     if not facts["batches"]:
         return [f"no messages came in {facts['elapsed_s']:,.1f} s; {facts['changes']:,} changes"]
     stopped = f", stopped by {facts['signal']}" if facts.get("signal") else ""
+
+    def counted(name: str, one: str) -> str:
+        n = facts[name]
+        return f"{n:,} {one if n == 1 else name}"
+
     return [
-        f"{facts['messages']:,} messages, {facts['updates']:,} updates in {facts['batches']:,} "
-        f"batches over {facts['elapsed_s']:,.1f} s{stopped}",
+        f"{counted('messages', 'message')}, {counted('updates', 'update')} in "
+        f"{counted('batches', 'batch')} over {facts['elapsed_s']:,.1f} s{stopped}",
         f"{facts['messages_per_s']:,.0f} messages/s and {facts['updates_per_s']:,.0f} updates/s "
         f"while busy, {facts['batch_s'] * 1000:,.0f} ms per batch (median)",
         f"index versions {facts['first_version']} to {facts['version']}, "
-        f"{facts['n_subscriptions']:,} subscriptions; {facts['changes']:,} changes, "
-        f"{facts['merges']:,} merges, {facts['rejects']:,} rejects",
+        f"{facts['n_subscriptions']:,} subscriptions; {counted('changes', 'change')}, "
+        f"{counted('merges', 'merge')}, {counted('rejects', 'reject')}",
         *([f"the last merge failed: {facts['merge_error']}"] if facts["merge_error"] else []),
     ]
