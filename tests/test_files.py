@@ -18,12 +18,14 @@ import pyarrow.parquet as pq
 import pytest
 import shapely
 
+from earshot import Engine
 from earshot.errors import InvalidFile, InvalidInput, InvalidParameter, InvalidRow
 from earshot.files import (
     FileBatch,
     MatchWriter,
     TableWriter,
     format_of,
+    read_changes,
     read_messages,
     read_subscriptions,
     reject_table,
@@ -33,11 +35,14 @@ from earshot.files import (
 from earshot.files import csv as csv_module
 from earshot.files import geojson as geojson_module
 from earshot.files import ndjson as ndjson_module
+from earshot.files.columns import make_layout
+from earshot.files.ndjson import batch_of_values
 from earshot.model.schemas import (
     MATCHES,
     MESSAGES,
     REJECTS,
     SUBSCRIPTIONS,
+    TIME,
     id_kind,
     id_type,
     messages_schema,
@@ -830,3 +835,27 @@ def test_format_by_name() -> None:
     assert format_of("c.ndjson.gz") == "ndjson"
     with pytest.raises(InvalidFile, match="expected one of"):
         format_of("noext")
+
+
+def test_values_that_are_not_one_object_each_are_told_apart() -> None:
+    layout = make_layout("messages", None, "queue", "reject")
+    one, two = (json.dumps({"id": name, "text": "fire", "x": 1, "y": 2}) for name in "ab")
+    values = pa.array([f"{one}\n{two}", "", one, None])
+    found = batch_of_values(values, layout, "string", np.arange(10, 14))
+    assert found.batch["id"].to_pylist() == ["a"]
+    assert found.rows.tolist() == [12]
+    assert [reject.row for reject in found.rejects] == [10, 11, 13]
+
+
+def test_times_beyond_the_calendar_are_refused(tmp_path: Path) -> None:
+    times = pa.array([0, 2**60], pa.int64()).cast(TIME)
+    rows = pa.table({"id": [1, 2], "op": ["unsubscribe"] * 2, "time": times})
+    pq.write_table(rows, tmp_path / "changes.parquet")
+    [part] = read_changes(tmp_path / "changes.parquet", on_error="reject")
+    assert part.rows.tolist() == [0]
+    assert [(reject.row, reject.field) for reject in part.rejects] == [(1, "time")]
+    messages = rows.append_column("text", pa.array(["fire", "fire"]))
+    for axis in ("x", "y"):
+        messages = messages.append_column(axis, pa.array([1.0, 1.0]))
+    deliveries = Engine().publish_batch(messages, on_error="reject")
+    assert [(error.row, error.field) for error in deliveries.rejects] == [(1, "time")]

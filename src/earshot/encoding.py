@@ -52,9 +52,11 @@ from earshot.model.schemas import (
     COLUMN_TYPES,
     POINT_FIELDS,
     TIME,
+    YEARS,
     id_kind,
     id_type,
     is_text,
+    unknown_years,
 )
 from earshot.text import Analyzer, TokenLists, Vocabulary, invalid_utf8
 
@@ -128,6 +130,7 @@ def encode_subscriptions(
     problems = _Problems(columns.n)
     _check_ids(columns, problems)
     _check_taken(columns, is_taken, problems)
+    _check_times(columns, "expires", problems)
     conditions = _conditions(columns, analyzer, vocabulary, problems)
     regions = _regions(columns, space, problems)
     unbounded = conditions.is_empty & (regions.counts == 0)
@@ -198,6 +201,7 @@ def encode_messages(
     columns = _Columns(batch)
     problems = _Problems(columns.n)
     _check_ids(columns, problems)
+    _check_times(columns, "time", problems)
     token_offsets, token_ids = _message_tokens(columns, analyzer, vocabulary, problems)
     places = _places(columns, space, problems)
     accepted = problems.accepted()
@@ -339,6 +343,12 @@ def _check_ids(columns: _Columns, problems: _Problems) -> None:
         problems.mark(~_given(ids), "id", "is missing; every row needs an id")
     if pa.types.is_string(ids.type):
         _check_utf8(ids, "id", problems)
+
+
+def _check_times(columns: _Columns, name: str, problems: _Problems) -> None:
+    times = columns.get(name)
+    if times is not None:
+        problems.mark(unknown_years(times), name, YEARS)
 
 
 def _check_utf8(array: pa.Array, field: str, problems: _Problems) -> None:

@@ -9,29 +9,23 @@ from pathlib import Path
 from earshot.spark import (
     FileSink,
     Stream,
-    build,
     file_stream,
     local_session,
     match_stream,
 )
-from earshot.spark.store import IndexStore
 
 FAST_START = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 
 
 def main(root: Path) -> None:
     session = local_session("local[2,4]", extra={"spark.driver.extraJavaOptions": FAST_START})
-    index = str(root / "index")
-    if not IndexStore(index).exists:
-        table = session.read.parquet(str(root / "subscriptions.parquet"))
-        build(table, index, placement="sharded", n_shards=2)
     pipeline = match_stream(
         Stream(
             file_stream(session, root / "feed" / "messages", files_per_batch=1),
             "files",
             ids="string",
         ),
-        index,
+        root / "index",
         FileSink(root / "out"),
         root / "checkpoint",
         changes=Stream(file_stream(session, root / "feed" / "changes", files_per_batch=1), "files"),

@@ -11,7 +11,6 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-import pyarrow.parquet as pq
 from pyspark.sql import SparkSession
 
 from earshot.files import write_table
@@ -20,13 +19,14 @@ from earshot.workloads.datasets import bundled_messages
 
 from .events import Feed, expected_updates, updates_in
 
-N_ROUNDS = 6
+N_ROUNDS = 5
 
 
-def test_a_killed_driver(tmp_path: Path) -> None:
+def test_a_killed_driver(spark: SparkSession, tmp_path: Path) -> None:
     """Kill -9 in mid-batch, first driver and JVM together, then the driver alone."""
     feed = Feed(tmp_path / "feed")
-    pq.write_table(feed.subscriptions, tmp_path / "subscriptions.parquet")
+    table = spark.createDataFrame(feed.subscriptions)
+    build(table, tmp_path / "index", placement="sharded", n_shards=2)
     log = BatchLog(tmp_path / "checkpoint")
     for number in range(2):
         feed.add_changes(number)

@@ -32,6 +32,7 @@ from earshot.model.schemas import (
     OPERATIONS,
     POINT_FIELDS,
     TIME,
+    YEARS,
     IdKind,
     changes_schema,
     id_kind,
@@ -39,6 +40,7 @@ from earshot.model.schemas import (
     is_text,
     messages_schema,
     subscriptions_schema,
+    unknown_years,
 )
 
 Content = Literal["subscriptions", "messages", "changes"]
@@ -607,6 +609,8 @@ def finish_batch(
         schema = of_kind(id_type(ids))
         if layout.content == "changes":
             _check_operations(arrays.get("op"), problems, n)
+            # Subscriptions and messages are checked by the encoder, which changes do not all reach.
+            _check_times(arrays, problems)
         if "geometry" in arrays and "radius" in arrays:
             _circle_of_geometry(arrays, problems, n)
     columns = [
@@ -634,6 +638,12 @@ def _check_operations(operations: pa.Array | None, problems: Problems, n: int) -
         found = _decoded(operations.slice(position, 1))[0]
         what = "is missing" if found is None else f"is {found[:80]!r}"
         problems.setdefault(position, ("op", f"{what}; expected {', '.join(OPERATIONS)}"))
+
+
+def _check_times(arrays: dict[str, pa.Array], problems: Problems) -> None:
+    for field in sorted(TIMES.intersection(arrays)):
+        for position in np.flatnonzero(unknown_years(arrays[field])).tolist():
+            problems.setdefault(position, (field, YEARS))
 
 
 def _place_of_geometry(arrays: dict[str, pa.Array], problems: Problems, n: int) -> None:

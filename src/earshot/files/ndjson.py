@@ -86,7 +86,12 @@ def batch_of_values(values: pa.Array, layout: Layout, ids: IdKind, rows: Int64s)
         pa.ListArray.from_arrays(pa.array([0, len(texts)], pa.int32()), texts), b"\n"
     )[0]
     layout = layout._replace(on_error="reject")
-    if len(texts) and block.is_valid:  # a null among them makes the whole null
+    # A null among them makes the whole null. One with several lines, or none, is not one line.
+    is_lines = len(texts) > 0 and block.is_valid
+    if is_lines:
+        lengths = pc.min(pc.binary_length(texts)).as_py()
+        is_lines = lengths > 0 and not pc.any(pc.match_substring(texts, "\n")).as_py()
+    if is_lines:
         try:
             shape = _peek(block.as_py(), layout, ids)
             columns = None if shape.schema is None else shape.columns_of(block.as_py())

@@ -96,6 +96,8 @@ def _value(scalar: pa.Scalar) -> Any:
         if isinstance(scalar, pa.ListScalar):
             return [_value(each) for each in scalar.values]
         return scalar.as_buffer().to_pybytes().decode("utf-8", "backslashreplace")
+    except (OverflowError, ValueError):  # a time in a year that Python does not know
+        return str(scalar.cast(pa.string()))
 
 
 def _shortened(value: Any) -> Any:

@@ -11,9 +11,13 @@ box. Columns that a source does not have are null.
 
 from __future__ import annotations
 
+from datetime import UTC, datetime, timedelta
 from typing import Literal, get_args
 
+import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from earshot.errors import InvalidParameter
 
@@ -27,6 +31,10 @@ POINT_FIELDS = ("x", "y")
 
 TIME = pa.timestamp("us", "UTC")
 KEYWORDS = pa.list_(pa.string())
+YEARS = "is outside the years 1 to 9999"
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_FIRST_US = (datetime.min.replace(tzinfo=UTC) - _EPOCH) // timedelta(microseconds=1)
+_LAST_US = (datetime.max.replace(tzinfo=UTC) - _EPOCH) // timedelta(microseconds=1)
 
 
 def id_type(kind: IdKind) -> pa.DataType:
@@ -56,6 +64,17 @@ def is_text(data_type: pa.DataType) -> bool:
         or pa.types.is_large_string(data_type)
         or pa.types.is_string_view(data_type)
     )
+
+
+def unknown_years(times: pa.Array) -> npt.NDArray[np.bool_]:
+    """Return which instants are outside the years 1 to 9999.
+
+    Arrow, Parquet and Spark can tell hundreds of thousands of years, Python's datetime cannot.
+    """
+    us = times.cast(TIME).cast(pa.int64())
+    outside = pc.or_(pc.less(us, _FIRST_US), pc.greater(us, _LAST_US))
+    found: npt.NDArray[np.bool_] = outside.fill_null(False).to_numpy(zero_copy_only=False)
+    return found
 
 
 def subscriptions_schema(ids: pa.DataType) -> pa.Schema:

@@ -17,7 +17,6 @@ from __future__ import annotations
 import tempfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Literal, NamedTuple
 from urllib.parse import unquote
@@ -30,7 +29,6 @@ from pyspark import TaskContext
 from earshot.errors import InvalidFile, InvalidParameter
 from earshot.files import FileBatch, Reject, read_changes, read_messages, read_subscriptions
 from earshot.files.columns import (
-    TIMES,
     Content,
     Layout,
     batch_of_columns,
@@ -39,10 +37,8 @@ from earshot.files.columns import (
     make_layout,
 )
 from earshot.files.ndjson import batch_of_values
-from earshot.files.rejects import row_json, row_values
 from earshot.model.arrays import Space
-from earshot.model.batches import time_us
-from earshot.model.schemas import TIME, IdKind, id_kind, is_text
+from earshot.model.schemas import IdKind, id_kind, is_text
 from earshot.spark.folders import Folder
 
 Form = Literal["columns", "values", "files"]
@@ -51,8 +47,6 @@ FORMS: tuple[Form, ...] = ("columns", "values", "files")
 FILE_COLUMNS = ("path", "modificationTime", "content")
 VALUE_COLUMNS = ("value", "topic", "partition", "offset", "timestamp")
 
-_FIRST_US = time_us(datetime.min.replace(tzinfo=UTC))
-_LAST_US = time_us(datetime.max.replace(tzinfo=UTC))
 
 _READERS = {
     "subscriptions": read_subscriptions,
@@ -100,8 +94,7 @@ class Reading:
         layout = make_layout(self.content, self.columns, source, "reject")
         first_row = 0
         for batch in batches:
-            for part in convert[self.form](batch, layout, first_row):
-                yield part._replace(rows=_without_odd_times(part.rows))
+            yield from convert[self.form](batch, layout, first_row)
             first_row += batch.num_rows
 
     def _of_columns(self, batch: pa.RecordBatch, layout: Layout, first_row: int) -> Iterator[Part]:
@@ -263,36 +256,6 @@ def _first_time(batch: pa.RecordBatch, name: str) -> int | None:
         return None
     first = pc.min(batch.column(name).cast(pa.timestamp("us", "UTC")).cast(pa.int64()))
     return None if first.as_py() is None else int(first.as_py())
-
-
-def _without_odd_times(part: FileBatch) -> FileBatch:
-    """Refuse times that Python cannot tell, of which Parquet and Spark have many thousand years."""
-    odd = np.zeros(part.batch.num_rows, bool)
-    batch, rejects = part.batch, []
-    for name in sorted(TIMES.intersection(batch.schema.names)):
-        us = batch.column(name).cast(pa.int64())
-        is_odd = pc.or_(pc.less(us, _FIRST_US), pc.greater(us, _LAST_US)).fill_null(False)
-        if not pc.any(is_odd).as_py():
-            continue
-        known = pc.if_else(is_odd, None, us).cast(TIME)
-        batch = batch.set_column(batch.schema.get_field_index(name), name, known)
-        for position in np.flatnonzero(is_odd.to_numpy(zero_copy_only=False)).tolist():
-            reason = f"is {us[position]} microseconds since 1970; expected a year from 1 to 9999"
-            if not odd[position]:
-                rejects.append((position, name, reason))
-            odd[position] = True
-    if not rejects:
-        return part
-    refused = [
-        Reject(part.source, int(part.rows[at]), name, reason, row_json(row_values(batch, at)))
-        for at, name, reason in rejects
-    ]
-    return FileBatch(
-        batch.filter(pa.array(~odd)),
-        part.rows[~odd],
-        sorted([*part.rejects, *refused], key=lambda each: each.row),
-        part.source,
-    )
 
 
 def _renamed(part: FileBatch, path: Path, location: str) -> FileBatch:
