@@ -600,6 +600,7 @@ def finish_batch(
 ) -> FileBatch:
     """Settle geometries, set refused rows aside and put the columns in canonical order."""
     n = len(rows)
+    _check_times(arrays, problems)
     if layout.content == "messages":
         schema = messages_schema(id_type(ids))
         if "geometry" in arrays:
@@ -609,8 +610,6 @@ def finish_batch(
         schema = of_kind(id_type(ids))
         if layout.content == "changes":
             _check_operations(arrays.get("op"), problems, n)
-            # Subscriptions and messages are checked by the encoder, which changes do not all reach.
-            _check_times(arrays, problems)
         if "geometry" in arrays and "radius" in arrays:
             _circle_of_geometry(arrays, problems, n)
     columns = [
