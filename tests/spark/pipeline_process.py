@@ -1,44 +1,35 @@
-"""A pipeline in a process of its own, to be killed: ``python pipeline_process.py ROOT``."""
+"""A pipeline in a process of its own, to be killed: ``pipeline_process.py ROOT SETTINGS``."""
 
 from __future__ import annotations
 
+import json
 import sys
 import time
 from pathlib import Path
 
-from earshot.spark import (
-    FileSink,
-    Stream,
-    file_stream,
-    local_session,
-    match_stream,
-)
+from pyspark.sql import SparkSession
 
-FAST_START = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
+from earshot.spark import FileSink, Pipeline, Stream, file_stream, local_session, match_stream
 
 
-def main(root: Path) -> None:
-    session = local_session("local[2,4]", extra={"spark.driver.extraJavaOptions": FAST_START})
-    pipeline = match_stream(
-        Stream(
-            file_stream(session, root / "feed" / "messages", files_per_batch=1),
-            "files",
-            ids="string",
-        ),
+def start(session: SparkSession, root: Path, *, available_now: bool = False) -> Pipeline:
+    """Start the pipeline of a directory, or go on with it."""
+    feed = root / "feed"
+    return match_stream(
+        Stream(file_stream(session, feed / "messages", files_per_batch=1), "files", ids="string"),
         root / "index",
         FileSink(root / "out"),
         root / "checkpoint",
-        changes=Stream(file_stream(session, root / "feed" / "changes", files_per_batch=1), "files"),
+        changes=Stream(file_stream(session, feed / "changes", files_per_batch=1), "files"),
         rejects=FileSink(root / "rejects" / "messages"),
         change_rejects=FileSink(root / "rejects" / "changes"),
-        merge_least=100,
+        available_now=available_now,
+        merge_least=150,
         merge_share=0.01,
     )
-    while pipeline.is_active and not (root / "stop").exists():
-        time.sleep(0.1)
-    pipeline.await_idle()
-    pipeline.stop()
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]))
+    pipeline = start(local_session("local[2,4]", extra=json.loads(sys.argv[2])), Path(sys.argv[1]))
+    while pipeline.is_active:
+        time.sleep(0.1)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
@@ -17,34 +18,35 @@ from earshot.files import write_table
 from earshot.spark import BatchLog, FileSink, Stream, build, file_stream, match_stream
 from earshot.workloads.datasets import bundled_messages
 
+from .conftest import TEST_SETTINGS
 from .events import Feed, expected_updates, updates_in
+from .pipeline_process import start
 
-N_ROUNDS = 5
+N_ROUNDS = 4
 
 
 def test_a_killed_driver(spark: SparkSession, tmp_path: Path) -> None:
     """Kill -9 in mid-batch, first driver and JVM together, then the driver alone."""
     feed = Feed(tmp_path / "feed")
-    table = spark.createDataFrame(feed.subscriptions)
-    build(table, tmp_path / "index", placement="sharded", n_shards=2)
+    build(spark.createDataFrame(feed.subscriptions), tmp_path / "index")
     log = BatchLog(tmp_path / "checkpoint")
     for number in range(2):
         feed.add_changes(number)
         feed.add_messages(number)
     first = launch(tmp_path)
-    wait_for(lambda: is_in_batch(log, 1), first)
+    wait_for(lambda: is_in_batch(log, 0), first)
     os.killpg(first.pid, signal.SIGKILL)
     first.wait()
     for number in range(2, N_ROUNDS):
         feed.add_changes(number)
         feed.add_messages(number)
     second = launch(tmp_path)
-    wait_for(lambda: is_in_batch(log, 3), second)
+    wait_for(lambda: is_in_batch(log, 1), second)
+    helpers = [pid for pid, _ in descendants(second.pid)]
     os.kill(second.pid, signal.SIGKILL)
     second.wait()
-    third = launch(tmp_path)
-    (tmp_path / "stop").touch()
-    assert third.wait(timeout=120) == 0
+    wait_until_gone(helpers)  # its JVM ends by itself, a moment later
+    assert start(spark, tmp_path, available_now=True).await_end(120)
     records = log.records()
     assert [record.batch for record in records] == list(range(N_ROUNDS))
     assert all(record.is_done for record in records)
@@ -55,7 +57,8 @@ def test_a_killed_driver(spark: SparkSession, tmp_path: Path) -> None:
 
 def launch(root: Path) -> subprocess.Popen[bytes]:
     script = Path(__file__).with_name("pipeline_process.py")
-    return subprocess.Popen([sys.executable, script, root], start_new_session=True)
+    command = [sys.executable, str(script), str(root), json.dumps(TEST_SETTINGS)]
+    return subprocess.Popen(command, start_new_session=True)
 
 
 def wait_for(condition: Callable[[], bool], process: subprocess.Popen[bytes]) -> None:
@@ -64,6 +67,13 @@ def wait_for(condition: Callable[[], bool], process: subprocess.Popen[bytes]) ->
         assert process.poll() is None, "the pipeline ended by itself"
         assert time.monotonic() < until, "the pipeline hangs"
         time.sleep(0.002)
+
+
+def wait_until_gone(pids: list[int]) -> None:
+    until = time.monotonic() + 30
+    while any(Path(f"/proc/{pid}").exists() for pid in pids):
+        assert time.monotonic() < until, "what the driver started outlives it"
+        time.sleep(0.02)
 
 
 def is_in_batch(log: BatchLog, batch: int) -> bool:
@@ -119,16 +129,15 @@ def wait_for_begin(log: BatchLog) -> None:
 
 def busy_workers() -> list[int]:
     """Return Python workers that are running right now; they are children of Spark's daemon."""
-    parents = {pid: int(stat[1]) for pid, stat in _processes() if "python" in _command(pid)}
+    own = descendants(os.getpid())
+    parents = {pid: int(stat[1]) for pid, stat in own if "python" in _command(pid)}
     daemons = {pid for pid in parents if "pyspark.daemon" in _command(pid)}
     leaders = {pid for pid in daemons if parents[pid] not in daemons}
-    return [
-        pid for pid, stat in _processes() if int(stat[1]) in leaders and stat[0] == "R"
-    ]  # fmt: skip
+    return [pid for pid, stat in own if int(stat[1]) in leaders and stat[0] == "R"]
 
 
-def _processes() -> list[tuple[int, list[str]]]:
-    """Return state, parent and more of this process's descendants."""
+def descendants(root: int) -> list[tuple[int, list[str]]]:
+    """Return state, parent and more of the processes that a process and those have started."""
     found: dict[int, list[str]] = {}
     for path in Path("/proc").glob("[0-9]*/stat"):
         try:
@@ -138,11 +147,11 @@ def _processes() -> list[tuple[int, list[str]]]:
         found[int(path.parent.name)] = text.rpartition(") ")[2].split()
 
     def descends(pid: int) -> bool:
-        while pid in found and pid != os.getpid():
+        while pid in found and pid != root:
             pid = int(found[pid][1])
-        return pid == os.getpid()
+        return pid == root
 
-    return [(pid, stat) for pid, stat in found.items() if descends(pid)]
+    return [(pid, stat) for pid, stat in found.items() if pid != root and descends(pid)]
 
 
 def _command(pid: int) -> str:
