@@ -10,7 +10,7 @@ two changes, those before and those after it are applied apart.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from datetime import UTC, datetime, timedelta
+from datetime import datetime
 from typing import Protocol
 
 import numpy as np
@@ -20,9 +20,8 @@ import pyarrow.compute as pc
 from earshot.encoding import NEVER_US, NO_TIME_US
 from earshot.errors import InvalidRow
 from earshot.model.arrays import Int64s
+from earshot.model.batches import instant, time_us
 from earshot.model.schemas import OPERATIONS
-
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 class Changeable(Protocol):
@@ -52,7 +51,7 @@ def apply_changes(engine: Changeable, changes: pa.Table) -> list[InvalidRow]:
     errors: list[InvalidRow] = []
     for start, stop, clock_us in _spans(engine, changes):
         if clock_us != NO_TIME_US:
-            engine.advance(_EPOCH + timedelta(microseconds=clock_us))
+            engine.advance(instant(clock_us))
         for rows in waves(changes.slice(start, stop - start)):
             errors += _apply_wave(engine, changes, rows + start)
     return sorted(errors, key=lambda error: error.row)
@@ -107,11 +106,11 @@ def _spans(engine: Changeable, changes: pa.Table) -> Iterator[tuple[int, int, in
     while start < n:
         clock_us = int(clocks[start])
         if clock_us != NO_TIME_US:
-            engine.advance(_EPOCH + timedelta(microseconds=clock_us))
+            engine.advance(instant(clock_us))
         later = expiries[np.searchsorted(expiries, clock_us, side="right") :]
         next_us = int(later[0]) if len(later) else NEVER_US
         if engine.next_expiry is not None:
-            next_us = min(next_us, (engine.next_expiry - _EPOCH) // timedelta(microseconds=1))
+            next_us = min(next_us, time_us(engine.next_expiry))
         stop = max(start + 1, int(np.searchsorted(clocks, next_us)))
         yield start, stop, int(clocks[stop - 1])
         start = stop

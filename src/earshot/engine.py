@@ -16,7 +16,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass
-from datetime import UTC, datetime, timedelta
+from datetime import datetime
 from functools import cached_property
 from pathlib import Path
 from typing import NamedTuple, Self, TypeAlias
@@ -60,7 +60,7 @@ from earshot.model.arrays import (
     concat_clauses,
     gather_ranges,
 )
-from earshot.model.batches import id_array, message_batch, subscription_batch, time_us
+from earshot.model.batches import id_array, instant, message_batch, subscription_batch, time_us
 from earshot.model.events import Event, Move, Publish, Subscribe, Unsubscribe
 from earshot.model.growing import GrowingArray
 from earshot.model.messages import Message
@@ -81,7 +81,6 @@ REBUILD_SMALL = 1_000
 """Changes from which a small index is rebuilt on the spot when they outnumber what it was built of.
 
 Its box keys were made for those few, and tell the newcomers' boxes badly apart."""
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _UNBOUNDED = "has no keywords, so without a region every message would match; give a region"
 
 
@@ -396,7 +395,7 @@ class Engine:
         """The clock: the latest event time seen, if any."""
         if self._clock_us == NO_TIME_US:
             return None
-        return _datetime(self._clock_us)
+        return instant(self._clock_us)
 
     def __len__(self) -> int:
         with self._lock:
@@ -423,7 +422,7 @@ class Engine:
         with self._lock:
             self._settled_index()
             next_us = self._expiry_queue.next_us
-            return None if next_us is None else _datetime(next_us)
+            return None if next_us is None else instant(next_us)
 
     def explain(self, message: Message, subscription_id: Id) -> Explanation:
         """Say in words why a message would be delivered to a subscription now, or why not."""
@@ -442,7 +441,7 @@ class Engine:
                 messages=encoded.messages,
                 vocabulary=self._vocabulary,
                 space=self.space,
-                expired_at=_datetime(expires) if expires <= clock else None,
+                expired_at=instant(expires) if expires <= clock else None,
             )
 
     # ---- saving -------------------------------------------------------------------------------
@@ -596,7 +595,7 @@ class Engine:
             found.offsets,
             found.counters,
             encoded.rejects,
-            None if latest_us == NO_TIME_US else _datetime(latest_us),
+            None if latest_us == NO_TIME_US else instant(latest_us),
             found.subscriptions,
             self._ids,
         )
@@ -734,10 +733,6 @@ def _unbounded_rows(clauses: ClauseArrays, first_slot: int) -> Int64s:
     everything = wordless & np.isinf(clauses.boxes[:, 0])
     rows: Int64s = np.unique(clauses.subscriptions[everything]).astype(np.int64) - first_slot
     return rows
-
-
-def _datetime(us: int) -> datetime:
-    return _EPOCH + timedelta(microseconds=us)
 
 
 def _moved_clauses(

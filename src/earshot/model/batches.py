@@ -24,6 +24,11 @@ def time_us(time: datetime) -> int:
     return (time - _EPOCH) // _MICROSECOND
 
 
+def instant(us: int) -> datetime:
+    """Return microseconds since 1970 as an instant."""
+    return _EPOCH + timedelta(microseconds=us)
+
+
 def subscription_batch(subscriptions: Sequence[Subscription]) -> pa.RecordBatch:
     """Return subscriptions as a canonical batch; columns that none of them needs are left out."""
     n = len(subscriptions)

@@ -37,6 +37,7 @@ from earshot.files import (
 from earshot.files.columns import Content
 from earshot.jobs import RejectSink
 from earshot.model.arrays import Space
+from earshot.model.batches import instant
 from earshot.model.schemas import IdKind, changes_schema, id_kind, id_type
 from earshot.spark.build import Built, build
 from earshot.spark.config import (
@@ -54,7 +55,6 @@ from earshot.spark.notes import note_of_sums, note_sums, rejects_in
 from earshot.spark.output import Shape
 from earshot.spark.prepare import prepare, read_rows
 from earshot.spark.session import LOCAL_MASTER, local_session
-from earshot.spark.shards import instant
 from earshot.spark.sinks import SPARK_FORMATS, FileFormat, FileSink, KafkaSink, Sink
 from earshot.spark.sources import file_stream, kafka_stream
 from earshot.spark.store import IndexStore

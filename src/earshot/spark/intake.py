@@ -27,7 +27,7 @@ from earshot.encoding import NO_TIME_US, encode_regions
 from earshot.engine import Engine
 from earshot.errors import InvalidRow, SavedIndexError
 from earshot.model.arrays import Int32s, Int64s
-from earshot.model.batches import time_us
+from earshot.model.batches import instant, time_us
 from earshot.model.schemas import (
     BOX_FIELDS,
     CIRCLE_FIELDS,
@@ -45,7 +45,6 @@ from earshot.spark.shards import (
     SHARD,
     Territory,
     close_shards,
-    instant,
     keep_shards,
     open_shard,
     open_territory,

@@ -10,7 +10,6 @@ own.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime, timedelta
 from functools import cache, cached_property
 from pathlib import Path
 from typing import Self
@@ -28,7 +27,7 @@ from earshot.errors import SavedIndexError
 from earshot.files import FileBatch
 from earshot.kernels.jit import warm_once
 from earshot.model.arrays import EVERYWHERE_TOKEN, Float64s, Int32s, Int64s
-from earshot.model.batches import message_batch
+from earshot.model.batches import instant, message_batch
 from earshot.model.messages import Message
 from earshot.model.regions import Point, Rectangle
 from earshot.model.subscriptions import Subscription
@@ -43,7 +42,6 @@ SHARD = "earshot_shard"
 ANY_SHARD = -1
 """Shard of a change that belongs to whichever shard has the subscription."""
 
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MOST_OPEN = 64
 
 
@@ -125,11 +123,6 @@ def close_shards(index: str) -> None:
     """Close what this process has open of an index."""
     for key in [key for key in _opened if key[0] == index]:
         del _opened[key]
-
-
-def instant(us: int) -> datetime:
-    """Return microseconds since 1970 as an instant."""
-    return _EPOCH + timedelta(microseconds=us)
 
 
 @cache

@@ -17,6 +17,7 @@ from earshot.encoding import NO_TIME_US
 from earshot.engine import Engine
 from earshot.files import Reject, rejects_of_batch
 from earshot.model.arrays import Int32s, Int64s
+from earshot.model.batches import instant
 from earshot.model.schemas import id_type, messages_schema
 from earshot.spark.output import (
     NOTE,
@@ -29,7 +30,7 @@ from earshot.spark.output import (
     split_notes,
 )
 from earshot.spark.reading import Part, Reading
-from earshot.spark.shards import SHARD, instant, open_shard, open_territory
+from earshot.spark.shards import SHARD, open_shard, open_territory
 from earshot.spark.store import IndexSettings, Version
 
 Batches = Iterator[pa.RecordBatch]
