@@ -760,4 +760,5 @@ def _moved_clauses(
         regions.boxes[boxes],
         regions.shape_rows[boxes],
         regions.shapes,
+        old.thresholds[token_rows] if len(old.thresholds) else old.thresholds,
     )

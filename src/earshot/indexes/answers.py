@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from earshot.model.arrays import Int32s, Int64s, MessageArrays
+from earshot.model.arrays import Float64s, Int32s, Int64s, MessageArrays
 
 
 class Counters(NamedTuple):
@@ -24,6 +24,7 @@ class Matches(NamedTuple):
     offsets: Int64s  # (n_messages + 1,) answers of message i are [i]:[i+1]
     subscriptions: Int32s  # slots, each at most once per message, in no particular order
     counters: Counters
+    scores: Float64s | None = None  # (n_answers,) of each answer, where the semantics ranks
 
 
 AnswerKernel = Callable[[int, Int32s, Int64s], int]

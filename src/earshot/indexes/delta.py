@@ -20,11 +20,10 @@ from earshot.model.arrays import (
     Int32s,
     Int64s,
     MessageArrays,
-    ShapeArrays,
     Space,
     gather_ranges,
 )
-from earshot.model.growing import GrowingArray
+from earshot.model.growing import GrowingArray, GrowingClauses
 
 
 class Delta:
@@ -37,16 +36,7 @@ class Delta:
         self.first_slot = first_slot
         self._quantizer = quantizer
         self._frequencies = frequencies
-        # The clauses, field by field as in ClauseArrays.
-        self._subscriptions = GrowingArray(np.empty(0, np.int32))
-        self._token_offsets = GrowingArray(np.zeros(1, np.int64))
-        self._token_ids = GrowingArray(np.empty(0, np.int32))
-        self._boxes = GrowingArray(np.empty((0, 4), np.float64))
-        self._shape_rows = GrowingArray(np.empty(0, np.int32))
-        self._circles = GrowingArray(np.empty((0, 3), np.float64))
-        self._ring_offsets = GrowingArray(np.zeros(1, np.int64))
-        self._vertex_offsets = GrowingArray(np.zeros(1, np.int64))
-        self._vertices = GrowingArray(np.empty((0, 2), np.float64))
+        self._clauses = GrowingClauses()
         # The chains, field by field as in DeltaArrays.
         self._heads = GrowingArray(np.empty(0, np.int32), fill=-1)
         self._block_next = GrowingArray(np.empty(0, np.int32), fill=-1)
@@ -79,24 +69,12 @@ class Delta:
     @property
     def nbytes(self) -> int:
         """Bytes of clauses and chains, room to grow included."""
-        return sum(v.nbytes for v in self.__dict__.values() if isinstance(v, GrowingArray))
+        growing = (GrowingArray, GrowingClauses)
+        return sum(v.nbytes for v in self.__dict__.values() if isinstance(v, growing))
 
     def clauses(self) -> ClauseArrays:
         """Return all clauses ever inserted, dead ones included."""
-        shapes = ShapeArrays(
-            self._circles.view,
-            self._ring_offsets.view,
-            self._vertex_offsets.view,
-            self._vertices.view,
-        )
-        return ClauseArrays(
-            self._subscriptions.view,
-            self._token_offsets.view,
-            self._token_ids.view,
-            self._boxes.view,
-            self._shape_rows.view,
-            shapes,
-        )
+        return self._clauses.view
 
     def alive(self) -> npt.NDArray[np.uint8]:
         """Return a byte per slot of the delta: 1 while it is live."""
@@ -109,9 +87,9 @@ class Delta:
 
     def insert(self, clauses: ClauseArrays) -> None:
         """Add clauses; those of one slot stand together, slots ascending."""
-        first_clause = len(self._subscriptions)
+        first_clause = len(self._clauses)
         n = len(clauses.subscriptions)
-        self._append_clauses(clauses)
+        self._clauses.append(clauses)
         starts = np.flatnonzero(np.diff(clauses.subscriptions, prepend=-1))
         ends = np.append(starts[1:], n) + first_clause
         self._slot_clauses.append(ends[: len(starts)])
@@ -189,20 +167,3 @@ class Delta:
         self._keys.resize(n_blocks * BLOCK)
         self._key_clauses.resize(n_blocks * BLOCK)
         self._key_tokens.resize(n_blocks * BLOCK)
-
-    def _append_clauses(self, clauses: ClauseArrays) -> None:
-        shapes = clauses.shapes
-        moved = clauses.shape_rows + np.int32(len(self._circles))
-        self._shape_rows.append(np.where(clauses.shape_rows >= 0, moved, np.int32(-1)))
-        self._subscriptions.append(clauses.subscriptions)
-        self._token_offsets.append(
-            clauses.token_offsets[1:] - clauses.token_offsets[0] + len(self._token_ids)
-        )
-        first, last = clauses.token_offsets[0], clauses.token_offsets[-1]
-        self._token_ids.append(clauses.token_ids[first:last])
-        self._boxes.append(clauses.boxes)
-        self._circles.append(shapes.circles)
-        n_rings = len(self._vertex_offsets) - 1
-        self._ring_offsets.append(shapes.ring_offsets[1:] + n_rings)
-        self._vertex_offsets.append(shapes.vertex_offsets[1:] + len(self._vertices))
-        self._vertices.append(shapes.vertices)

@@ -48,6 +48,9 @@ class ShapeArrays(NamedTuple):
     vertices: Float64s  # (n_vertices, 2) x, y
 
 
+_NO_THRESHOLDS = np.empty(0, np.float64)
+
+
 class ClauseArrays(NamedTuple):
     """Clauses of subscriptions, one row each."""
 
@@ -57,6 +60,9 @@ class ClauseArrays(NamedTuple):
     boxes: Float64s  # (n_clauses, 4) min_x, min_y, max_x, max_y
     shape_rows: Int32s  # (n_clauses,) row in shapes, -1 where the box is the region
     shapes: ShapeArrays
+    # (n_clauses,) score that the subscription asks for, NaN where the engine's counts; empty where
+    # no subscription names one
+    thresholds: Float64s = _NO_THRESHOLDS
 
 
 class MessageArrays(NamedTuple):
@@ -111,6 +117,7 @@ def take_clauses(clauses: ClauseArrays, rows: npt.NDArray[Any]) -> ClauseArrays:
         clauses.boxes[rows],
         shape_rows,
         _take_shapes(clauses.shapes, used),
+        clauses.thresholds[rows] if len(clauses.thresholds) else clauses.thresholds,
     )
 
 
@@ -151,7 +158,21 @@ def concat_clauses(parts: Sequence[ClauseArrays]) -> ClauseArrays:
         np.concatenate([part.boxes for part in parts]),
         np.concatenate(shape_rows),
         shapes,
+        _concat_thresholds(parts),
     )
+
+
+def _concat_thresholds(parts: Sequence[ClauseArrays]) -> Float64s:
+    if not any(len(part.thresholds) for part in parts):
+        return _NO_THRESHOLDS
+    return np.concatenate([all_thresholds(part) for part in parts])
+
+
+def all_thresholds(clauses: ClauseArrays) -> Float64s:
+    """Return a threshold for each clause, NaN where its subscription names none."""
+    if len(clauses.thresholds):
+        return clauses.thresholds
+    return np.full(len(clauses.subscriptions), np.nan)
 
 
 def gather_ranges(offsets: Int64s, rows: npt.NDArray[Any]) -> tuple[Int64s, Int64s]:
