@@ -22,7 +22,8 @@ LAYERS = [
     {"model", "storage"},
     {"kernels", "files", "workloads", "expiry"},
     {"text", "ids", "indexes"},
-    {"encoding", "explanation", "placement", "checks"},
+    {"ranking"},
+    {"encoding", "explanation", "deliveries", "placement", "checks"},
     {"engine"},
     {"changes", "jobs"},
     {"spark", "service"},
@@ -128,11 +129,21 @@ def test_modules_stay_readable(path: Path) -> None:
 
 def test_every_index_has_kernels_of_the_same_name() -> None:
     from earshot.indexes import INDEXES
+    from earshot.indexes.rtree import RtreeIndex
 
     for name, index in INDEXES.items():
         assert index.name == name
         assert (PACKAGE / "indexes" / f"{name}.py").is_file()
-        assert (PACKAGE / "kernels" / f"{name}.py").is_file()
+        kernels = "rtree" if issubclass(index, RtreeIndex) else name
+        assert (PACKAGE / "kernels" / f"{kernels}.py").is_file()
+
+
+def test_every_ranked_index_begins_with_its_scoring() -> None:
+    from earshot.ranking import RANKED_INDEXES
+
+    for name, index in RANKED_INDEXES.items():
+        assert index.name == name
+        assert index.arrays_type._fields[0] == "scoring"  # type: ignore[attr-defined]
 
 
 def test_all_is_true_and_sorted() -> None:

@@ -10,7 +10,7 @@ import pyarrow as pa
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from earshot import Engine, Everywhere, Message, Point, Rectangle, Subscription
+from earshot import Engine, Everywhere, Message, Point, Ranking, Rectangle, Subscription
 from earshot.changes import apply_changes
 from earshot.errors import EarshotError
 from earshot.files.columns import batch_of_records, make_layout
@@ -137,3 +137,18 @@ def test_no_changes() -> None:
     engine = Engine()
     assert apply_changes(engine, changes_schema(pa.string()).empty_table()) == []
     assert len(engine) == 0
+
+
+def test_thresholds_of_changes() -> None:
+    rows = [
+        {"op": "subscribe", "id": 1, "keywords": ["fire", "smoke"], "threshold": 0.5},
+        {"op": "subscribe", "id": 2, "keywords": ["fire", "smoke"], "threshold": 1.5},
+        {"op": "subscribe", "id": 3, "keywords": ["fire", "smoke"]},
+        {"op": "move", "id": 1, "x": 0.0, "y": 0.0, "radius": 9.0},
+    ]
+    changes = pa.Table.from_pylist(rows, changes_schema(pa.int64()))
+    engine = Engine(ranking=Ranking(alpha=0.0, threshold=0.9))
+    (wrong,) = apply_changes(engine, changes)
+    assert (wrong.row, wrong.field) == (1, "threshold")
+    (update,) = engine.publish(Message(1, "fire", place=Point(50, 50)))
+    assert (update.subscription_id, update.score) == (1, 0.5)

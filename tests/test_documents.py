@@ -24,7 +24,8 @@ from earshot import errors
 from earshot.bench.reporting import BEGIN, END
 from earshot.cli import main
 from earshot.files.columns import ALIASES, FIELDS
-from earshot.indexes import INDEXES
+from earshot.indexes import DEFAULT_INDEX, INDEXES
+from earshot.ranking import RANKED_DEFAULT, RANKED_INDEXES
 
 ROOT = Path(__file__).resolve().parents[1]
 RUN = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
@@ -220,6 +221,20 @@ def test_indexes_are_documented(name: str) -> None:
     readme = (ROOT / "README.md").read_text(encoding="utf-8")
     assert re.search(rf"^\| `{name}` \|", readme, re.MULTILINE)
     assert f"`{name}`" in (ROOT / "docs" / "papers.md").read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize("name", RANKED_INDEXES)
+def test_ranked_indexes_are_documented(name: str) -> None:
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    table = readme.partition("### Ranked indexes")[2].partition("##")[0]
+    assert re.search(rf"^\| `{name}` \|", table, re.MULTILINE)
+
+
+def test_the_defaults_come_first() -> None:
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    for heading, name in (("## Indexes", DEFAULT_INDEX), ("### Ranked indexes", RANKED_DEFAULT)):
+        table = readme.partition(heading)[2].partition("##")[0]
+        assert re.findall(r"^\| `(\w+)` \|", table, re.MULTILINE)[0] == name
 
 
 def test_only_indexes_that_exist_are_documented() -> None:

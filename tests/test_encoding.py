@@ -222,6 +222,7 @@ BAD_SUBSCRIPTIONS: list[tuple[dict[str, Any], str, str]] = [
     ({"x": 1.0, "y": 1.0}, "radius", "is missing; a circle needs x, y, radius"),
     ({"x": 1.0, "y": 1.0, "radius": -1.0}, "radius", "radius -1.0 is negative"),
     ({"x": 1.0, "y": 91.0, "radius": 1.0}, "y", "latitude 91.0 is outside [-90, 90]"),
+    ({"keywords": ["a"], "threshold": 0.5}, "threshold", "is for ranked matching; give Engine("),
     ({"geometry": SQUARE, **box(0, 0, 1, 1)}, "geometry", "more than one way"),
     ({"geometry": b"zz"}, "geometry", "WKB"),
     ({"geometry": shapely.to_wkb(shapely.Point(1, 1))}, "geometry", "is a point"),
@@ -251,9 +252,39 @@ def test_bad_subscriptions_are_set_aside(bad: dict[str, Any], field: str, reason
     assert found.clauses.subscriptions.tolist() == [0, 1]
     assert clause_tokens(found.clauses, vocabulary) == [["first"], ["last"]]
     assert found.clauses.boxes.tolist() == [[0, 0, 1, 1], [0, 0, 4, 4]]
+    assert len(found.clauses.thresholds) == 0
     assert found.expires.tolist() == [NEVER_US] * 2
     numbered = subscriptions(rows, rows=np.array([4, 6, 9]))
     assert [each.row for each in numbered.rejects] == [6]
+
+
+@pytest.mark.parametrize("wrong", [0.0, -0.5, 1.0000001, np.inf, np.nan])
+def test_thresholds_out_of_range_are_set_aside(wrong: float) -> None:
+    rows: list[dict[str, Any]] = [
+        {"id": 1, "keywords": ["a"], "threshold": wrong},
+        {"id": 2, "keywords": ["a"]},
+    ]
+    found = subscriptions(rows, is_ranked=True)
+    (error,) = found.rejects
+    assert (error.row, error.field) == (0, "threshold")
+    assert error.reason == f"is {wrong}; expected a number greater than 0 and at most 1"
+    assert len(found.clauses.thresholds) == 0  # the row that names one is gone
+
+
+def test_each_clause_has_the_threshold_of_its_subscription() -> None:
+    rows: list[dict[str, Any]] = [
+        {"id": 1, "keywords": ["a"], "threshold": 1.0},
+        {"id": 2, "keywords": ["!!!"], "threshold": 0.9},
+        {"id": 3, "expression": "a or b", **box(179, 0, -179, 1), "threshold": 0.25},
+        {"id": 4, "keywords": ["a"]},
+    ]
+    found = subscriptions(rows, is_ranked=True)
+    assert [each.row for each in found.rejects] == [1]
+    assert found.clauses.subscriptions.tolist() == [0, 1, 1, 1, 1, 2]
+    np.testing.assert_array_equal(found.clauses.thresholds, [1.0, *[0.25] * 4, np.nan])
+    plain = subscriptions([rows[0], rows[3]], is_ranked=True)
+    np.testing.assert_array_equal(plain.clauses.thresholds, [1.0, np.nan])
+    assert len(subscriptions([rows[3]], is_ranked=True).clauses.thresholds) == 0
 
 
 def test_inverted_boxes_on_the_plane() -> None:
@@ -488,7 +519,7 @@ def test_subscriptions_become_canonical_rows() -> None:
         [
             Subscription("a", ("k", "two words")),
             Subscription("b", expression="x and (y or z)", region=Circle(1, 2, 3)),
-            Subscription("c", ("k",), region=Rectangle(0, 1, 2, 3), expires=paris),
+            Subscription("c", ("k",), region=Rectangle(0, 1, 2, 3), expires=paris, threshold=1),
         ]
     )
     canonical = subscriptions_schema(pa.string())
@@ -499,7 +530,8 @@ def test_subscriptions_become_canonical_rows() -> None:
     assert rows[0]["keywords"] == ["k", "two words"]
     assert (rows[1]["x"], rows[1]["y"], rows[1]["radius"]) == (1, 2, 3)
     assert rows[2]["expires"] == paris
-    found = encode_subscriptions(batch, Analyzer(), Vocabulary(), "lonlat")
+    assert [row["threshold"] for row in rows] == [None, None, 1.0]
+    found = encode_subscriptions(batch, Analyzer(), Vocabulary(), "lonlat", is_ranked=True)
     assert found.rejects == []
     assert found.clauses.subscriptions.tolist() == [0, 1, 1, 2]
 

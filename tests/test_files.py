@@ -57,7 +57,7 @@ SUBSCRIPTION_ROWS: list[dict[str, Any]] = [
     {"id": 1, "keywords": ["fire", "new york"], "min_x": 0, "min_y": 1, "max_x": 2, "max_y": 3},
     {"id": 2, "expression": 'a and not "b c"', "x": 4.5, "y": -5.25, "radius": 100.0},
     {"id": -3, "keywords": ["東京"], "geometry": shapely.to_wkb(TRIANGLE)},
-    {"id": 4, "keywords": ['say "hi"', "back\\slash"], "expires": NOON},
+    {"id": 4, "keywords": ['say "hi"', "back\\slash"], "expires": NOON, "threshold": 0.75},
 ]
 MESSAGE_ROWS: list[dict[str, Any]] = [
     {"id": 10, "text": 'A "fire", they said\nin Tōkyō', "x": 1.5, "y": -2.0, "time": NOON},
@@ -145,6 +145,7 @@ def test_regions_become_geometries(tmp_path: Path, name: str) -> None:
     assert shapely.from_wkb(rows[2]["geometry"]).equals(TRIANGLE)
     assert rows[3]["keywords"] == ['say "hi"', "back\\slash"]
     assert rows[3]["expires"] == NOON
+    assert [row["threshold"] for row in rows] == [None, None, None, 0.75]
 
 
 def test_a_crossing_box_is_written_as_two_parts(tmp_path: Path) -> None:
@@ -724,6 +725,18 @@ def test_matches_are_written(tmp_path: Path, name: str, kind: str) -> None:
     assert [each.name for each in tmp_path.iterdir()] == [name]
 
 
+@pytest.mark.parametrize("name", ["m.parquet", "m.csv", "m.ndjson"])
+@pytest.mark.parametrize("ids", [pa.array([5, 6]), pa.array(["a", "b"])])
+def test_matches_with_scores_are_written(tmp_path: Path, name: str, ids: pa.Array) -> None:
+    with MatchWriter(tmp_path / name, ids.type, pa.int64(), has_scores=True) as writer:
+        found = (np.array([0, 2, 3]), lambda: pa.array([7, 8, 9]), np.array([0.25, 1.0, 1 / 3]))
+        writer.write(ids, *found)
+        writer.write(ids, np.array([0, 0, 0]), lambda: pa.array([], pa.int64()), np.empty(0))
+    rows = read_back(tmp_path / name)
+    assert [list(row) for row in rows] == [["message_id", "subscription_id", "score"]] * 3
+    assert [float(row["score"]) for row in rows] == [0.25, 1.0, 1 / 3]
+
+
 def test_small_writes_share_a_row_group(tmp_path: Path) -> None:
     with MatchWriter(tmp_path / "m.parquet", pa.string(), pa.string()) as writer:
         for i in range(50):
@@ -763,7 +776,13 @@ def test_matches_that_disagree_are_refused(tmp_path: Path) -> None:
     writer.write(pa.array([1]), np.array([0, 2]), lambda: pa.array([2]))
     with pytest.raises(InvalidInput, match="1 subscription ids for 2 matches"):
         writer.close()
-    assert {path.name for path in tmp_path.iterdir()} == {"m.csv"}
+    with MatchWriter(tmp_path / "o.csv", pa.int64(), pa.int64(), has_scores=True) as writer:  # noqa: SIM117
+        with pytest.raises(InvalidInput, match="0 scores for 1 matches"):
+            writer.write(pa.array([1]), np.array([0, 1]), lambda: pa.array([2]))
+    with MatchWriter(tmp_path / "p.csv", pa.int64(), pa.int64()) as writer:  # noqa: SIM117
+        with pytest.raises(InvalidInput, match="1 scores for 1 matches"):
+            writer.write(pa.array([1]), np.array([0, 1]), lambda: pa.array([2]), np.ones(1))
+    assert {path.name for path in tmp_path.iterdir()} == {"m.csv", "o.csv", "p.csv"}
 
 
 def test_large_matches_keep_their_order(tmp_path: Path) -> None:

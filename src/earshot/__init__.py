@@ -6,11 +6,13 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from earshot.engine import Deliveries, Engine
+    from earshot.deliveries import Deliveries
+    from earshot.engine import Engine
     from earshot.errors import EarshotError
     from earshot.explanation import Explanation
     from earshot.model.events import Event, Move, Publish, Subscribe, Unsubscribe
     from earshot.model.messages import Message
+    from earshot.model.ranking import Ranking
     from earshot.model.regions import Circle, Everywhere, Point, Polygon, Rectangle
     from earshot.model.subscriptions import Subscription
     from earshot.model.updates import Update
@@ -21,7 +23,7 @@ __version__ = "0.1.0"
 _HOMES = {
     "Analyzer": "earshot.text",
     "Circle": "earshot.model.regions",
-    "Deliveries": "earshot.engine",
+    "Deliveries": "earshot.deliveries",
     "EarshotError": "earshot.errors",
     "Engine": "earshot.engine",
     "Event": "earshot.model.events",
@@ -32,6 +34,7 @@ _HOMES = {
     "Point": "earshot.model.regions",
     "Polygon": "earshot.model.regions",
     "Publish": "earshot.model.events",
+    "Ranking": "earshot.model.ranking",
     "Rectangle": "earshot.model.regions",
     "Subscribe": "earshot.model.events",
     "Subscription": "earshot.model.subscriptions",
@@ -53,6 +56,7 @@ __all__ = [
     "Point",
     "Polygon",
     "Publish",
+    "Ranking",
     "Rectangle",
     "Subscribe",
     "Subscription",

@@ -20,6 +20,7 @@ from earshot.errors import EarshotError, InvalidParameter, MissingExtra
 
 if TYPE_CHECKING:
     from earshot.jobs import Progress, Reading
+    from earshot.model.ranking import Ranking
 
 FORMATS = "Parquet, GeoParquet, NDJSON, GeoJSON or CSV"
 FILES = "file, or a directory of such files"
@@ -61,13 +62,14 @@ def _parser() -> argparse.ArgumentParser:
     match = commands.add_parser(
         "match",
         help="match a file of messages against subscriptions",
-        description="Write message_id, subscription_id of every match.",
+        description="Write message_id, subscription_id of every match, and with --rank its score.",
     )
     _add_subscriptions(match, or_index=True)
     match.add_argument("messages", metavar="MESSAGES", help=f"{FORMATS} file")
     match.add_argument(
         "--out", required=True, metavar="MATCHES", help="Parquet, NDJSON or CSV file"
     )
+    _add_ranking(match)
     _add_building(match)
     _add_reading(match)
     _add_output(match)
@@ -78,6 +80,7 @@ def _parser() -> argparse.ArgumentParser:
     build = index_commands.add_parser("build", help="build an index from a file of subscriptions")
     _add_subscriptions(build, or_index=False)
     build.add_argument("--out", required=True, metavar="DIR", help="directory to create")
+    _add_ranking(build)
     _add_building(build)
     _add_reading(build)
     _add_output(build)
@@ -94,6 +97,7 @@ def _parser() -> argparse.ArgumentParser:
     explain.add_argument("messages", metavar="MESSAGES", help=f"{FORMATS} file")
     explain.add_argument("--message", required=True, metavar="ID", help="id of the message")
     explain.add_argument("--subscription", required=True, metavar="ID", help="id to explain")
+    _add_ranking(explain)
     _add_building(explain)
     _add_reading(explain)
     _add_output(explain)
@@ -225,10 +229,21 @@ def _add_subscriptions(parser: argparse.ArgumentParser, *, or_index: bool) -> No
     parser.add_argument("subscriptions", metavar="SUBSCRIPTIONS", help=f"{FORMATS} file{extra}")
 
 
+def _add_ranking(parser: argparse.ArgumentParser) -> None:
+    group = parser.add_argument_group("ranking")
+    group.add_argument("--rank", action="store_true",
+                       help="score place and text, and take what reaches a threshold")  # fmt: skip
+    group.add_argument("--alpha", type=float, metavar="A",
+                       help="share of the place in the score, 0 to 1 (default: 0.5)")  # fmt: skip
+    group.add_argument("--threshold", type=float, metavar="T",
+                       help="score to reach, above 0, at most 1, where a subscription names none "
+                       "(default: 0.6)")  # fmt: skip
+
+
 def _add_building(parser: argparse.ArgumentParser, *, has_threads: bool = True) -> None:
     group = parser.add_argument_group("index")
     group.add_argument(
-        "--index", metavar="NAME", help="structure; one of the README's table (default: block_trie)"
+        "--index", metavar="NAME", help="structure; one of the README's tables (default: the first)"
     )
     if has_threads:
         group.add_argument(
@@ -553,9 +568,11 @@ def _refuse_building(arguments: argparse.Namespace) -> None:
     """Refuse options that only count when an index is built."""
     chosen = [
         f"--{name.replace('_', '-')}"
-        for name in ("index", "space", "language", "stem", "stop_words")
-        if getattr(arguments, name)
-    ]
+        for name in (
+            "rank", "alpha", "threshold", "index", "space", "language", "stem", "stop_words",
+        )
+        if getattr(arguments, name, None) is not None and getattr(arguments, name) is not False
+    ]  # fmt: skip
     if chosen:
         raise InvalidParameter(
             f"{', '.join(chosen)}: {arguments.subscriptions} is a built index, which has its own; "
@@ -564,7 +581,6 @@ def _refuse_building(arguments: argparse.Namespace) -> None:
 
 
 def _engine(arguments: argparse.Namespace, reading: Reading, rejects: Any) -> Any:
-    from earshot.indexes import DEFAULT_INDEX
     from earshot.jobs import is_saved, load_engine
     from earshot.text import Analyzer
 
@@ -572,6 +588,7 @@ def _engine(arguments: argparse.Namespace, reading: Reading, rejects: Any) -> An
         _refuse_building(arguments)
     if arguments.threads < 1:
         raise InvalidParameter(f"--threads is {arguments.threads}; expected 1 or more")
+    ranking = _ranking(arguments)
     with _progress(arguments, "Reading subscriptions") as progress:
         return load_engine(
             arguments.subscriptions,
@@ -579,10 +596,26 @@ def _engine(arguments: argparse.Namespace, reading: Reading, rejects: Any) -> An
             rejects=rejects,
             space=arguments.space or "lonlat",
             analyzer=Analyzer(arguments.language, arguments.stop_words, arguments.stem),
-            index=arguments.index or DEFAULT_INDEX,
+            ranking=ranking,
+            index=arguments.index,
             n_threads=arguments.threads,
             progress=progress,
         )
+
+
+def _ranking(arguments: argparse.Namespace) -> Ranking | None:
+    from earshot.model.ranking import Ranking
+
+    given = {
+        name: getattr(arguments, name)
+        for name in ("alpha", "threshold")
+        if getattr(arguments, name) is not None
+    }
+    if not arguments.rank:
+        for name in given:
+            raise InvalidParameter(f"--{name} is for ranked matching; add --rank")
+        return None
+    return Ranking(**given)
 
 
 def _check_rejects(arguments: argparse.Namespace, metavar: str) -> None:
@@ -627,8 +660,10 @@ def _column_names(pairs: list[str], option: str) -> dict[str, str]:
 
 
 def _facts(engine: Any) -> dict[str, Any]:
-    index = engine.index
+    index, ranking = engine.index, engine.ranking
     return {
+        "semantics": index.semantics,
+        **({} if ranking is None else asdict(ranking)),
         "index": index.name,
         "space": engine.space,
         "n_subscriptions": index.n_subscriptions,

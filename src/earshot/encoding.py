@@ -69,6 +69,10 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MICROSECOND = timedelta(microseconds=1)
 _EVERYWHERE_BOX = (-np.inf, -np.inf, np.inf, np.inf)
 
+_BOOLEAN = (
+    "is for ranked matching; give Engine(ranking=...), on the command line --rank, or leave it out"
+)
+
 Bools = npt.NDArray[np.bool_]
 
 
@@ -112,6 +116,7 @@ def encode_subscriptions(
     rows: Int64s | None = None,
     first_slot: int = 0,
     is_taken: Callable[[pa.Array], Bools] | None = None,
+    is_ranked: bool = False,
 ) -> EncodedSubscriptions:
     """Encode a batch of subscriptions; their tokens are added to the vocabulary.
 
@@ -125,12 +130,14 @@ def encode_subscriptions(
         rows: Row number of each row instead, where they do not follow one another.
         first_slot: Slot of the first accepted row.
         is_taken: Tells which ids are in use; rows with one are refused.
+        is_ranked: Whether matching is ranked; else rows with a threshold are refused.
     """
     columns = _Columns(batch)
     problems = _Problems(columns.n)
     _check_ids(columns, problems)
     _check_taken(columns, is_taken, problems)
     _check_times(columns, "expires", problems)
+    thresholds = _thresholds(columns, is_ranked, problems)
     conditions = _conditions(columns, analyzer, vocabulary, problems)
     regions = _regions(columns, space, problems)
     unbounded = conditions.is_empty & (regions.counts == 0)
@@ -141,7 +148,7 @@ def encode_subscriptions(
     accepted = problems.accepted()
     return EncodedSubscriptions(
         columns.accepted_ids(accepted),
-        _clause_arrays(conditions, regions, accepted, first_slot),
+        _clause_arrays(conditions, regions, thresholds, accepted, first_slot),
         columns.times("expires", NEVER_US, accepted),
         problems.errors(source, first_row, rows),
     )
@@ -569,6 +576,22 @@ def _clause_ids(clause: Clause, id_by_token: dict[str, int]) -> Int32s:
     return np.array(required + forbidden, np.int32)
 
 
+def _thresholds(columns: _Columns, is_ranked: bool, problems: _Problems) -> Float64s:
+    """Return the threshold of each row, NaN where it names none; empty where no row does."""
+    found = columns.floats("threshold")
+    if found is None:
+        return np.empty(0, np.float64)
+    values, given = found
+    if not is_ranked:
+        problems.mark(given, "threshold", _BOOLEAN)
+        return np.empty(0, np.float64)
+    for row in np.flatnonzero(given & ~((values > 0) & (values <= 1))).tolist():  # NaN too
+        problems.add(
+            row, "threshold", f"is {values[row]}; expected a number greater than 0 and at most 1"
+        )
+    return np.where(given, values, np.nan)
+
+
 # ---- where subscriptions listen -----------------------------------------------------------------
 
 
@@ -730,9 +753,15 @@ def _with_polygons(circles: ShapeArrays, polygons: ShapeArrays) -> ShapeArrays:
 
 
 def _clause_arrays(
-    conditions: _Conditions, regions: _Regions, accepted: Bools | None, first_slot: int
+    conditions: _Conditions,
+    regions: _Regions,
+    thresholds: Float64s,
+    accepted: Bools | None,
+    first_slot: int,
 ) -> ClauseArrays:
     """Return one clause for each pair of a token clause and a box of an accepted row."""
+    if accepted is not None and np.isnan(thresholds[accepted[: len(thresholds)]]).all():
+        thresholds = thresholds[:0]  # those that name one were refused
     n_rows = len(regions.counts)
     n_accepted = n_rows if accepted is None else int(accepted.sum())
     slots = np.arange(first_slot, first_slot + n_accepted, dtype=np.int32)
@@ -745,7 +774,13 @@ def _clause_arrays(
             shape_rows = np.full(n_rows, -1, np.int32)
             shape_rows[bounded] = regions.shape_rows
         return ClauseArrays(
-            slots, conditions.offsets, conditions.ids, clause_boxes, shape_rows, regions.shapes
+            slots,
+            conditions.offsets,
+            conditions.ids,
+            clause_boxes,
+            shape_rows,
+            regions.shapes,
+            thresholds,
         )
     n_token_clauses = np.ones(n_rows, np.int64) if conditions.counts is None else conditions.counts
     # One more box, at the end, is that of rows without any.
@@ -771,6 +806,7 @@ def _clause_arrays(
         all_boxes[box_positions],
         all_shape_rows[box_positions],
         regions.shapes,
+        thresholds[rows] if len(thresholds) else thresholds,
     )
 
 

@@ -9,15 +9,18 @@ goes back. A subscription with an expiry is live for messages that find the cloc
 
 **Growth.** A large first load is built as one index; later changes go to the index's delta. When
 the delta has grown to a share of the index, a new index is built in the background and takes over.
+
+**Ranked.** An engine with a :class:`~earshot.model.ranking.Ranking` scores messages and delivers
+those that reach a threshold. All words weigh the same until :meth:`Engine.reweigh`, so that when an
+index is built changes no score.
 """
 
 from __future__ import annotations
 
 import threading
 from collections.abc import Iterable, Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, replace
 from datetime import datetime
-from functools import cached_property
 from pathlib import Path
 from typing import NamedTuple, Self, TypeAlias
 
@@ -26,6 +29,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from earshot import storage
+from earshot.deliveries import Deliveries
 from earshot.encoding import (
     NEVER_US,
     NO_TIME_US,
@@ -44,10 +48,10 @@ from earshot.errors import (
     SavedIndexError,
 )
 from earshot.expiry import ExpiryQueue
-from earshot.explanation import Explanation, explain_match
+from earshot.explanation import Explanation, explain_match, explain_score
 from earshot.ids import IdArrays, IdTable
 from earshot.indexes import DEFAULT_INDEX, index_type, open_index
-from earshot.indexes.answers import Counters, Matches
+from earshot.indexes.answers import Matches
 from earshot.indexes.contract import Index, Parameters, Snapshot
 from earshot.kernels.answers import keep_unexpired
 from earshot.model.arrays import (
@@ -64,10 +68,13 @@ from earshot.model.batches import id_array, instant, message_batch, subscription
 from earshot.model.events import Event, Move, Publish, Subscribe, Unsubscribe
 from earshot.model.growing import GrowingArray
 from earshot.model.messages import Message
+from earshot.model.ranking import Ranking, idf_weights
 from earshot.model.regions import Point, Region
-from earshot.model.schemas import id_kind, updates_schema
+from earshot.model.schemas import id_kind
 from earshot.model.subscriptions import Id, Subscription, check_time
 from earshot.model.updates import Update
+from earshot.ranking import RANKED_DEFAULT, open_ranked_index, ranked_index_type
+from earshot.ranking.contract import RankedIndex, RankedParameters
 from earshot.text import Analyzer, TokenLists, Vocabulary
 from earshot.text.vocabulary import VocabularyArrays
 
@@ -81,69 +88,22 @@ REBUILD_SMALL = 1_000
 """Changes from which a small index is rebuilt on the spot when they outnumber what it was built of.
 
 Its box keys were made for those few, and tell the newcomers' boxes badly apart."""
+_NO_SCORES = np.empty(0, np.float64)
 _UNBOUNDED = "has no keywords, so without a region every message would match; give a region"
 
 
-@dataclass(frozen=True)
-class Deliveries:
-    """What publishing a batch caused: each accepted message with its subscriptions.
-
-    Attributes:
-        message_ids: Ids of the accepted messages.
-        offsets: Subscriptions of message i are ``subscription_ids[offsets[i]:offsets[i + 1]]``.
-        counters: Work that it took.
-        rejects: Refused messages, when asked for.
-        latest: Latest time of any accepted message, None where none has one.
-    """
-
-    message_ids: pa.Array
-    offsets: Int64s
-    counters: Counters
-    rejects: list[InvalidRow]
-    latest: datetime | None
-    _slots: Int32s
-    _ids: IdTable
-
-    @cached_property
-    def subscription_ids(self) -> pa.Array:
-        """Ids of the subscriptions, all messages one after the other; looked up when asked for."""
-        return self._ids.ids_of(self._slots)
-
-    def updates(self) -> list[Update]:
-        """Return one update per delivery."""
-        subscription_ids = self.subscription_ids.to_pylist()
-        updates = []
-        for row, message_id in enumerate(self.message_ids.to_pylist()):
-            for k in range(self.offsets[row], self.offsets[row + 1]):
-                updates.append(Update("+", message_id, subscription_ids[k]))
-        return updates
-
-    def table(self) -> pa.Table:
-        """Return one row per delivery, in the schema of updates."""
-        n = len(self.subscription_ids)
-        rows = np.repeat(np.arange(len(self.message_ids)), np.diff(self.offsets))
-        message_ids = self.message_ids.take(pa.array(rows))
-        schema = updates_schema(message_ids.type, self.subscription_ids.type)
-        return pa.table(
-            [
-                pa.repeat("+", n),
-                message_ids,
-                self.subscription_ids,
-                pa.nulls(n, pa.float64()),
-                pa.repeat("match", n),
-            ],
-            schema=schema,
-        )
-
-
 class Engine:
-    """Boolean matching: a message goes to every subscription whose condition and region it meets.
+    """Matches messages with subscriptions.
+
+    A message goes to every subscription whose condition and region it meets; or, with a ranking, to
+    every subscription for which it scores enough.
 
     Args:
         space: ``lonlat`` (degrees, radii in metres) or ``planar`` (any unit).
         analyzer: How text and keywords become tokens.
-        index: Name of the index structure.
-        parameters: Options of that structure.
+        ranking: How messages are scored, and what they must score; without it nothing is.
+        index: Name of the index structure; by default the fastest for the semantics.
+        parameters: Options of that structure; ``alpha`` and ``threshold`` are those of the ranking.
         n_threads: Threads that match a batch, and that build the index.
         rebuild_in_background: Whether many changes start a rebuild of the index by themselves.
     """
@@ -153,7 +113,8 @@ class Engine:
         *,
         space: Space = "lonlat",
         analyzer: Analyzer | None = None,
-        index: str = DEFAULT_INDEX,
+        ranking: Ranking | None = None,
+        index: str | None = None,
         parameters: Parameters | None = None,
         n_threads: int = 1,
         rebuild_in_background: bool = True,
@@ -161,8 +122,12 @@ class Engine:
         if n_threads < 1:
             raise InvalidParameter(f"n_threads is {n_threads}; expected 1 or more")
         self.rebuild_in_background = rebuild_in_background
-        nothing = box_clauses([0], [], np.empty((0, 4)))
-        self._index: Index = index_type(index).build(nothing, space=space, parameters=parameters)
+        self._index: Index
+        if ranking is None:
+            kind = index_type(index or DEFAULT_INDEX)
+            self._index = kind.build(_nothing(), space=space, parameters=parameters)
+        else:
+            self._index = _empty_ranked_index(ranking, index, parameters, space)
         self._start(analyzer or Analyzer(), Vocabulary(), IdTable(), n_threads)
 
     def _start(
@@ -205,7 +170,7 @@ class Engine:
             self.unsubscribe_batch(id_array(ids))
 
     def move(self, subscription_id: Id, region: Region) -> None:
-        """Let a subscription listen elsewhere; keywords and expiry stay."""
+        """Let a subscription listen elsewhere; keywords, expiry and threshold stay."""
         self.move_batch(subscription_batch([Subscription(subscription_id, ("x",), region=region)]))
 
     def publish(self, *messages: Message) -> list[Update]:
@@ -375,6 +340,12 @@ class Engine:
         return self._index.space
 
     @property
+    def ranking(self) -> Ranking | None:
+        """How messages are scored, and what they must score; None where matching is boolean."""
+        index = self._index
+        return index.parameters.ranking if isinstance(index, RankedIndex) else None
+
+    @property
     def index(self) -> Index:
         """The index with everything that was subscribed so far."""
         with self._lock:
@@ -434,15 +405,21 @@ class Engine:
             _raise_first(encoded.rejects)
             clock = max(self._clock_us, int(encoded.times[0]))
             expires = NEVER_US if self._expires is None else int(self._expires.view[slots[0]])
-            return explain_match(
-                message,
-                subscription_id,
-                clauses=self._settled_index().clauses_of(slots),
-                messages=encoded.messages,
-                vocabulary=self._vocabulary,
-                space=self.space,
-                expired_at=instant(expires) if expires <= clock else None,
-            )
+            expired_at = instant(expires) if expires <= clock else None
+            index = self._settled_index()
+            clauses = index.clauses_of(slots)
+            if not isinstance(index, RankedIndex):
+                return explain_match(
+                    message, subscription_id, clauses=clauses, messages=encoded.messages,
+                    vocabulary=self._vocabulary, space=self.space, expired_at=expired_at,
+                )  # fmt: skip
+            weights = np.full(len(self._vocabulary), index.later_weight)
+            weights[: len(index.weights)] = index.weights
+            return explain_score(
+                message, subscription_id, clauses=clauses, messages=encoded.messages,
+                vocabulary=self._vocabulary, space=self.space, expired_at=expired_at,
+                ranking=index.parameters.ranking, weights=weights,
+            )  # fmt: skip
 
     # ---- saving -------------------------------------------------------------------------------
 
@@ -450,8 +427,10 @@ class Engine:
         """Write everything to a new directory."""
         with self._lock:
             index = self._settled_index()  # first: it may renumber the slots
+            ranking = self.ranking
             facts = {
-                "engine": "boolean",
+                "engine": index.semantics,
+                **({} if ranking is None else asdict(ranking)),
                 "analyzer": asdict(self.analyzer),
                 "id_kind": self._ids.kind,
                 "clock_us": self._clock_us,
@@ -470,11 +449,13 @@ class Engine:
     ) -> Self:
         """Open a saved engine by memory-mapping its arrays; changes stay in this process."""
         facts = storage.read_facts(directory)
-        if facts.get("engine") != "boolean":
+        semantics = facts.get("engine")
+        if semantics not in ("boolean", "ranked"):
             raise SavedIndexError(f"{directory} does not hold an engine; rebuild it with 'save'")
         self = cls.__new__(cls)
         self.rebuild_in_background = rebuild_in_background
-        self._index = open_index(Path(directory) / "index")
+        open_any = open_ranked_index if semantics == "ranked" else open_index
+        self._index = open_any(Path(directory) / "index")
         self._start(
             Analyzer(**facts["analyzer"]),
             Vocabulary.from_arrays(storage.open_group(directory, "vocabulary", VocabularyArrays)),
@@ -496,6 +477,31 @@ class Engine:
                 snapshot = index.snapshot()
                 new, old_slots = index.rebuilt(snapshot, n_threads=self.n_threads)
                 self._take_over(snapshot, new, old_slots, self._ids.renumbered(old_slots))
+
+    def reweigh(self) -> None:
+        """Weigh words by how rare they are among the subscriptions there are now; ranked only.
+
+        A word that n of N subscriptions ask for weighs ``ln((N + 1) / (n + 1)) + 1``, and so does
+        one that comes later, with n = 0. Before the first call all weigh 1. Nothing else changes a
+        score.
+        """
+        with self._lock:
+            index = self._index
+            if not isinstance(index, RankedIndex):
+                raise InvalidInput(
+                    "reweigh is for ranked matching, where words have weights; make the engine "
+                    "with Engine(ranking=...)"
+                )
+            if index.n_slots == 0:
+                # Nothing is built so far: what is pending will be, with these weights.
+                pending = concat_clauses([_nothing(), *self._pending])
+                self._index = self._weighed(_nothing(), pending)
+                self._settled_index()
+                return
+            snapshot = self._settled_index().snapshot()
+            clauses, old_slots = snapshot.live_clauses()
+            new = self._weighed(clauses, clauses)
+            self._take_over(snapshot, new, old_slots, self._ids.renumbered(old_slots))
 
     def warm_up(self) -> None:
         """Do ahead of the first message what it would wait for.
@@ -528,7 +534,7 @@ class Engine:
         return encode_subscriptions(
             batch, self.analyzer, self._vocabulary, self.space,
             source=source, first_row=first_row, rows=rows, first_slot=len(self._ids),
-            is_taken=self._ids.contains,
+            is_taken=self._ids.contains, is_ranked=isinstance(self._index, RankedIndex),
         )  # fmt: skip
 
     def _add(self, encoded: EncodedSubscriptions) -> None:
@@ -585,10 +591,16 @@ class Engine:
         """Match each message as of its own clock."""
         found = self._settled_index().match(encoded.messages, n_threads=self.n_threads)
         if self._expires is not None and len(clocks_us):
-            offsets, slots = keep_unexpired(
-                found.offsets, found.subscriptions, self._expires.view, clocks_us
+            scores = _NO_SCORES if found.scores is None else found.scores
+            offsets, slots, kept_scores = keep_unexpired(
+                found.offsets, found.subscriptions, scores, self._expires.view, clocks_us
             )
-            found = Matches(offsets, slots, found.counters._replace(answers=len(slots)))
+            found = Matches(
+                offsets,
+                slots,
+                found.counters._replace(answers=len(slots)),
+                None if found.scores is None else kept_scores,
+            )
         latest_us = int(encoded.times.max(initial=NO_TIME_US))
         return Deliveries(
             encoded.ids,
@@ -596,6 +608,7 @@ class Engine:
             found.counters,
             encoded.rejects,
             None if latest_us == NO_TIME_US else instant(latest_us),
+            found.scores,
             found.subscriptions,
             self._ids,
         )
@@ -631,12 +644,9 @@ class Engine:
         if not n_pending:
             return index
         if index.n_slots == 0:
-            self._index = type(index).build(
-                concat_clauses(self._pending),
-                space=self.space,
-                parameters=index.parameters,
-                n_threads=self.n_threads,
-            )
+            # As a rebuild of what is pending, so that it is built as the index was.
+            pending = Snapshot(self._pending, np.ones(n_pending, np.bool_))
+            self._index, _ = index.rebuilt(pending, n_threads=self.n_threads)
             self._pending, self._n_pending = [], 0
             return self._index
         self._insert_pending(index)
@@ -647,6 +657,21 @@ class Engine:
         else:
             self._start_rebuild_if_due()
         return self._index
+
+    def _weighed(self, clauses: ClauseArrays, asking: ClauseArrays) -> RankedIndex:
+        """Return an index of clauses, with words weighed by how many others ask for them."""
+        index = self._index
+        assert isinstance(index, RankedIndex)
+        counts = _subscriptions_by_token(asking, len(self._vocabulary))
+        weights, later_weight = idf_weights(counts)
+        return type(index).build(
+            clauses,
+            space=self.space,
+            parameters=index.parameters,
+            n_threads=self.n_threads,
+            weights=weights,
+            later_weight=later_weight,
+        )
 
     def _insert_pending(self, index: Index) -> None:
         index.insert(concat_clauses(self._pending))
@@ -708,6 +733,38 @@ class Engine:
 
 class _Expiry(NamedTuple):
     expires: Int64s  # (n_slots,) in microseconds; empty where no subscription ends
+
+
+def _nothing() -> ClauseArrays:
+    return box_clauses([0], [], np.empty((0, 4)))
+
+
+def _empty_ranked_index(
+    ranking: Ranking, index: str | None, parameters: Parameters | None, space: Space
+) -> RankedIndex:
+    """Return an index in which all words weigh 1, those that come later too."""
+    if not isinstance(ranking, Ranking):
+        raise InvalidParameter(f"ranking is {ranking!r}; expected Ranking(alpha, threshold)")
+    kind = ranked_index_type(index or RANKED_DEFAULT)
+    given = kind.parameters_type() if parameters is None else parameters
+    if isinstance(given, RankedParameters):  # else the index says what it expects
+        given = replace(given, alpha=ranking.alpha, threshold=ranking.threshold)
+    return kind.build(
+        _nothing(), space=space, parameters=given, weights=np.ones(1), later_weight=1.0
+    )
+
+
+def _subscriptions_by_token(clauses: ClauseArrays, n_tokens: int) -> Int64s:
+    """Return how many subscriptions ask for each token; all do for the first."""
+    is_required = clauses.token_ids >= 0
+    tokens = clauses.token_ids[is_required]
+    n_slots = int(clauses.subscriptions.max(initial=-1)) + 1
+    if len(clauses.subscriptions) > n_slots:  # alternatives may ask for the same
+        slots = np.repeat(clauses.subscriptions, np.diff(clauses.token_offsets))[is_required]
+        tokens = np.unique(slots.astype(np.int64) * n_tokens + tokens) % n_tokens
+    counts = np.bincount(tokens, minlength=n_tokens).astype(np.int64)
+    counts[EVERYWHERE_TOKEN] = n_slots
+    return counts
 
 
 def _one_document(token_ids: Int32s) -> TokenLists:

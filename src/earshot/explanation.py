@@ -7,9 +7,18 @@ from datetime import datetime
 
 import numpy as np
 
+from earshot.kernels.scoring import build_scoring, clause_score, message_area, slot_score
 from earshot.kernels.verify import region_touches
-from earshot.model.arrays import EVERYWHERE_TOKEN, ClauseArrays, MessageArrays, Space
+from earshot.model.arrays import (
+    EVERYWHERE_TOKEN,
+    ClauseArrays,
+    Float64s,
+    MessageArrays,
+    Space,
+    take_clauses,
+)
 from earshot.model.messages import Message
+from earshot.model.ranking import SCORE_TOLERANCE, Ranking
 from earshot.model.regions import Point
 from earshot.model.subscriptions import Id
 from earshot.text import Vocabulary
@@ -17,12 +26,21 @@ from earshot.text import Vocabulary
 
 @dataclass(frozen=True)
 class Explanation:
-    """The outcome, and what each condition contributed to it."""
+    """The outcome, and what each condition contributed to it.
+
+    Attributes:
+        matched: Whether the message is delivered.
+        message_id: Which message.
+        subscription_id: To whom, or not.
+        reasons: What led to it, one line each.
+        score: How well it matches, where matching is ranked; None where a word rules it out.
+    """
 
     matched: bool
     message_id: Id
     subscription_id: Id
     reasons: tuple[str, ...]
+    score: float | None = None
 
     def __str__(self) -> str:
         verdict = "is delivered to" if self.matched else "is not delivered to"
@@ -52,11 +70,7 @@ def explain_match(
         expired_at: When the subscription expired, if it has.
     """
     present = set(messages.token_ids.tolist())
-    # A region in several boxes repeats the tokens of its clause; a line per alternative is enough.
-    alternatives: dict[tuple[int, ...], None] = {}
-    for row in range(len(clauses.subscriptions)):
-        first, last = clauses.token_offsets[row], clauses.token_offsets[row + 1]
-        alternatives[tuple(clauses.token_ids[first:last].tolist())] = None
+    alternatives = _alternatives(clauses)
     reasons = []
     text_matches = False
     for number, tokens in enumerate(alternatives, 1):
@@ -65,19 +79,152 @@ def explain_match(
         text_matches |= holds
         reasons.append(f"{lead}{'✓' if holds else '✗'} {words}")
     touching = _touches(clauses, messages, space)
-    place = message.place
-    where = (
-        f"point ({place.x}, {place.y})"
-        if isinstance(place, Point)
-        else f"box ({place.min_x}, {place.min_y}, {place.max_x}, {place.max_y})"
-    )
-    region = _describe_region(clauses, space)
+    where, region = _describe_place(message), _describe_region(clauses, space)
     verb = "touches" if touching else "does not touch"
     reasons.append(f"{'✓' if touching else '✗'} the message's {where} {verb} {region}")
     if expired_at is not None:
-        reasons.append(f"✗ the subscription expired at {expired_at.isoformat()}")
+        reasons.append(_expired(expired_at))
     matched = text_matches and touching and expired_at is None
     return Explanation(matched, message.id, subscription_id, tuple(reasons))
+
+
+def explain_score(
+    message: Message,
+    subscription_id: Id,
+    *,
+    clauses: ClauseArrays,
+    messages: MessageArrays,
+    vocabulary: Vocabulary,
+    space: Space,
+    expired_at: datetime | None,
+    ranking: Ranking,
+    weights: Float64s,
+) -> Explanation:
+    """Explain the score of one message for one subscription: its place, its text, the threshold.
+
+    Args:
+        message: The message.
+        subscription_id: The subscription.
+        clauses: All clauses of the subscription.
+        messages: The message, encoded.
+        vocabulary: Where both got their tokens.
+        space: Coordinates and metric.
+        expired_at: When the subscription expired, if it has.
+        ranking: What the engine asks for.
+        weights: Weight of each token of the vocabulary.
+    """
+    present = set(messages.token_ids.tolist())
+    own = clauses.thresholds[:1]
+    is_own = bool(len(own) and not np.isnan(own[0]))
+    threshold = float(own[0]) if is_own else ranking.threshold
+    alternatives = _alternatives(clauses)
+
+    box, box_area = messages.boxes[0], message_area(messages.boxes[0])
+
+    def score_of(rows: list[int], alpha: float, tokens: set[int]) -> tuple[float, bool]:
+        """Return the score of one alternative as an index computes it, -1 if it is out.
+
+        And whether its place is measured by area, not by touching alone.
+        """
+        alternative = take_clauses(clauses, np.array(rows, np.int64))
+        alternative.subscriptions[:] = 0
+        scoring = build_scoring(alternative, weights, 1.0, alpha, threshold)
+        marks = np.zeros(len(weights), np.uint8)
+        marks[list(tokens)] = 1
+        score = slot_score if len(rows) > 1 else clause_score
+        found = score(scoring, alternative, 0, marks, space == "lonlat", box, box_area)
+        return float(found), box_area > 0.0 and scoring.areas[0] > 0.0
+
+    # All alternatives have the same region; without any token no word rules one out.
+    spatial, has_area = score_of(next(iter(alternatives.values())), 1.0, set())
+    region = _describe_region(clauses, space)
+    if not _touches(clauses, messages, space):
+        verb = "does not touch"
+    elif has_area:
+        verb = f"covers {_number(spatial)} of"
+        region = region if clauses.shape_rows[0] < 0 else f"the box around {region}"
+    else:
+        verb = "touches"
+    reasons = [
+        f"place {_number(spatial)}: the message's {_describe_place(message)} {verb} {region}"
+    ]
+    best, best_textual, best_number = -1.0, 0.0, 0
+    for number, (tokens, rows) in enumerate(alternatives.items(), 1):
+        lead = f"alternative {number}: " if len(alternatives) > 1 else ""
+        words = _explain_weights(tokens, present, vocabulary, weights)
+        textual, _ = score_of(rows, 0.0, present)
+        if textual < 0.0:
+            reasons.append(f"{lead}✗ {words}")
+            continue
+        reasons.append(f"{lead}text {_number(textual)}: {words}")
+        score, _ = score_of(rows, ranking.alpha, present)
+        if score > best:
+            best, best_textual, best_number = score, textual, number
+    reaches = best >= threshold - SCORE_TOLERANCE
+    if best >= 0.0:
+        alpha = ranking.alpha
+        of = f"alternative {best_number}: " if len(alternatives) > 1 else ""
+        # Enough digits to tell the two apart.
+        digits = 6 if _number(best) != _number(threshold) else 12
+        reasons.append(
+            f"{'✓' if reaches else '✗'} {of}score {_number(best, digits)} = {_number(alpha)} * "
+            f"{_number(spatial)} + {_number(1 - alpha)} * {_number(best_textual)} "
+            f"{'reaches' if reaches else 'is below'} the "
+            f"{'subscription' if is_own else 'engine'}'s threshold {_number(threshold, digits)}"
+        )
+    if expired_at is not None:
+        reasons.append(_expired(expired_at))
+    return Explanation(
+        best >= 0.0 and reaches and expired_at is None,
+        message.id,
+        subscription_id,
+        tuple(reasons),
+        best if best >= 0.0 else None,
+    )
+
+
+def _alternatives(clauses: ClauseArrays) -> dict[tuple[int, ...], list[int]]:
+    """Return the rows of each alternative: a region in several boxes repeats its tokens."""
+    rows_of: dict[tuple[int, ...], list[int]] = {}
+    for row in range(len(clauses.subscriptions)):
+        first, last = clauses.token_offsets[row], clauses.token_offsets[row + 1]
+        rows_of.setdefault(tuple(clauses.token_ids[first:last].tolist()), []).append(row)
+    return rows_of
+
+
+def _describe_place(message: Message) -> str:
+    place = message.place
+    if isinstance(place, Point):
+        return f"point ({place.x}, {place.y})"
+    return f"box ({place.min_x}, {place.min_y}, {place.max_x}, {place.max_y})"
+
+
+def _expired(at: datetime) -> str:
+    return f"✗ the subscription expired at {at.isoformat()}"
+
+
+def _number(value: float, digits: int = 6) -> str:
+    return f"{value:.{digits}g}"
+
+
+def _explain_weights(
+    tokens: tuple[int, ...], present: set[int], vocabulary: Vocabulary, weights: Float64s
+) -> str:
+    """Return which words of an alternative the text has and lacks, with what each weighs."""
+    required = [token for token in tokens if token >= 0 and token != EVERYWHERE_TOKEN]
+    unwanted = [~token for token in tokens if token < 0 and ~token in present]
+    if unwanted:
+        return f"the text has {_quoted(unwanted, vocabulary)}, which it must not"
+    parts = []
+    for verb, chosen in (
+        ("has", [token for token in required if token in present]),
+        ("lacks", [token for token in required if token not in present]),
+    ):
+        if chosen:
+            words = sorted(zip(vocabulary.tokens(chosen), weights[chosen].tolist(), strict=True))
+            listed = ", ".join(f"'{word}' (weight {_number(weight)})" for word, weight in words)
+            parts.append(f"the text {verb} {listed}")
+    return ", ".join(parts) or "it asks for no keyword"
 
 
 def _explain_tokens(

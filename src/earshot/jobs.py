@@ -10,7 +10,8 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from earshot.engine import Deliveries, Engine
+from earshot.deliveries import Deliveries
+from earshot.engine import Engine
 from earshot.errors import InvalidFile, UnknownSubscription
 from earshot.explanation import Explanation
 from earshot.files import (
@@ -26,10 +27,10 @@ from earshot.files import (
     reject_table,
     rejects_of_batch,
 )
-from earshot.indexes import DEFAULT_INDEX
 from earshot.indexes.answers import Counters
 from earshot.model.arrays import Space
 from earshot.model.messages import Message
+from earshot.model.ranking import Ranking
 from earshot.model.regions import Point, Rectangle
 from earshot.model.schemas import REJECTS
 from earshot.model.subscriptions import Id
@@ -110,16 +111,22 @@ def load_engine(
     rejects: RejectSink,
     space: Space = "lonlat",
     analyzer: Analyzer | None = None,
-    index: str = DEFAULT_INDEX,
+    ranking: Ranking | None = None,
+    index: str | None = None,
     n_threads: int = 1,
     progress: Progress | None = None,
 ) -> Engine:
-    """Open a saved engine, or make one from a file of subscriptions."""
+    """Open a saved engine, or make one from a file of subscriptions.
+
+    With a ranking, words are weighed by how many of the subscriptions ask for them.
+    """
     if is_saved(path):
         engine = Engine.open(path, n_threads=n_threads)
         engine.warm_up()
         return engine
-    engine = Engine(space=space, analyzer=analyzer, index=index, n_threads=n_threads)
+    engine = Engine(
+        space=space, analyzer=analyzer, ranking=ranking, index=index, n_threads=n_threads
+    )
     for part in read_subscriptions(
         path, columns=reading.subscription_columns, space=space, on_error=reading.on_error
     ):
@@ -131,6 +138,8 @@ def load_engine(
             rejects.write(rejects_of_batch(errors, part.batch, part.rows))
         if progress is not None:
             progress(part.batch.num_rows)
+    if ranking is not None:
+        engine.reweigh()
     engine.warm_up()
     return engine
 
@@ -144,11 +153,15 @@ def match_files(
     rejects: RejectSink,
     progress: Progress | None = None,
 ) -> Summary:
-    """Match a file of messages; write ``message_id, subscription_id`` of every match."""
+    """Match a file of messages; write ``message_id, subscription_id`` of every match.
+
+    And its ``score``, where matching is ranked.
+    """
     format_of(out)  # an unknown one is refused before the work begins
     summary = Summary(n_subscriptions=len(engine))
     started = time.perf_counter()
     counters = [0, 0, 0]
+    has_scores = engine.ranking is not None
     writer: MatchWriter | None = None
     try:
         for part in _message_parts(messages, engine, reading):
@@ -158,15 +171,18 @@ def match_files(
             )
             rejects.write(rejects_of_batch(found.rejects, part.batch, part.rows))
             if writer is None:
-                writer = MatchWriter(out, found.message_ids.type, engine.id_type)
-            writer.write(found.message_ids, found.offsets, partial(_subscription_ids, found))
+                writer = MatchWriter(
+                    out, found.message_ids.type, engine.id_type, has_scores=has_scores
+                )
+            ids = partial(_subscription_ids, found)
+            writer.write(found.message_ids, found.offsets, ids, found.scores)
             summary.n_messages += len(found.message_ids)
             summary.n_matches += int(found.offsets[-1])
             counters = [a + b for a, b in zip(counters, found.counters, strict=True)]
             if progress is not None:
                 progress(part.batch.num_rows)
         if writer is None:
-            writer = MatchWriter(out, pa.int64(), engine.id_type)
+            writer = MatchWriter(out, pa.int64(), engine.id_type, has_scores=has_scores)
         writer.close()
     except BaseException:
         if writer is not None:

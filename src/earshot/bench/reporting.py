@@ -8,6 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from earshot.bench.plots import plot_growth, plot_match
+from earshot.bench.rt_plots import FIGURE_SUITES, draw, figure_table, figures_of
+from earshot.bench.rt_targets import figure_target_table
 from earshot.bench.targets import lead, target_table
 from earshot.errors import InvalidFile
 from earshot.workloads.synthetic import WORKLOADS
@@ -15,7 +17,7 @@ from earshot.workloads.synthetic import WORKLOADS
 BEGIN, END = "<!-- benchmark:begin -->", "<!-- benchmark:end -->"
 
 KIND = ("suite", "workload", "competitor", "n_subscriptions", "n_threads", "changes_per_call",
-        "n_shards")  # fmt: skip
+        "n_shards", "token_order", "message_tokens", "alpha", "threshold")  # fmt: skip
 """Fields that tell rows of one profile apart; of equal ones the newest counts."""
 
 Row = dict[str, Any]
@@ -49,6 +51,13 @@ def report(results: str | Path, *, readme: str | Path | None = None) -> Path:
         "same messages in the same run; a group of workloads tells its worst one.",
         target_table(every),
     ]
+    shapes = figure_target_table(every)
+    if shapes:
+        pieces += [
+            "What the figures of the R^t papers are meant to show again. Work is compared on the "
+            "same messages; of all points of a figure, the worst one is told.",
+            shapes,
+        ]
     for profile, rows in runs.items():
         pieces += _profile_report(folder, profile, rows)
     target = folder / "REPORT.md"
@@ -281,10 +290,16 @@ def _by_rate(rows: list[Row]) -> list[Row]:
 def _profile_report(folder: Path, profile: str, rows: list[Row]) -> list[str]:
     pieces = [f"## {profile}", *_origins(rows)]
     present = {row["suite"] for row in rows}
-    for suite in [name for name in SUITE_COLUMNS if name in present]:
+    for suite in [name for name in (*SUITE_COLUMNS, *FIGURE_SUITES) if name in present]:
         of_suite = [row for row in rows if row["suite"] == suite]
         sizes = sorted({row["n_subscriptions"] for row in of_suite})
         pieces.append(f"### {suite} ({', '.join(f'{size:,}' for size in sizes)} subscriptions)")
+        if suite in FIGURE_SUITES:
+            for figure in figures_of(suite, of_suite):
+                image = folder / f"{profile}-{figure.name}.png"
+                draw(image, figure)
+                pieces += [f"![{figure.title}]({image.name})", figure_table(figure)]
+            continue
         if suite in ("match", "growth"):
             image = folder / f"{profile}-{suite}.png"
             (plot_match if suite == "match" else plot_growth)(image, of_suite)

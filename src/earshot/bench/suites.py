@@ -17,6 +17,15 @@ from earshot.bench.churn import churn_suite
 from earshot.bench.context import Context, SavedFiles, run_command
 from earshot.bench.measuring import Case, Row, elapsed_s, rates, row_of, timed_pass
 from earshot.bench.placement import placement_suite
+from earshot.bench.rt_figures import (
+    ranking_alpha_suite,
+    ranking_threshold_suite,
+    rt_growth_suite,
+    rt_rivals_suite,
+    rt_trees_suite,
+    token_orders_suite,
+)
+from earshot.bench.rt_updates import rt_updates_suite
 from earshot.encoding import encode_messages, encode_subscriptions
 from earshot.engine import Engine
 from earshot.files import read_messages
@@ -200,6 +209,13 @@ SUITES: dict[str, Callable[[Context], Iterator[Row]]] = {
     "real": real_suite,
     "command_line": command_line_suite,
     "placement": placement_suite,
+    "token_orders": token_orders_suite,
+    "rt_trees": rt_trees_suite,
+    "rt_rivals": rt_rivals_suite,
+    "rt_updates": rt_updates_suite,
+    "rt_growth": rt_growth_suite,
+    "ranking_alpha": ranking_alpha_suite,
+    "ranking_threshold": ranking_threshold_suite,
     # First, so that its workers are asked before any has done other work.
     "spark_memory": _spark_suite("spark_memory", "earshot.bench.spark", "memory_suite"),
     "spark_batch": _spark_suite("spark_batch", "earshot.bench.spark", "batch_suite"),

@@ -55,13 +55,14 @@ _SUBSCRIPTION_FIELDS = (
     *CIRCLE_FIELDS,
     "geometry",
     "expires",
+    "threshold",
 )
 FIELDS: dict[Content, tuple[str, ...]] = {
     "subscriptions": _SUBSCRIPTION_FIELDS,
     "changes": ("op", *_SUBSCRIPTION_FIELDS, "time"),
     "messages": ("id", "text", "keywords", *POINT_FIELDS, *BOX_FIELDS, "geometry", "time"),
 }
-NUMBERS = frozenset((*BOX_FIELDS, *CIRCLE_FIELDS))
+NUMBERS = frozenset((*BOX_FIELDS, *CIRCLE_FIELDS, "threshold"))
 TIMES = frozenset(("expires", "time"))
 
 ALIASES: dict[str, tuple[str, ...]] = {

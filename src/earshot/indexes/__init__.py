@@ -8,8 +8,12 @@ from earshot import storage
 from earshot.errors import InvalidParameter, SavedIndexError
 from earshot.indexes.block_trie import BlockTrie
 from earshot.indexes.contract import Index
+from earshot.indexes.ir_tree import IrTree
 from earshot.indexes.keyword_first import KeywordFirst
 from earshot.indexes.linear_scan import LinearScan
+from earshot.indexes.rt_plus_plus_tree import RtPlusPlusTree
+from earshot.indexes.rt_plus_tree import RtPlusTree
+from earshot.indexes.rt_tree import RtTree
 from earshot.indexes.spatial_first import SpatialFirst
 
 INDEXES: dict[str, type[Index]] = {
@@ -17,6 +21,10 @@ INDEXES: dict[str, type[Index]] = {
     KeywordFirst.name: KeywordFirst,
     SpatialFirst.name: SpatialFirst,
     LinearScan.name: LinearScan,
+    RtTree.name: RtTree,
+    RtPlusTree.name: RtPlusTree,
+    RtPlusPlusTree.name: RtPlusPlusTree,
+    IrTree.name: IrTree,
 }
 """Every structure by its name; a new one needs a line here and nothing else."""
 

@@ -41,7 +41,6 @@ from earshot.indexes.contract import Index, Parameters
 from earshot.indexes.quantizing import quantizer_of
 from earshot.kernels.block_trie import (
     PENDING,
-    SIGNATURE_WORDS,
     BlockTrieArrays,
     BlockTrieScratch,
     match_block_trie,
@@ -53,10 +52,10 @@ from earshot.kernels.block_trie_build import (
     fill_codes,
     fill_lists,
     fill_root_list,
-    n_summary_keys,
     place_summaries,
     sort_tokens_by_frequency,
 )
+from earshot.kernels.blocks import SIGNATURE_WORDS, n_summary_keys
 from earshot.kernels.box_keys import BLOCK, DEAD_KEY, Quantizer, build_keys
 from earshot.kernels.delta import DeltaState
 from earshot.model.arrays import ClauseArrays, Int32s, Int64s, MessageArrays

@@ -6,8 +6,8 @@ matched against them; this class supplies the rest in one way for all: changes, 
 
 Changes take effect at once. Inserted clauses go to a small :class:`~earshot.indexes.delta.Delta`
 beside the immutable arrays, removed subscriptions are marked dead; :meth:`Index.rebuilt` merges
-both into a new index. A structure that can change in place may override :meth:`Index.insert` and
-:meth:`Index.remove`.
+both into a new index. A structure that can change in place overrides :meth:`Index._take_in` and
+:meth:`Index._bury`.
 
 An index is not locked: a caller that changes it while another thread matches must serialise the
 two, as :class:`earshot.engine.Engine` does.
@@ -95,8 +95,10 @@ class Parameters:
 
 
 class Index(ABC):
-    """Base class of all boolean index structures."""
+    """Base class of all boolean index structures, and of what the other semantics share."""
 
+    semantics: ClassVar[str] = "boolean"
+    """What decides about a delivery; a saved index is opened only as what it is."""
     name: ClassVar[str]
     """Name in the registry, on the command line and in reports."""
     parameters_type: ClassVar[type[Parameters]] = Parameters
@@ -150,6 +152,22 @@ class Index(ABC):
             parameters: Options of this structure.
             n_threads: Threads used while building.
         """
+        parameters, n_slots, counts = cls._prepare(
+            clauses, space, n_tokens, frequencies, parameters
+        )
+        arrays = cls._build_arrays(clauses, counts, parameters, n_threads)
+        return cls(parameters, space, clauses, arrays, counts, np.ones(n_slots, np.uint8))
+
+    @classmethod
+    def _prepare(
+        cls,
+        clauses: ClauseArrays,
+        space: Space,
+        n_tokens: int | None,
+        frequencies: npt.NDArray[np.int64] | None,
+        parameters: Parameters | None,
+    ) -> tuple[Parameters, int, Int64s]:
+        """Check what an index is built from; return options, number of slots, frequencies."""
         if space not in SPACES:
             raise InvalidParameter(f"space is {space!r}; expected one of {', '.join(SPACES)}")
         parameters = cls.parameters_type() if parameters is None else parameters
@@ -158,7 +176,7 @@ class Index(ABC):
                 f"parameters of index '{cls.name}' are a {cls.parameters_type.__name__}, "
                 f"got a {type(parameters).__name__}"
             )
-        _check_clauses(clauses)
+        cls._check_clauses(clauses)
         n_slots = _check_slots(clauses.subscriptions, 0)
         tokens = clauses.token_ids
         largest = int(max(tokens.max(initial=-1), (~tokens).max(initial=-1)))
@@ -169,15 +187,19 @@ class Index(ABC):
             counts += np.bincount(required, minlength=n_tokens)
         else:
             counts[: len(frequencies)] = frequencies[:n_tokens]
-        arrays = cls._build_arrays(clauses, counts, parameters, n_threads)
-        return cls(parameters, space, clauses, arrays, counts, np.ones(n_slots, np.uint8))
+        return parameters, n_slots, counts
+
+    @classmethod
+    def _check_clauses(cls, clauses: ClauseArrays) -> None:
+        """Reject clauses that cannot be built in or inserted."""
+        _check_clauses(clauses)
 
     @classmethod
     @abstractmethod
     def _build_arrays(
         cls,
         clauses: ClauseArrays,
-        frequencies: Int64s,
+        frequencies: Any,  # Int64s here; other semantics know more of the tokens
         parameters: Any,
         n_threads: int,
     ) -> Any:
@@ -186,8 +208,8 @@ class Index(ABC):
     @abstractmethod
     def _match_rows(
         self, messages: MessageArrays, start: int, stop: int, scratch: Any
-    ) -> tuple[Int64s, Int32s, Counters]:
-        """Match messages ``start:stop`` against the arrays, without the delta.
+    ) -> tuple[Any, ...]:
+        """Match messages ``start:stop`` against the arrays: offsets, slots and counters.
 
         Dead subscriptions must not be reported. A subscription with several clauses may be
         reported several times; the caller drops repeats (see ``reports_once``).
@@ -195,6 +217,9 @@ class Index(ABC):
 
     reports_once: ClassVar[bool] = False
     """Whether ``_match_rows`` itself reports a subscription with several clauses only once."""
+
+    splits_crossing: ClassVar[bool] = True
+    """Whether a message box across the antimeridian comes to ``_match_rows`` as two."""
 
     matches_delta: ClassVar[bool] = False
     """Whether ``_match_rows`` itself matches the delta, instead of the caller after it."""
@@ -213,7 +238,9 @@ class Index(ABC):
             raise InvalidParameter(f"n_threads is {n_threads}; expected 1 or more")
         crossing = _check_message_boxes(messages.boxes)
         if crossing.any():
-            return self._match_crossing(messages, crossing, n_threads)
+            self._refuse_crossing_planar(messages, crossing)
+            if self.splits_crossing:
+                return self._match_crossing(messages, crossing, n_threads)
         n = len(messages.boxes)
         if n_threads == 1 or n < 2 * n_threads:
             return self._match_chunk(messages, 0, n)
@@ -229,13 +256,17 @@ class Index(ABC):
 
     def insert(self, clauses: ClauseArrays) -> None:
         """Add subscriptions; every slot must be new and follow the highest slot in use."""
-        _check_clauses(clauses)
+        self._check_clauses(clauses)
         _check_slots(clauses.subscriptions, self.n_slots)
-        if self.delta is None:
-            self.delta = self._new_delta()
         if (np.diff(clauses.subscriptions) < 0).any():
             rows = np.argsort(clauses.subscriptions, kind="stable")
             clauses = take_clauses(clauses, rows)
+        self._take_in(clauses)
+
+    def _take_in(self, clauses: ClauseArrays) -> None:
+        """Make new clauses, in the order of their slots, part of the index."""
+        if self.delta is None:
+            self.delta = self._new_delta()
         self.delta.insert(clauses)
 
     def _new_delta(self) -> Delta:
@@ -287,8 +318,13 @@ class Index(ABC):
             n_tokens=self.n_tokens,
             parameters=self.parameters,
             n_threads=n_threads,
+            **self._build_options(),
         )
         return new, old_slots
+
+    def _build_options(self) -> dict[str, Any]:
+        """Return what a rebuild must keep besides the parameters."""
+        return {}
 
     def clauses_of(self, slots: Int32s) -> ClauseArrays:
         """Return the clauses of the given slots, those in the delta last."""
@@ -354,6 +390,7 @@ class Index(ABC):
     def save(self, directory: str | Path) -> None:
         """Write the index to ``directory``, which must not hold anything else."""
         facts = {
+            "semantics": self.semantics,
             "index": self.name,
             "parameters": asdict(self.parameters),
             "space": self.space,
@@ -373,6 +410,11 @@ class Index(ABC):
     def open(cls, directory: str | Path) -> Self:
         """Open a saved index by memory-mapping its arrays; changes stay in this process."""
         facts = storage.read_facts(directory)
+        semantics = facts.get("semantics", "boolean")
+        if semantics != cls.semantics:
+            raise SavedIndexError(
+                f"{directory} holds a {semantics} index; this one is {cls.semantics}"
+            )
         if facts.get("index") != cls.name:
             raise SavedIndexError(
                 f"{directory} holds an index '{facts.get('index')}', not '{cls.name}'"
@@ -396,15 +438,20 @@ class Index(ABC):
 
     # ---- matching, in one way for all ----------------------------------------------------------
 
-    def _match_chunk(self, messages: MessageArrays, start: int, stop: int) -> Matches:
+    def _match_base(self, messages: MessageArrays, start: int, stop: int) -> tuple[Any, ...]:
+        """Return what ``_match_rows`` finds, with working memory of this thread's own."""
         try:
             scratch = self._scratches.pop()
         except IndexError:
             scratch = None
         if scratch is None or not self._fits(scratch):
             scratch = self._new_scratch()
-        offsets, answers, counters = self._match_rows(messages, start, stop, scratch)
+        found = self._match_rows(messages, start, stop, scratch)
         self._scratches.append(scratch)
+        return found
+
+    def _match_chunk(self, messages: MessageArrays, start: int, stop: int) -> Matches:
+        offsets, answers, counters = self._match_base(messages, start, stop)
         if self.has_repeats and not self.reports_once:
             offsets, answers = drop_repeats(offsets, answers, self.n_base_slots)
             counters = counters._replace(answers=len(answers))
@@ -415,16 +462,20 @@ class Index(ABC):
         added = (a + b for a, b in zip(counters, more_counters, strict=True))
         return Matches(offsets, answers, Counters(*added))
 
-    def _match_crossing(
-        self, messages: MessageArrays, crossing: npt.NDArray[np.bool_], n_threads: int
-    ) -> Matches:
-        """Match each message across the antimeridian as two boxes, and drop repeats."""
+    def _refuse_crossing_planar(
+        self, messages: MessageArrays, crossing: npt.NDArray[np.bool_]
+    ) -> None:
         if self.space != "lonlat":
             row = int(np.flatnonzero(crossing)[0])
             raise InvalidInput(
                 f"message {row}: min_x {messages.boxes[row, 0]} is greater than max_x "
                 f"{messages.boxes[row, 2]}; planar boxes cannot cross the antimeridian"
             )
+
+    def _match_crossing(
+        self, messages: MessageArrays, crossing: npt.NDArray[np.bool_], n_threads: int
+    ) -> Matches:
+        """Match each message across the antimeridian as two boxes, and drop repeats."""
         rows = np.repeat(np.arange(len(crossing)), 1 + crossing)
         halves = take_messages(messages, rows)
         first = np.flatnonzero(np.append(True, rows[1:] != rows[:-1]))

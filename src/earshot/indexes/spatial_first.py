@@ -23,7 +23,7 @@ from earshot.kernels.spatial_first import (
 )
 from earshot.model.arrays import ClauseArrays, Float64s, Int32s, Int64s, MessageArrays
 
-_FAN_OUTS = (2, 1024)
+FAN_OUTS = (2, 1024)
 
 
 @dataclass(frozen=True)
@@ -37,7 +37,7 @@ class SpatialFirstParameters(Parameters):
     fan_out: int = 16
 
     def __post_init__(self) -> None:
-        low, high = _FAN_OUTS
+        low, high = FAN_OUTS
         if not low <= self.fan_out <= high:
             raise InvalidParameter(f"fan_out is {self.fan_out}; expected {low} to {high}")
 
@@ -58,8 +58,8 @@ class SpatialFirst(Index):
         parameters: SpatialFirstParameters,
         n_threads: int,
     ) -> SpatialFirstArrays:
-        levels = _level_offsets(len(clauses.subscriptions), parameters.fan_out)
-        order = _curve_order(clauses.boxes)
+        levels = level_offsets_of(len(clauses.subscriptions), parameters.fan_out)
+        order = curve_order(clauses.boxes)
         built = build_spatial_first(
             clauses.boxes, clauses.token_offsets, clauses.token_ids, frequencies,
             order, parameters.fan_out, levels,
@@ -86,7 +86,7 @@ class SpatialFirst(Index):
         return run_kernel(match_spatial_first, head, messages, start, stop, scratch)
 
 
-def _level_offsets(n_clauses: int, fan_out: int) -> Int64s:
+def level_offsets_of(n_clauses: int, fan_out: int) -> Int64s:
     """Return where each level begins; a tree that is not empty has a root above its entries."""
     sizes = [n_clauses]
     while sizes[-1] > 1 or (len(sizes) == 1 and n_clauses > 0):
@@ -94,7 +94,7 @@ def _level_offsets(n_clauses: int, fan_out: int) -> Int64s:
     return np.cumsum([0, *sizes], dtype=np.int64)
 
 
-def _curve_order(boxes: Float64s) -> Int64s:
+def curve_order(boxes: Float64s) -> Int64s:
     """Return the rows of ``boxes`` in Hilbert order of their centres' ranks."""
     cells = []
     for axis in (0, 1):

@@ -40,16 +40,20 @@ def merge_answers(offsets_a, slots_a, offsets_b, slots_b):
 
 
 @kernel
-def keep_unexpired(offsets, slots, expires_us, clocks_us):
-    """Keep the answers whose subscription is live at its message's clock."""
+def keep_unexpired(offsets, slots, scores, expires_us, clocks_us):
+    """Keep the answers whose subscription is live at its message's clock; scores may be empty."""
     new_offsets = np.empty_like(offsets)
     kept = np.empty_like(slots)
+    kept_scores = np.empty_like(scores)
+    has_scores = len(scores) > 0
     n = 0
     new_offsets[0] = 0
     for m in range(len(offsets) - 1):
         for i in range(offsets[m], offsets[m + 1]):
             if clocks_us[m] < expires_us[slots[i]]:
                 kept[n] = slots[i]
+                if has_scores:
+                    kept_scores[n] = scores[i]
                 n += 1
         new_offsets[m + 1] = n
-    return new_offsets, kept[:n]
+    return new_offsets, kept[:n], kept_scores[:n]

@@ -7,6 +7,14 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from earshot.kernels.blocks import (
+    AHEAD,
+    has_token,
+    low_bits,
+    sign_tokens,
+    touching_blocks,
+    unsign_tokens,
+)
 from earshot.kernels.box_keys import (
     BLOCK,
     Quantizer,
@@ -27,8 +35,6 @@ from earshot.model.arrays import Int32s, Int64s
 START, N_COMPLETE, N_OPEN, FIRST_CHILD, N_CHILDREN, COMPLETE_SUMMARY, OPEN_SUMMARY = range(7)
 NODE_COLUMNS = 8
 
-AHEAD = 4
-"""How many blocks ahead keys are prefetched."""
 ROOT_BLOCKS_PER_TOKEN = 5.0
 """Blocks of the root list that cost about as much as following one token of a short message.
 
@@ -43,8 +49,6 @@ Chosen so that messages of 500 tokens get the 16 blocks a token or more that sui
 """
 PENDING = 1024
 """Entries that are verified together."""
-SIGNATURE_WORDS = 1024
-"""8 KiB, which stay in the first-level cache; the marks of a large vocabulary do not."""
 
 
 class BlockTrieArrays(NamedTuple):
@@ -79,81 +83,6 @@ class BlockTrieScratch(NamedTuple):
 
 
 @lean_kernel
-def _low_bits(n):
-    return np.uint32(0xFFFF) if n >= BLOCK else (np.uint32(1) << np.uint32(n)) - np.uint32(1)
-
-
-@lean_kernel
-def _sign(message_tokens, signature):
-    """Set the bits of a message's tokens."""
-    for i in range(len(message_tokens)):
-        token = message_tokens[i]
-        signature[(token >> 6) & (SIGNATURE_WORDS - 1)] |= np.uint64(1) << np.uint64(token & 63)
-
-
-@lean_kernel
-def _unsign(message_tokens, signature):
-    """Clear what ``_sign`` set."""
-    for i in range(len(message_tokens)):
-        signature[(message_tokens[i] >> 6) & (SIGNATURE_WORDS - 1)] = np.uint64(0)
-
-
-@lean_kernel
-def _has_token(token, signature, marks):
-    """Whether the message has the token; most that it has not are told by the signature."""
-    word = signature[(token >> 6) & (SIGNATURE_WORDS - 1)]
-    return word >> np.uint64(token & 63) & np.uint64(1) != 0 and marks[token] != 0
-
-
-@lean_kernel
-def _touching_blocks(n, summary_keys, summary, limit, frontier, most, work):
-    """Write the blocks of a list that may touch ``limit`` to the frontier.
-
-    A list of up to BLOCK entries is one block. A longer one is walked from its top summary, one
-    level at a time. Returns where in the frontier the blocks stand, and how many they are; -1 as
-    soon as a level has more than ``most``.
-    """
-    frontier[0] = 0
-    if n <= BLOCK:
-        return 0, 1
-    n_level = (n + BLOCK - 1) // BLOCK
-    level_start = np.int64(summary)
-    depth = 1
-    while n_level > BLOCK:
-        level_start += n_level
-        n_level = (n_level + BLOCK - 1) // BLOCK
-        depth += 1
-    here, there = 0, len(frontier) >> 1
-    n_here = 1
-    while depth > 0:
-        n_there = 0
-        for k in range(n_here):
-            if k + AHEAD < n_here:
-                ahead = level_start + np.int64(frontier[here + k + AHEAD]) * BLOCK
-                prefetch(summary_keys, ahead)
-                prefetch(summary_keys, ahead + 8)
-            block = np.int64(frontier[here + k])
-            mask = touching_mask(summary_keys, level_start + block * BLOCK, limit)
-            mask &= _low_bits(n_level - block * BLOCK)
-            while mask != 0:
-                frontier[there + n_there] = block * BLOCK + trailing_zeros(mask)
-                n_there += 1
-                mask &= mask - np.uint32(1)
-            if n_there > most:
-                work[0] += k + 1
-                return 0, -1
-        work[0] += n_here
-        here, there = there, here
-        n_here = n_there
-        depth -= 1
-        n_level = n
-        for _ in range(depth):
-            n_level = (n_level + BLOCK - 1) // BLOCK
-        level_start -= n_level
-    return here, n_here
-
-
-@lean_kernel
 def _report_complete(arrays, clauses, start, n, blocks, box, limit, answers, n_answers, work):
     """Append the slots of a complete list's touching entries; return their new number, or -1."""
     keys, entry_rows = arrays.keys, arrays.entry_rows
@@ -168,7 +97,7 @@ def _report_complete(arrays, clauses, start, n, blocks, box, limit, answers, n_a
         offset = np.int64(blocks[k]) * BLOCK
         position = start + offset
         work[1] += min(BLOCK, n - offset)
-        mask = touching_mask(keys, position, limit) & _low_bits(n - offset)
+        mask = touching_mask(keys, position, limit) & low_bits(n - offset)
         if mask == 0:
             continue
         if n_answers + BLOCK > len(answers):
@@ -210,7 +139,7 @@ def _report_open(
         offset = np.int64(blocks[k]) * BLOCK
         position = start + offset
         work[1] += min(BLOCK, n - offset)
-        mask = touching_mask(keys, position, limit) & _low_bits(n - offset)
+        mask = touching_mask(keys, position, limit) & low_bits(n - offset)
         if mask == 0:
             continue
         if n_answers + n_pending + BLOCK > len(answers):
@@ -220,11 +149,11 @@ def _report_open(
             mask &= mask - np.uint32(1)
             token = entry_tokens[entry]
             if token < 0:
-                if token == -1 or _has_token(-token - 2, signature, marks):
+                if token == -1 or has_token(-token - 2, signature, marks):
                     prefetch(entry_rows, entry)
                     pending[n_pending] = entry
                     n_pending += 1
-            elif _has_token(token, signature, marks):
+            elif has_token(token, signature, marks):
                 c = entry_rows[entry]
                 if key_touches(keys[entry], strict) or box_touches(
                     clauses.boxes, c, box[0], box[1], box[2], box[3]
@@ -292,7 +221,7 @@ def _push_children(node_tokens, first, n, message_tokens, scratch, n_stack):
     marks, signature, stack = scratch.marks, scratch.signature, scratch.stack
     if n <= 8 * len(message_tokens):
         for child in range(first, first + n):
-            if _has_token(node_tokens[child], signature, marks):
+            if has_token(node_tokens[child], signature, marks):
                 stack[n_stack] = child
                 n_stack += 1
         return n_stack
@@ -339,7 +268,7 @@ def _descend(
             )  # fmt: skip
         start, n = np.int64(nodes[node + START]), np.int64(nodes[node + N_COMPLETE])
         if n > 0:
-            here, n_blocks = _touching_blocks(
+            here, n_blocks = touching_blocks(
                 n, arrays.summary_keys, nodes[node + COMPLETE_SUMMARY], limit, frontier,
                 everything, work,
             )  # fmt: skip
@@ -351,7 +280,7 @@ def _descend(
                 return n_answers
         start, n = start + n, np.int64(nodes[node + N_OPEN])
         if n > 0:
-            here, n_blocks = _touching_blocks(
+            here, n_blocks = touching_blocks(
                 n, arrays.summary_keys, nodes[node + OPEN_SUMMARY], limit, frontier,
                 everything, work,
             )  # fmt: skip
@@ -385,13 +314,13 @@ def match_block_trie(
         # walk down the root list is cheap, and says at each level how many blocks are left.
         n_tokens = len(message_tokens)
         budget = np.int64(ROOT_BLOCKS_PER_TOKEN * n_tokens * (1.0 + n_tokens / LONG_MESSAGE))
-        here, n_blocks = _touching_blocks(
+        here, n_blocks = touching_blocks(
             n_clauses, arrays.summary_keys, arrays.root_summary[0], limit, frontier, budget, work
         )
         n_found = n_answers
         if n_blocks != 0 or has_delta:
             mark_tokens(message_tokens, 0, len(message_tokens), scratch.marks, 1)
-            _sign(message_tokens, scratch.signature)
+            sign_tokens(message_tokens, scratch.signature)
             if n_blocks > 0:
                 n_found = _report_open(
                     arrays, clauses, is_lonlat, n_clauses, n_clauses,
@@ -408,7 +337,7 @@ def match_block_trie(
                     scratch.serial[0], answers, n_found, work,
                 )  # fmt: skip
             mark_tokens(message_tokens, 0, len(message_tokens), scratch.marks, 0)
-            _unsign(message_tokens, scratch.signature)
+            unsign_tokens(message_tokens, scratch.signature)
         if n_found < 0:
             work[0], work[1] = n_nodes, n_candidates
             return m - start

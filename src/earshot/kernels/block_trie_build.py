@@ -14,7 +14,8 @@ from earshot.kernels.block_trie import (
     OPEN_SUMMARY,
     START,
 )
-from earshot.kernels.box_keys import BLOCK, DEAD_KEY, TOP, union_key
+from earshot.kernels.blocks import fill_summaries, n_summary_keys
+from earshot.kernels.box_keys import TOP
 from earshot.kernels.jit import kernel
 
 
@@ -199,16 +200,6 @@ def build_nodes(
 
 
 @kernel
-def n_summary_keys(n):
-    """Return how many summary keys a list of ``n`` entries has, all levels together."""
-    total = 0
-    while n > BLOCK:
-        n = (n + BLOCK - 1) // BLOCK
-        total += n
-    return total
-
-
-@kernel
 def place_summaries(nodes):
     """Give each list its place among the summary keys; return their number and the longest list."""
     total, longest = 0, 0
@@ -266,29 +257,6 @@ def fill_codes(clause_keys, start, codes):
 
 
 @kernel
-def _fill_summaries(keys, start, n, summary_keys, summary):
-    """Fill the summary keys of one list, lowest level first."""
-    if n <= BLOCK:
-        return
-    n_level = (n + BLOCK - 1) // BLOCK
-    for b in range(n_level):
-        union = DEAD_KEY
-        for k in range(b * BLOCK, min(n, b * BLOCK + BLOCK)):
-            union = union_key(union, keys[start + k])
-        summary_keys[summary + b] = union
-    below = summary
-    while n_level > BLOCK:
-        n_above = (n_level + BLOCK - 1) // BLOCK
-        above = below + n_level
-        for b in range(n_above):
-            union = DEAD_KEY
-            for k in range(b * BLOCK, min(n_level, b * BLOCK + BLOCK)):
-                union = union_key(union, summary_keys[below + k])
-            summary_keys[above + b] = union
-        below, n_level = above, n_above
-
-
-@kernel
 def _fill_list(order, start, n, clause_codes, clause_keys, codes, arrays, summary):
     """Bring one list of a node into spatial order; fill its keys and summaries."""
     if n > 1:
@@ -299,7 +267,7 @@ def _fill_list(order, start, n, clause_codes, clause_keys, codes, arrays, summar
             order[start + k] = np.int32(codes[k] & 0xFFFFFFFF)
     for k in range(n):
         arrays.keys[start + k] = clause_keys[order[start + k]]
-    _fill_summaries(arrays.keys, start, n, arrays.summary_keys, summary)
+    fill_summaries(arrays.keys, start, n, arrays.summary_keys, summary)
 
 
 @kernel
@@ -354,7 +322,7 @@ def fill_root_list(
         arrays.entry_tokens[n + k] = _left_to_verify(
             c, 0, token_offsets, sorted_tokens, n_required, is_simple
         )
-    _fill_summaries(arrays.keys, n, n, arrays.summary_keys, arrays.root_summary[0])
+    fill_summaries(arrays.keys, n, n, arrays.summary_keys, arrays.root_summary[0])
 
 
 @kernel

@@ -55,6 +55,8 @@ def subscription_batch(subscriptions: Sequence[Subscription]) -> pa.RecordBatch:
                 pass
         if subscription.expires is not None:
             put("expires", row, time_us(subscription.expires))
+        if subscription.threshold is not None:
+            put("threshold", row, subscription.threshold)
     return _batch([each.id for each in subscriptions], columns)
 
 

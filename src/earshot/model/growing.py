@@ -9,6 +9,9 @@ import numpy.typing as npt
 
 from earshot.model.arrays import ClauseArrays, ShapeArrays, all_thresholds, box_clauses
 
+_DOUBLING = 1 << 20
+"""Rows up to which an array doubles; larger ones grow by a quarter."""
+
 
 class GrowingArray:
     """A NumPy array whose first axis grows, at amortised constant cost per row."""
@@ -35,7 +38,8 @@ class GrowingArray:
     def resize(self, n: int) -> None:
         """Grow to ``n`` rows, new ones filled."""
         if n > len(self._rows):
-            larger = np.empty((max(n, 2 * len(self._rows), 64), *self._rows.shape[1:]), self.dtype)
+            room = len(self._rows) + max(len(self._rows) // 4, min(len(self._rows), _DOUBLING), 64)
+            larger = np.empty((max(n, room), *self._rows.shape[1:]), self.dtype)
             larger[: self._n] = self._rows[: self._n]
             self._rows = larger
         if n > self._n:

@@ -88,6 +88,7 @@ def subscriptions_schema(ids: pa.DataType) -> pa.Schema:
             *((name, pa.float64()) for name in CIRCLE_FIELDS),
             ("geometry", pa.binary()),
             ("expires", TIME),
+            ("threshold", pa.float64()),
         ]
     )
 
@@ -115,9 +116,15 @@ def messages_schema(ids: pa.DataType) -> pa.Schema:
     )
 
 
-def matches_schema(message_ids: pa.DataType, subscription_ids: pa.DataType) -> pa.Schema:
-    """Return the schema of matches: one row for each delivery of a message to a subscription."""
-    return pa.schema([("message_id", message_ids), ("subscription_id", subscription_ids)])
+def matches_schema(
+    message_ids: pa.DataType, subscription_ids: pa.DataType, *, has_scores: bool = False
+) -> pa.Schema:
+    """Return the schema of matches: one row for each delivery of a message to a subscription.
+
+    ``has_scores`` adds the ``score``, for ranked matching.
+    """
+    scores = [("score", pa.float64())] if has_scores else []
+    return pa.schema([("message_id", message_ids), ("subscription_id", subscription_ids), *scores])
 
 
 def updates_schema(message_ids: pa.DataType, subscription_ids: pa.DataType) -> pa.Schema:
@@ -141,7 +148,7 @@ COLUMN_TYPES = {
     "geometry": pa.binary(),
     "expires": TIME,
     "time": TIME,
-    **dict.fromkeys((*BOX_FIELDS, *CIRCLE_FIELDS), pa.float64()),
+    **dict.fromkeys((*BOX_FIELDS, *CIRCLE_FIELDS, "threshold"), pa.float64()),
 }
 """Type of each canonical column but the id."""
 

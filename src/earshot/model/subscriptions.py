@@ -10,6 +10,7 @@ from typing import TypeAlias
 
 from earshot.errors import InvalidInput
 from earshot.model.expressions import And, Expression, Keyword, Not, Or, all_of, parse
+from earshot.model.ranking import check_threshold
 from earshot.model.regions import Circle, Everywhere, Polygon, Rectangle, Region
 
 Id: TypeAlias = int | str
@@ -27,6 +28,8 @@ class Subscription:
         expression: A boolean expression over keywords instead; text is read on construction.
         region: Where it listens.
         expires: When it ends by itself, with a time zone.
+        threshold: Score from which a message is delivered, above 0 and at most 1, in place of the
+            engine's; for ranked matching.
     """
 
     id: Id
@@ -34,6 +37,7 @@ class Subscription:
     expression: Expression | str | None = None
     region: Region = Everywhere()  # noqa: RUF009 - frozen, so one instance can be shared
     expires: datetime | None = None
+    threshold: float | None = None
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "id", checked_id(self.id, "subscription"))
@@ -57,6 +61,9 @@ class Subscription:
                 f"give at least one"
             )
         check_time(self.expires, f"{where}: expires")
+        if self.threshold is not None:
+            threshold = check_threshold(self.threshold, f"{where}: threshold")
+            object.__setattr__(self, "threshold", threshold)
 
     @property
     def condition(self) -> Expression | None:

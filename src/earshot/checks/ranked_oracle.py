@@ -1,0 +1,270 @@
+"""The truth of ranked matching: what every ranked index and engine must answer, in plain Python.
+
+Nothing here is shared with what it judges, except the boxes around circles and polygons, which
+docs/semantics.md makes part of the definition. Overlaps and areas are rational numbers, sums of
+weights are rounded once. Only whether an area counts at all is decided in floating point, by one
+product, because that is how it is defined.
+"""
+
+from __future__ import annotations
+
+import math
+import sys
+from collections.abc import Callable, Hashable, Iterable, Sequence
+from fractions import Fraction
+from itertools import pairwise
+from typing import Generic, NamedTuple, TypeAlias, TypeVar
+
+from earshot.checks.oracle import Box, Clause, Token, boxes_touch, shape_touches, touches
+from earshot.model.arrays import EVERYWHERE_TOKEN, ClauseArrays, MessageArrays, ShapeArrays, Space
+from earshot.model.regions import Circle, Place, Point, Polygon, Rectangle, Region
+from earshot.model.regions import boxes as boxes_around
+
+Key = TypeVar("Key", bound=Hashable)
+Parts: TypeAlias = tuple[float, float]
+"""Spatial and textual score of one alternative."""
+
+TOLERANCE = 1e-9
+
+
+def score_of(parts: Iterable[Parts], alpha: float) -> float | None:
+    """Return the score of a subscription from those of its alternatives that are not out."""
+    scores = [alpha * spatial + (1.0 - alpha) * textual for spatial, textual in parts]
+    return max(scores, default=None)
+
+
+def is_delivered(score: float | None, threshold: float) -> bool:
+    """Whether a score reaches a threshold."""
+    return score is not None and score > 0 and score >= threshold - TOLERANCE
+
+
+# ---- subscriptions and messages as a person writes them -----------------------------------------
+
+
+class _Subscription(NamedTuple):
+    clauses: list[Clause]
+    region: Region
+    threshold: float | None
+
+
+class RankedOracle(Generic[Key]):
+    """A dict of subscriptions that are scored one by one for each message.
+
+    Args:
+        space: Metric of circles, and whether rectangles may cross the antimeridian.
+        alpha: Share of the place in the score.
+        threshold: Score that is delivered to subscriptions that name none.
+        weight: Weight of a token.
+    """
+
+    def __init__(
+        self, space: Space, alpha: float, threshold: float, weight: Callable[[Token], float]
+    ) -> None:
+        self.space = space
+        self.alpha = alpha
+        self.threshold = threshold
+        self.weight = weight
+        self.subscriptions: dict[Key, _Subscription] = {}
+
+    def subscribe(
+        self,
+        key: Key,
+        clauses: Iterable[tuple[Iterable[Token], Iterable[Token]]],
+        region: Region,
+        threshold: float | None = None,
+    ) -> None:
+        """Add a subscription: clauses of (required, forbidden) tokens, the best of which counts.
+
+        One that asks for a region alone has a single clause without tokens.
+        """
+        if key in self.subscriptions:
+            raise ValueError(f"{key!r} is already subscribed")
+        sets = [(frozenset(required), frozenset(forbidden)) for required, forbidden in clauses]
+        self.subscriptions[key] = _Subscription(sets, region, threshold)
+
+    def remove(self, key: Key) -> None:
+        """Remove a subscription."""
+        del self.subscriptions[key]
+
+    def move(self, key: Key, region: Region) -> None:
+        """Give a subscription another region."""
+        self.subscriptions[key] = self.subscriptions[key]._replace(region=region)
+
+    def match(self, tokens: Iterable[Token], place: Place) -> dict[Key, float]:
+        """Return the subscriptions that a message is delivered to, with their scores."""
+        result = {}
+        for key, score in self.scores(tokens, place).items():
+            own = self.subscriptions[key].threshold
+            if is_delivered(score, self.threshold if own is None else own):
+                result[key] = score
+        return result
+
+    def scores(self, tokens: Iterable[Token], place: Place) -> dict[Key, float]:
+        """Return the scores of all subscriptions of which some alternative is not out."""
+        found = frozenset(tokens)
+        result = {}
+        for key, (clauses, region, _) in self.subscriptions.items():
+            spatial = spatial_score(region, place, self.space)
+            score = score_of(
+                (
+                    (spatial, textual_score(required, found, self.weight))
+                    for required, forbidden in clauses
+                    if not forbidden & found
+                ),
+                self.alpha,
+            )
+            if score is not None:
+                result[key] = score
+        return result
+
+
+def textual_score(
+    required: frozenset[Token], found: frozenset[Token], weight: Callable[[Token], float]
+) -> float:
+    """Return the share of the required weight that was found; all of it where nothing is asked."""
+    if not required:
+        return 1.0
+    return math.fsum(map(weight, required & found)) / math.fsum(map(weight, required))
+
+
+def spatial_score(region: Region, place: Place, space: Space) -> float:
+    """Return the share of a region that a message covers."""
+    if not touches(region, place, space):
+        return 0.0
+    message = [(place.x, place.y) * 2] if isinstance(place, Point) else _parts(place)
+    if isinstance(region, Rectangle):
+        return _share(_parts(region), message)
+    return _share(boxes_around(region, space), message)
+
+
+def _parts(rectangle: Rectangle) -> list[Box]:
+    """Return the boxes of a rectangle, cut where it crosses the antimeridian."""
+    box = (rectangle.min_x, rectangle.min_y, rectangle.max_x, rectangle.max_y)
+    return _cut(box)
+
+
+def _cut(box: Box) -> list[Box]:
+    min_x, min_y, max_x, max_y = box
+    if min_x <= max_x:
+        return [box]
+    return [(min_x, min_y, 180.0, max_y), (-180.0, min_y, max_x, max_y)]
+
+
+def _share(region: Sequence[Box], message: Sequence[Box]) -> float:
+    """Return the score of a region that a message touches, both given as boxes."""
+    if not _counts(message) or not _counts(region):
+        return 1.0
+    if any(math.isinf(side) for box in region for side in box) or math.isinf(_area(region)):
+        return 1.0
+    whole = sum(
+        (Fraction(b[2]) - Fraction(b[0])) * (Fraction(b[3]) - Fraction(b[1])) for b in region
+    )
+    common = sum((_overlap(a, b) for a in region for b in message), Fraction(0))
+    return min(float(common / whole), 1.0)
+
+
+def _counts(boxes: Sequence[Box]) -> bool:
+    """Whether boxes have an area that floats can hold."""
+    return _area(boxes) >= sys.float_info.min  # NaN, of an infinite line, is not
+
+
+def _area(boxes: Sequence[Box]) -> float:
+    return sum((max_x - min_x) * (max_y - min_y) for min_x, min_y, max_x, max_y in boxes)
+
+
+def _overlap(a: Box, b: Box) -> Fraction:
+    """Return the area of the intersection of a bounded box with any box."""
+    sides = []
+    for axis in (0, 1):
+        low, high = max(a[axis], b[axis]), min(a[axis + 2], b[axis + 2])
+        if low >= high:
+            return Fraction(0)
+        sides.append(Fraction(high) - Fraction(low))
+    return sides[0] * sides[1]
+
+
+# ---- the same from arrays -----------------------------------------------------------------------
+
+
+def parts_of(
+    clauses: ClauseArrays, messages: MessageArrays, space: Space, weights: Sequence[float]
+) -> list[dict[int, list[Parts]]]:
+    """Return the scores of each slot's alternatives that are not out, for each message.
+
+    The clauses of one slot with equal token lists are one alternative: their overlaps and areas are
+    added up. What depends on alpha and the thresholds is left to :func:`delivered`.
+    """
+    alternatives: dict[tuple[int, tuple[int, ...]], list[int]] = {}
+    ends, flat = clauses.token_offsets.tolist(), clauses.token_ids.tolist()
+    for row, slot in enumerate(clauses.subscriptions.tolist()):
+        tokens = tuple(flat[ends[row] : ends[row + 1]])
+        alternatives.setdefault((slot, tokens), []).append(row)
+    boxes: list[Box] = [tuple(row) for row in clauses.boxes.tolist()]
+    shapes = [_shape_of(clauses.shapes, row) for row in clauses.shape_rows.tolist()]
+    totals = {tokens: math.fsum(weights[t] for t in tokens if t >= 0) for _, tokens in alternatives}
+    result: list[dict[int, list[Parts]]] = []
+    message_ends, message_flat = messages.token_offsets.tolist(), messages.token_ids.tolist()
+    for m, box in enumerate(messages.boxes.tolist()):
+        found = {EVERYWHERE_TOKEN, *message_flat[message_ends[m] : message_ends[m + 1]]}
+        places = _cut(tuple(box))
+        scores: dict[int, list[Parts]] = {}
+        for (slot, tokens), rows in alternatives.items():
+            if any(~t in found for t in tokens if t < 0):
+                continue
+            common = [weights[t] for t in tokens if t in found]
+            textual = math.fsum(common) / totals[tokens] if common else 0.0
+            touching = any(
+                boxes_touch(boxes[row], place)
+                and shape_touches(shapes[row], place, space == "lonlat")
+                for row in rows
+                for place in places
+            )
+            spatial = _share([boxes[row] for row in rows], places) if touching else 0.0
+            scores.setdefault(slot, []).append((spatial, textual))
+        result.append(scores)
+    return result
+
+
+def delivered(
+    parts: list[dict[int, list[Parts]]],
+    clauses: ClauseArrays,
+    alpha: float,
+    threshold: float,
+) -> list[dict[int, float]]:
+    """Return the slots that each message is delivered to, with their scores."""
+    thresholds = {}
+    if len(clauses.thresholds):
+        named = zip(clauses.subscriptions.tolist(), clauses.thresholds.tolist(), strict=True)
+        thresholds = {slot: own for slot, own in named if not math.isnan(own)}
+    result = []
+    for scores in parts:
+        answers = {}
+        for slot, each in scores.items():
+            score = score_of(each, alpha)
+            if score is not None and is_delivered(score, thresholds.get(slot, threshold)):
+                answers[slot] = score
+        result.append(answers)
+    return result
+
+
+def scores_of(
+    clauses: ClauseArrays,
+    messages: MessageArrays,
+    space: Space,
+    alpha: float,
+    threshold: float,
+    weights: Sequence[float],
+) -> list[dict[int, float]]:
+    """Return the slots that each message is delivered to, with their scores."""
+    return delivered(parts_of(clauses, messages, space, weights), clauses, alpha, threshold)
+
+
+def _shape_of(shapes: ShapeArrays, row: int) -> Circle | Polygon | None:
+    if row < 0:
+        return None
+    x, y, radius = shapes.circles[row].tolist()
+    if radius >= 0:
+        return Circle(x, y, radius)
+    first, last = shapes.ring_offsets[row : row + 2].tolist()
+    ends = shapes.vertex_offsets[first : last + 1].tolist()
+    return Polygon(shapes.vertices[start:end].tolist() for start, end in pairwise(ends))

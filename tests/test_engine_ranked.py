@@ -1,0 +1,694 @@
+"""The ranked engine: scores worked out by hand, and the oracle in lock-step."""
+
+from __future__ import annotations
+
+import json
+import math
+import shutil
+import tempfile
+from collections import Counter, defaultdict
+from collections.abc import Hashable, Iterable, Sequence
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from hypothesis import HealthCheck, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, rule
+
+import earshot.engine
+from earshot import (
+    Circle,
+    Engine,
+    Event,
+    Everywhere,
+    Message,
+    Move,
+    Point,
+    Publish,
+    Ranking,
+    Rectangle,
+    Subscribe,
+    Subscription,
+    Unsubscribe,
+)
+from earshot.checks.ranked_oracle import RankedOracle
+from earshot.errors import InvalidInput, InvalidParameter, InvalidRow, SavedIndexError
+from earshot.indexes.contract import Parameters
+from earshot.model.arrays import Space
+from earshot.model.batches import message_batch, subscription_batch
+from earshot.model.regions import Place, Region
+from earshot.model.subscriptions import Id
+from earshot.ranking import RANKED_DEFAULT, RANKED_INDEXES, ranked_index_type
+from test_engine_machine import (
+    EPOCH,
+    EXPRESSIONS,
+    WORDS,
+    Condition,
+    Post,
+    numbers,
+    posts,
+    regions,
+    times,
+)
+
+NOON = datetime(2026, 5, 1, 12, tzinfo=UTC)
+SQUARE = Rectangle(0, 0, 2, 2)
+HERE = Point(1, 1)
+FAR = Point(50, 50)
+
+
+def ranked(alpha: float = 0.5, threshold: float = 0.6, **options: Any) -> Engine:
+    return Engine(ranking=Ranking(alpha, threshold), **options)
+
+
+def scores(engine: Engine, text: str, place: Place = HERE, **options: Any) -> dict[Id, float]:
+    """Return whom a message reaches, with which score."""
+    updates = engine.publish(Message("m", text, place=place, **options))
+    found = {update.subscription_id: update.score for update in updates}
+    assert len(found) == len(updates)
+    return {key: score for key, score in found.items() if score is not None}
+
+
+# ---- scores worked out by hand -------------------------------------------------------------------
+
+
+def test_place_and_text_add_up() -> None:
+    engine = ranked(0.5, 0.6)
+    engine.subscribe(Subscription("s", ("fire", "smoke"), region=SQUARE))
+    assert scores(engine, "fire and smoke") == {"s": 1.0}
+    assert scores(engine, "fire") == {"s": 0.75}  # all of the place, half of the text
+    assert scores(engine, "nothing") == {}  # 0.5
+    assert scores(engine, "fire and smoke", FAR) == {}  # 0.5
+    quarter = Rectangle(1, 1, 9, 9)
+    assert scores(engine, "fire and smoke", quarter) == {"s": 0.625}  # 0.5 / 4 + 0.5
+    assert scores(engine, "fire", quarter) == {}
+
+
+@pytest.mark.parametrize("index", RANKED_INDEXES)
+def test_alpha_says_what_counts(index: str) -> None:
+    text_only, place_only = ranked(0, 0.5, index=index), ranked(1, 0.5, index=index)
+    for engine in (text_only, place_only):
+        engine.subscribe(
+            Subscription("s", ("fire", "smoke"), region=SQUARE),
+            Subscription("not", expression="fire and not smoke", region=SQUARE),
+        )
+    assert scores(text_only, "fire", FAR) == {"s": 0.5, "not": 1.0}
+    assert scores(place_only, "", HERE) == {"s": 1.0, "not": 1.0}
+    assert scores(place_only, "smoke", HERE) == {"s": 1.0}  # a forbidden word rules out
+    assert scores(place_only, "fire", FAR) == {}
+
+
+@pytest.mark.parametrize("index", RANKED_INDEXES)
+def test_a_score_equal_to_the_threshold_is_delivered(index: str) -> None:
+    words = [f"w{i}" for i in range(9)]
+    engine = ranked(0.1, 0.6, index=index)
+    engine.subscribe(Subscription(1, words, region=SQUARE))
+    assert scores(engine, " ".join(words[:5])) == {1: pytest.approx(0.6)}  # 0.1 + 0.9 * 5 / 9
+    assert scores(engine, " ".join(words[:4])) == {}
+    thirds = ranked(0, 1 / 3, index=index)
+    thirds.subscribe(Subscription(1, ("a", "b", "c")))
+    assert scores(thirds, "b", FAR) == {1: pytest.approx(1 / 3)}
+
+
+def test_subscriptions_may_name_their_own_threshold() -> None:
+    engine = ranked(0.5, 0.6)
+    engine.subscribe(
+        Subscription("engine's", ("fire", "smoke"), region=SQUARE),
+        Subscription("less", ("fire", "smoke"), region=SQUARE, threshold=0.4),
+        Subscription("all", ("fire", "smoke"), region=SQUARE, threshold=1),
+    )
+    assert scores(engine, "") == {"less": 0.5}
+    assert scores(engine, "fire") == {"engine's": 0.75, "less": 0.75}
+    assert set(scores(engine, "fire smoke")) == {"engine's", "less", "all"}
+    engine.move("less", Circle(50, 50, 10))
+    engine.move("engine's", Circle(50, 50, 10))
+    assert scores(engine, "", FAR) == {"less": 0.5}
+    assert scores(engine, "fire", FAR) == {"engine's": 0.75, "less": 0.75}
+
+
+def test_the_best_alternative_counts() -> None:
+    engine = ranked(0.5, 0.1)
+    engine.subscribe(
+        Subscription("s", expression="(fire and smoke) or (rain and not drill)", region=SQUARE),
+        Subscription("place", region=SQUARE),
+    )
+    assert scores(engine, "fire") == {"s": 0.75, "place": 1.0}
+    assert scores(engine, "rain") == {"s": 1.0, "place": 1.0}
+    assert scores(engine, "rain drill") == {"s": 0.5, "place": 1.0}
+
+
+def test_a_region_across_the_antimeridian_is_one() -> None:
+    engine = ranked(1, 0.1)
+    engine.subscribe(Subscription("fiji", ("storm",), region=Rectangle(170, 0, -170, 10)))
+    assert scores(engine, "", Rectangle(175, 0, -175, 10)) == {"fiji": pytest.approx(0.5)}
+    assert scores(engine, "", Rectangle(160, 0, 175, 10)) == {"fiji": pytest.approx(0.25)}
+    assert scores(engine, "", Point(180, 5)) == {"fiji": 1.0}
+    engine.move("fiji", Rectangle(0, 0, 10, 10))
+    assert scores(engine, "", Rectangle(0, 0, 10, 5)) == {"fiji": pytest.approx(0.5)}
+
+
+def test_expiry_drops_scores_with_their_answers() -> None:
+    engine = ranked(0.5, 0.1)
+    engine.subscribe(
+        Subscription(1, ("fire",), region=SQUARE, expires=NOON),
+        Subscription(2, ("fire", "smoke"), region=SQUARE),
+        Subscription(3, ("fire",), expires=NOON + timedelta(hours=1)),
+    )
+    before, at, after = (NOON + timedelta(minutes=m) for m in (-1, 0, 60))
+    texts = [("fire", before), ("fire", at), ("", at), ("fire", after)]
+    messages = [Message(i, text, place=HERE, time=t) for i, (text, t) in enumerate(texts)]
+    found = engine.publish_batch(message_batch(messages))
+    assert found.counters.answers == 3 + 2 + 2 + 1
+    assert {(u.message_id, u.subscription_id): u.score for u in found.updates()} == {
+        (0, 1): 1.0, (0, 2): 0.75, (0, 3): 1.0, (1, 2): 0.75, (1, 3): 1.0,
+        (2, 2): 0.5, (2, 3): 0.5, (3, 2): 0.75,
+    }  # fmt: skip
+
+
+def test_tables_have_the_scores() -> None:
+    engine = ranked(0.5, 0.6)
+    engine.subscribe(Subscription(7, ("fire", "smoke"), region=SQUARE))
+    batch = message_batch([Message(1, "rain", place=FAR), Message(2, "fire", place=HERE)])
+    found = engine.match_batch(batch)
+    assert found.scores is not None
+    assert found.scores.tolist() == [0.75]
+    assert found.table().to_pylist() == [
+        {"sign": "+", "message_id": 2, "subscription_id": 7, "score": 0.75, "reason": "match"}
+    ]
+    boolean = Engine()
+    boolean.subscribe(Subscription(7, ("fire",)))
+    found = boolean.match_batch(batch)
+    assert found.scores is None
+    assert found.table().column("score").to_pylist() == [None]
+
+
+# ---- weights -------------------------------------------------------------------------------------
+
+
+def idf(n: int, df: int) -> float:
+    return math.log((n + 1) / (df + 1)) + 1
+
+
+def test_words_weigh_the_same_until_they_are_weighed() -> None:
+    engine = ranked(0, 0.01)
+    engine.subscribe(
+        Subscription(1, ("fire", "smoke")),
+        Subscription(2, ("fire",)),
+        Subscription(3, expression="fire or (fire and rain)"),  # asks for fire once
+        Subscription(4, ("fire",), region=Rectangle(170, 0, -170, 1)),  # two boxes
+        Subscription(6, region=SQUARE),  # asks for no word, but is one of five
+    )
+    assert scores(engine, "fire")[1] == 0.5
+    engine.reweigh()
+    fire, smoke = idf(5, 4), idf(5, 1)
+    assert scores(engine, "fire")[1] == pytest.approx(fire / (fire + smoke))
+    assert scores(engine, "smoke")[1] == pytest.approx(smoke / (fire + smoke))
+    # What comes or goes later changes no weight; a new word weighs as one that nobody asks for.
+    engine.unsubscribe(2, 3)
+    engine.subscribe(Subscription(5, ("fire", "new")))
+    for _ in range(2):
+        assert scores(engine, "fire") == {
+            1: pytest.approx(fire / (fire + smoke)),
+            4: 1.0,
+            5: pytest.approx(fire / (fire + idf(5, 0))),
+            6: 1.0,
+        }
+        engine.rebuild()
+    engine.reweigh()
+    assert scores(engine, "fire")[5] == pytest.approx(idf(4, 3) / (idf(4, 3) + idf(4, 1)))
+
+
+def test_weighing_a_first_load_is_weighing_it_later() -> None:
+    wishes = [Subscription(i, (f"w{i % 3}", f"w{i % 7}", "x")) for i in range(40)]
+    messages = [Message(i, f"w{i % 7} w{i % 5} x", place=HERE) for i in range(20)]
+
+    def found(engine: Engine) -> set[tuple[Id, Id, float | None]]:
+        return {(u.message_id, u.subscription_id, u.score) for u in engine.publish(*messages)}
+
+    at_once, one_by_one = ranked(0.2, 0.5), ranked(0.2, 0.5)
+    at_once.subscribe_batch(subscription_batch(wishes))
+    at_once.reweigh()
+    assert at_once.index.n_changes == 0
+    for each in wishes:
+        one_by_one.subscribe(each)
+        one_by_one.publish(messages[0])
+    assert found(one_by_one) != found(at_once)
+    one_by_one.reweigh()
+    assert found(one_by_one) == found(at_once)  # to the last bit: both are built as a whole
+
+
+def test_weighing_nobody_and_boolean_engines() -> None:
+    engine = ranked(0, 0.5)
+    engine.reweigh()
+    engine.subscribe(Subscription(1, ("a", "b")))
+    assert scores(engine, "a") == {1: 0.5}
+    engine.unsubscribe(1)
+    engine.reweigh()
+    assert scores(engine, "a") == {}
+    with pytest.raises(InvalidInput, match="reweigh is for ranked matching"):
+        Engine().reweigh()
+
+
+@pytest.mark.parametrize("index", RANKED_INDEXES)
+def test_when_an_index_is_built_changes_nothing(
+    index: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The same events: one by one, in batches, and with rebuilds in the background.
+
+    Scores are equal up to the last bits: a structure may add weights up in an order of its own.
+    """
+    monkeypatch.setattr(earshot.engine, "REBUILD_LEAST", 3)
+    regions: list[Region] = [SQUARE, Circle(1, 1, 90_000), Everywhere(), Rectangle(1, 1, 1, 1)]
+    wishes = [
+        Subscription(
+            i, [f"w{k}" for k in {i % 5, i % 7, i % 11}], region=regions[i % 4],
+            threshold=None if i % 3 else 0.3,
+        )
+        for i in range(60)
+    ]  # fmt: skip
+    messages = [
+        Message(i, f"w{i % 5} w{i % 11}", place=HERE if i % 2 else Rectangle(0.5, 0.5, 3, 3))
+        for i in range(30)
+    ]
+
+    def events(engine: Engine, *, in_batches: bool) -> dict[Any, float | None]:
+        found = []
+        for part in range(3):
+            some = wishes[20 * part : 20 * part + 20]
+            if in_batches:
+                engine.subscribe(*some)
+                found += engine.publish(*messages)
+                engine.unsubscribe(*(each.id for each in some[:5]))
+            else:
+                happened: list[Event] = [Subscribe(each) for each in some]
+                happened += [Publish(each) for each in messages]
+                happened += [Unsubscribe(each.id) for each in some[:5]]
+                found += engine.process(happened)
+            if part == 1:
+                engine.reweigh()
+        engine.wait()
+        # A message comes three times, and a subscription may get it more than once.
+        times_seen: Counter[Any] = Counter()
+        result = {}
+        for update in found:
+            pair = (update.message_id, update.subscription_id)
+            times_seen[pair] += 1
+            result[*pair, times_seen[pair]] = update.score
+        return result
+
+    options = {"index": index, "rebuild_in_background": False}
+    plain = events(ranked(0.4, 0.5, **options), in_batches=False)
+    assert len(plain) > 100
+    same = pytest.approx(plain, rel=0, abs=1e-12)
+    assert events(ranked(0.4, 0.5, index=index), in_batches=False) == same
+    assert events(ranked(0.4, 0.5, index=index, n_threads=2), in_batches=True) == same
+
+
+# ---- what an engine is made of -------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("index", RANKED_INDEXES)
+def test_saved_and_opened(tmp_path: Path, index: str) -> None:
+    engine = ranked(0.3, 0.7, index=index)
+    engine.subscribe(
+        Subscription("a", ("fire", "smoke"), region=SQUARE),
+        Subscription("b", ("fire",), region=SQUARE, threshold=0.2, expires=NOON),
+    )
+    engine.reweigh()
+    engine.subscribe(Subscription("c", ("late", "fire"), threshold=0.1))
+    expected = [scores(engine, text) for text in ("fire", "smoke", "late")]
+    engine.save(tmp_path / "saved")
+    facts = json.loads((tmp_path / "saved" / "facts.json").read_text())
+    assert (facts["engine"], facts["alpha"], facts["threshold"]) == ("ranked", 0.3, 0.7)
+    opened = Engine.open(tmp_path / "saved")
+    assert opened.ranking == Ranking(0.3, 0.7)
+    assert opened.index.name == index
+    assert [scores(opened, text) for text in ("fire", "smoke", "late")] == expected
+    opened.subscribe(Subscription("d", ("later", "fire"), threshold=0.1))
+    assert scores(opened, "late")["c"] == scores(opened, "later")["d"]
+    opened.rebuild()
+    assert scores(opened, "fire").items() >= expected[0].items()
+    assert set(scores(opened, "fire", time=NOON)) == {"c", "d"}
+
+
+def test_a_saved_engine_of_another_kind_is_refused(tmp_path: Path) -> None:
+    ranked().save(tmp_path / "saved")
+    path = tmp_path / "saved" / "facts.json"
+    for claimed in ("boolean", "guessed"):
+        path.write_text(json.dumps({**json.loads(path.read_text()), "engine": claimed}))
+        with pytest.raises(SavedIndexError):
+            Engine.open(tmp_path / "saved")
+
+
+def test_options() -> None:
+    assert ranked().index.name == RANKED_DEFAULT
+    assert Engine().ranking is None
+    for name in RANKED_INDEXES:
+        kind = ranked_index_type(name)
+        engine = ranked(0.2, 0.9, index=name, parameters=kind.parameters_type())
+        assert engine.ranking == Ranking(0.2, 0.9)
+    with pytest.raises(InvalidParameter, match="expected one of"):
+        ranked(index="no_such_index")
+    with pytest.raises(InvalidParameter, match=r"ranking is True; expected Ranking"):
+        Engine(ranking=True)  # type: ignore[arg-type]
+    with pytest.raises(InvalidParameter, match="parameters of index"):
+        ranked(parameters=Parameters())
+
+
+@pytest.mark.parametrize("wrong", [0, -0.1, 1.1, math.nan, "0.5", True])
+def test_thresholds_out_of_range(wrong: Any) -> None:
+    with pytest.raises(InvalidParameter, match=r"subscription 7: threshold is .*at most 1"):
+        Subscription(7, ("fire",), threshold=wrong)
+
+
+def test_boolean_engines_refuse_thresholds() -> None:
+    engine = Engine()
+    rows = subscription_batch(
+        [Subscription(1, ("a",)), Subscription(2, ("b",), threshold=0.5), Subscription(3, ("c",))]
+    )
+    with pytest.raises(InvalidRow, match=r"row 1, field 'threshold': is for ranked matching; give"):
+        engine.subscribe_batch(rows)
+    (reject,) = engine.try_subscribe_batch(rows)
+    assert (reject.row, reject.field) == (1, "threshold")
+    assert len(engine) == 2
+    assert ranked().try_subscribe_batch(rows) == []
+
+
+def test_wrong_thresholds_in_a_batch_are_set_aside() -> None:
+    table = pa.table(
+        {
+            "id": range(5),
+            "keywords": [["a", "b"]] * 5,
+            "threshold": [0.5, 0.0, None, 1.5, float("nan")],
+        }
+    )
+    engine = ranked(0, 0.6)
+    rejects = engine.try_subscribe_batch(table)
+    assert [(each.row, each.field) for each in rejects] == [(row, "threshold") for row in (1, 3, 4)]
+    assert rejects[1].reason == "is 1.5; expected a number greater than 0 and at most 1"
+    assert scores(engine, "a") == {0: 0.5}
+    assert set(scores(engine, "a b")) == {0, 2}
+
+
+# ---- explanations --------------------------------------------------------------------------------
+
+
+def reasons(engine: Engine, text: str, subscription_id: Id, place: Place = HERE) -> list[str]:
+    message = Message("m", text, place=place)
+    found = engine.explain(message, subscription_id)
+    delivered = scores(engine, text, place)
+    assert found.matched == (subscription_id in delivered)
+    if found.matched:
+        assert found.score == pytest.approx(delivered[subscription_id], abs=1e-12)
+    return list(found.reasons)
+
+
+def test_an_explanation_shows_both_parts_and_the_sum() -> None:
+    engine = ranked(0.5, 0.6)
+    engine.subscribe(Subscription("s", ("fire", "smoke"), region=SQUARE))
+    assert reasons(engine, "fire", "s") == [
+        "place 1: the message's point (1, 1) touches the region (0.0, 0.0, 2.0, 2.0)",
+        "text 0.5: the text has 'fire' (weight 1), the text lacks 'smoke' (weight 1)",
+        "✓ score 0.75 = 0.5 * 1 + 0.5 * 0.5 reaches the engine's threshold 0.6",
+    ]
+    assert reasons(engine, "fire smoke", "s", FAR) == [
+        "place 0: the message's point (50, 50) does not touch the region (0.0, 0.0, 2.0, 2.0)",
+        "text 1: the text has 'fire' (weight 1), 'smoke' (weight 1)",
+        "✗ score 0.5 = 0.5 * 0 + 0.5 * 1 is below the engine's threshold 0.6",
+    ]
+    place, text, verdict = reasons(engine, "fire smoke", "s", Rectangle(1, 1, 9, 9))
+    assert place.startswith("place 0.25: the message's box (1, 1, 9, 9) covers 0.25 of the region")
+    assert verdict.startswith("✓ score 0.625 = 0.5 * 0.25 + 0.5 * 1 reaches")
+    engine.subscribe(Subscription("t", ("fire",), threshold=0.9))
+    engine.reweigh()
+    place, text, verdict = reasons(engine, "fire", "s")
+    assert text == (
+        "text 0.41572: the text has 'fire' (weight 1), the text lacks 'smoke' (weight 1.40547)"
+    )
+    assert reasons(engine, "", "t")[-1].endswith("is below the subscription's threshold 0.9")
+
+
+def test_an_explanation_of_alternatives_and_forbidden_words() -> None:
+    engine = ranked(0.5, 0.6)
+    engine.subscribe(
+        Subscription("s", expression="(fire and smoke) or (rain and not drill)", region=SQUARE),
+        Subscription("near", region=Circle(1, 1, 1000)),
+    )
+    assert reasons(engine, "fire drill", "s")[1:] == [
+        "alternative 1: text 0.5: the text has 'fire' (weight 1), "
+        "the text lacks 'smoke' (weight 1)",
+        "alternative 2: ✗ the text has 'drill', which it must not",
+        "✓ alternative 1: score 0.75 = 0.5 * 1 + 0.5 * 0.5 reaches the engine's threshold 0.6",
+    ]
+    engine.subscribe(Subscription("one", expression="rain and not drill", region=SQUARE))
+    found = engine.explain(Message("m", "rain drill", place=HERE), "one")
+    assert (found.matched, found.score) == (False, None)
+    assert found.reasons[1:] == ("✗ the text has 'drill', which it must not",)
+    assert reasons(engine, "rain", "near")[1] == "text 1: it asks for no keyword"
+    (place, *_) = reasons(engine, "rain", "near", Rectangle(1, 0, 9, 9))
+    assert "of the box around the circle of radius 1000 m around (1.0, 1.0)" in place
+
+
+def test_an_explanation_of_an_expired_one() -> None:
+    engine = ranked()
+    engine.subscribe(Subscription("s", ("fire",), region=SQUARE, expires=NOON))
+    found = engine.explain(Message("m", "fire", place=HERE, time=NOON), "s")
+    assert (found.matched, found.score) == (False, 1.0)
+    assert found.reasons[-2].startswith("✓ score 1 = ")
+    assert found.reasons[-1] == "✗ the subscription expired at 2026-05-01T12:00:00+00:00"
+
+
+def test_an_explanation_tells_a_score_from_the_threshold() -> None:
+    engine = ranked(0, 0.5 + 2e-9)
+    engine.subscribe(Subscription("s", ("a", "b")))
+    assert "score 0.5 = 0 * 1 + 1 * 0.5 is below" in reasons(engine, "a", "s")[-1]
+    assert reasons(engine, "a", "s")[-1].endswith("threshold 0.500000002")
+
+
+# ---- in lock-step with the oracle ----------------------------------------------------------------
+
+
+class Wish:
+    """A subscription, and what its condition means in clauses."""
+
+    def __init__(
+        self,
+        number: int,
+        condition: tuple[str, ...] | int,
+        region: Region,
+        expires: datetime | None,
+        threshold: float | None,
+    ) -> None:
+        self.number, self.expires, self.threshold = number, expires, threshold
+        self.keywords: tuple[str, ...] = ()
+        self.expression: str | None = None
+        self.clauses: Condition
+        if isinstance(condition, int):
+            self.expression, self.clauses = EXPRESSIONS[condition]
+        else:
+            self.keywords, self.clauses = condition, [(condition, ())]
+            if not condition and isinstance(region, Everywhere):  # refused: it says nothing
+                region = Rectangle(-1, -1, 1, 1)
+        self.region = region
+
+    def subscription(self, key: Id) -> Subscription:
+        return Subscription(
+            key, self.keywords, self.expression, self.region, self.expires, self.threshold
+        )
+
+    def __repr__(self) -> str:
+        return (
+            f"Wish({self.number}, {self.clauses}, {self.region}, {self.expires}, {self.threshold})"
+        )
+
+
+def wishes(space: Space) -> st.SearchStrategy[Wish]:
+    keywords = st.lists(st.sampled_from(WORDS), max_size=3, unique=True).map(tuple)
+    condition = st.one_of(keywords, keywords, st.integers(0, len(EXPRESSIONS) - 1))
+    own = st.sampled_from([None, None, 0.01, 0.25, 0.5, 1.0])
+    return st.builds(Wish, numbers, condition, regions(space), st.none() | times, own)
+
+
+WORLDS: dict[str, dict[str, st.SearchStrategy[Any]]] = {
+    space: {
+        "wishes": st.lists(wishes(space), min_size=1, max_size=8, unique_by=lambda w: w.number),
+        "posts": st.lists(posts(space), min_size=1, max_size=6),
+        "region": regions(space),
+    }
+    for space in ("lonlat", "planar")
+}
+
+
+class RankedEngineMachine(RuleBasedStateMachine):
+    """What the ranked engine says against what the oracle says, event by event."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.folder = Path(tempfile.mkdtemp(prefix="earshot-ranked-machine-"))
+        self.least = earshot.engine.REBUILD_LEAST
+        self.n_saves = self.n_messages = 0
+
+    def teardown(self) -> None:
+        earshot.engine.REBUILD_LEAST = self.least
+        if hasattr(self, "engine"):
+            self.engine.wait()
+        shutil.rmtree(self.folder)
+
+    @initialize(
+        space=st.sampled_from(["lonlat", "planar"]),
+        index=st.sampled_from(sorted(RANKED_INDEXES)),
+        alpha=st.sampled_from([0.0, 0.1, 0.3, 0.5, 0.9, 1.0]),
+        threshold=st.sampled_from([0.05, 0.3, 0.5, 0.55, 0.6, 1.0]),
+        least=st.sampled_from([2, 6, 20_000]),
+        n_threads=st.sampled_from([1, 2]),
+    )
+    def start(
+        self, space: Space, index: str, alpha: float, threshold: float, least: int, n_threads: int
+    ) -> None:
+        self.space, self.n_threads = space, n_threads
+        self.engine = Engine(
+            space=space, ranking=Ranking(alpha, threshold), index=index, n_threads=n_threads
+        )
+        self.weights: dict[Hashable, float] = {}
+        self.later_weight = 1.0
+        self.oracle: RankedOracle[Id] = RankedOracle(
+            space, alpha, threshold, lambda word: self.weights.get(word, self.later_weight)
+        )
+        self.expires: dict[Id, datetime] = {}
+        self.clock: datetime | None = None
+        earshot.engine.REBUILD_LEAST = least
+
+    # ---- the model: the oracle, with a clock and weights
+
+    def model_advance(self, time: datetime | None) -> None:
+        if time is not None:
+            self.clock = time if self.clock is None else max(self.clock, time)
+        if self.clock is not None:
+            for key in [key for key, end in self.expires.items() if end <= self.clock]:
+                self.model_remove(key)
+
+    def model_remove(self, key: Id) -> None:
+        self.oracle.remove(key)
+        self.expires.pop(key, None)
+
+    def model_subscribe(self, wish: Wish) -> None:
+        self.oracle.subscribe(wish.number, wish.clauses, wish.region, wish.threshold)
+        if wish.expires is not None:
+            self.expires[wish.number] = wish.expires
+        self.model_advance(None)  # it may be over before it begins
+
+    # ---- subscriptions come, go, move and are weighed
+
+    @rule(data=st.data(), in_one_call=st.booleans())
+    def subscribe(self, data: st.DataObject, in_one_call: bool) -> None:
+        drawn = data.draw(WORLDS[self.space]["wishes"])
+        new = [wish for wish in drawn if wish.number not in self.oracle.subscriptions]
+        made = [wish.subscription(wish.number) for wish in new]
+        for part in [made] if in_one_call else [[each] for each in made]:
+            self.engine.subscribe(*part)
+        for wish in new:
+            self.model_subscribe(wish)
+
+    @rule(chosen=st.sets(numbers, min_size=1, max_size=5))
+    def unsubscribe(self, chosen: set[int]) -> None:
+        live = [number for number in chosen if number in self.oracle.subscriptions]
+        self.engine.unsubscribe(*live)
+        for number in live:
+            self.model_remove(number)
+
+    @rule(data=st.data(), number=numbers)
+    def move(self, data: st.DataObject, number: int) -> None:
+        region = data.draw(WORLDS[self.space]["region"])
+        if number in self.oracle.subscriptions:
+            clauses = self.oracle.subscriptions[number].clauses
+            if isinstance(region, Everywhere) and clauses == [(frozenset(), frozenset())]:
+                return  # refused, as test_engine_machine.py checks
+            time = self.clock or EPOCH
+            assert list(self.engine.process([Move(number, region, time)])) == []
+            self.model_advance(time)
+            if number in self.oracle.subscriptions:
+                self.oracle.move(number, region)
+
+    @rule(data=st.data())
+    def reweigh(self, data: st.DataObject) -> None:
+        self.engine.reweigh()
+        live = self.oracle.subscriptions.values()
+        asked = Counter(
+            word for each in live for word in {w for required, _ in each.clauses for w in required}
+        )
+        n = max(len(live), 1)
+        self.weights = {word: math.log((n + 1) / (asked[word] + 1)) + 1 for word in asked}
+        self.later_weight = math.log(n + 1) + 1
+        self.publish(data.draw(WORLDS[self.space]["posts"]), True)
+
+    # ---- messages
+
+    def publish(self, drawn: Sequence[Post], in_one_call: bool) -> None:
+        messages = []
+        for words, _, place, time in drawn:
+            self.n_messages += 1
+            messages.append(Message(self.n_messages, " ".join(words), place=place, time=time))
+        groups: Iterable[Sequence[Message]] = (
+            [messages] if in_one_call else [[each] for each in messages]
+        )
+        found: dict[Id, dict[Id, float]] = defaultdict(dict)
+        for update in (update for group in groups for update in self.engine.publish(*group)):
+            assert update.subscription_id not in found[update.message_id]
+            assert update.score is not None
+            found[update.message_id][update.subscription_id] = update.score
+        for message, (words, _, place, time) in zip(messages, drawn, strict=True):
+            self.model_advance(time)
+            expected = self.oracle.match(words, place)
+            assert found[message.id] == pytest.approx(expected, rel=0, abs=1e-12), message
+
+    @rule(data=st.data(), in_one_call=st.booleans())
+    def publish_some(self, data: st.DataObject, in_one_call: bool) -> None:
+        self.publish(data.draw(WORLDS[self.space]["posts"]), in_one_call)
+
+    @rule(data=st.data(), number=numbers)
+    def explain(self, data: st.DataObject, number: int) -> None:
+        words, _, place, _ = data.draw(WORLDS[self.space]["posts"])[0]
+        if number in self.oracle.subscriptions:
+            found = self.engine.explain(Message(0, " ".join(words), place=place), number)
+            assert found.matched == (number in self.oracle.match(words, place))
+            expected = self.oracle.scores(words, place).get(number, -1.0)  # -1: it is out
+            score = -1.0 if found.score is None else found.score
+            assert score == pytest.approx(expected, rel=0, abs=1e-12)
+
+    @rule(time=times)
+    def advance(self, time: datetime) -> None:
+        self.engine.advance(time)
+        self.model_advance(time)
+        assert len(self.engine) == len(self.oracle.subscriptions)
+
+    # ---- the same engine in another shape
+
+    @rule()
+    def save_and_open(self) -> None:
+        self.n_saves += 1
+        directory = self.folder / str(self.n_saves)
+        self.engine.save(directory)
+        self.engine.wait()
+        self.engine = Engine.open(directory, n_threads=self.n_threads)
+
+    @rule()
+    def rebuild(self) -> None:
+        self.engine.rebuild()
+        assert self.engine.index.n_changes == 0
+
+    @rule()
+    def wait(self) -> None:
+        self.engine.wait()
+
+
+TestRankedEngineMachine = RankedEngineMachine.TestCase
+TestRankedEngineMachine.settings = settings(
+    max_examples=40,
+    stateful_step_count=30,
+    deadline=None,
+    report_multiple_bugs=False,
+    suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
+)
