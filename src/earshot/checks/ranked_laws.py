@@ -307,7 +307,7 @@ def check_default_weights(index_type: type[RankedIndex]) -> None:
     given = np.random.default_rng(48).integers(0, 1000, 41)
     for frequencies in (None, given):
         df = [int(each) for each in (counted if frequencies is None else given)]
-        weights = [math.log((max(df) + 1) / (each + 1)) + 1 for each in df]
+        weights = [round((math.log((max(df) + 1) / (each + 1)) + 1) * 2**16) / 2**16 for each in df]
         weights[EVERYWHERE_TOKEN] = 1.0
         index = index_type.build(
             clauses, space=case.space, frequencies=frequencies,

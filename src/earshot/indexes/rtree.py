@@ -24,6 +24,7 @@ from earshot.indexes.token_orders import (
     follow_quantizer,
 )
 from earshot.kernels.block_trie_build import fill_codes
+from earshot.kernels.blocks import SIGNATURE_WORDS
 from earshot.kernels.box_keys import BLOCK, DEAD_KEY, Quantizer, build_keys
 from earshot.kernels.rt_match import RtScratch, match_rtree
 from earshot.kernels.rtree import (
@@ -39,6 +40,7 @@ from earshot.kernels.rtree import (
     ROOT,
     SINGLE,
     RtreeArrays,
+    fill_prints,
     fill_tables,
     pack_leaves,
     pack_level,
@@ -54,6 +56,7 @@ from earshot.kernels.rtree_changes import (
 )
 from earshot.kernels.token_orders import TokenOrderArrays, order_tokens
 from earshot.kernels.token_tables import (
+    FIRST_LIST,
     LIST_END,
     LIST_GARBAGE,
     ROW_MASK,
@@ -64,7 +67,7 @@ from earshot.kernels.token_tables import (
 from earshot.model.arrays import ClauseArrays, Int32s, Int64s, MessageArrays
 from earshot.model.growing import GrowingArray, GrowingClauses
 
-FULL_SHARE = 0.8
+FULL_SHARE = 0.85
 """How full nodes are built, so that not every insertion splits one."""
 
 _GROWTH = 1.3
@@ -187,6 +190,8 @@ class ChangingTree(Index):
             order = count_clauses(order, clauses, keys, first, stop, self.n_tokens)
             self.arrays = self.arrays._replace(order=order)
             self._choose_posted(first, stop)
+            if self.kind == LEVELS:
+                fill_prints(self.arrays.tree, clauses, first, stop)
         while True:
             first, why = insert_clauses(self.arrays.tree, clauses, first, stop)
             if why == DONE:
@@ -208,15 +213,13 @@ class ChangingTree(Index):
 
     def _make_room_for_clauses(self, n: int) -> None:
         tree = self.arrays.tree
-        leaves, ordered = tree.leaves, tree.ordered
-        if n > len(leaves):
-            leaves = _longer(leaves, n, -1)
-        if self.kind == SINGLE and n > len(ordered):
+        leaves, ordered = _longer(tree.leaves, n, -1), tree.ordered
+        if self.kind == SINGLE:
             ordered = _longer(ordered, n)
-        n_tokens = len(self.clauses.token_ids)
-        if self.kind in (PREFIXES, LEVELS) and n_tokens > len(ordered):
-            ordered = _longer(ordered, n_tokens)
-        tree = tree._replace(leaves=leaves, ordered=ordered)
+        if self.kind in (PREFIXES, LEVELS):
+            ordered = _longer(ordered, len(self.clauses.token_ids))
+        prints = _longer(tree.prints, n) if self.kind == LEVELS else tree.prints
+        tree = tree._replace(leaves=leaves, ordered=ordered, prints=prints)
         self.arrays = self.arrays._replace(tree=tree)
 
     def _make_way(self, why: int) -> None:
@@ -272,23 +275,18 @@ class RtreeIndex(ChangingTree):
     def _new_scratch(self) -> RtScratch:
         tree = self.arrays.tree
         n_levels = int(tree.levels[tree.facts[ROOT]]) + 2
-        n_clauses = len(self.clauses.subscriptions) if self.kind == LEVELS else 0
         return RtScratch(
             np.zeros(self.n_tokens + self.n_tokens // 8, np.uint8),
             np.empty(n_levels * self.parameters.max_entries, np.int32),
-            np.zeros(n_clauses + n_clauses // 8, np.uint32),
-            np.zeros(MOST_ENTRIES + 1, np.int32),
-            np.zeros(1, np.int64),
+            np.zeros(SIGNATURE_WORDS, np.uint64),
         )
 
     def _fits(self, scratch: RtScratch) -> bool:
         tree = self.arrays.tree
         n_levels = int(tree.levels[tree.facts[ROOT]]) + 1
-        n_clauses = len(self.clauses.subscriptions) if self.kind == LEVELS else 0
         return (
             len(scratch.marks) >= self.n_tokens
             and len(scratch.stack) >= n_levels * self.parameters.max_entries
-            and len(scratch.progress) >= n_clauses
         )
 
     def _match_rows(
@@ -320,6 +318,8 @@ def build_tree(
         first_child, first_node = first_node, first_node + n_nodes
     tree.facts[ROOT] = first_node - 1
     tree.facts[N_NODES] = first_node
+    if kind == LEVELS:
+        fill_prints(tree, clauses, 0, n)
     return RtreeIndexArrays(tree, order)
 
 
@@ -363,10 +363,10 @@ def _fill_order(
 
 
 def _check_number(kind: int, n_clauses: int) -> None:
-    if kind == LEVELS and n_clauses > ROW_MASK:
+    if kind == LEVELS and n_clauses >= ROW_MASK:
         raise InvalidInput(
-            f"{n_clauses:,} clauses; this tree takes up to {ROW_MASK:,}, so use another index or "
-            f"several shards"
+            f"{n_clauses:,} clauses; this tree takes fewer than {ROW_MASK:,}, so use another "
+            f"index or several shards"
         )
 
 
@@ -403,6 +403,7 @@ def _new_tree(
         levels=np.zeros(n_nodes, np.int32),
         parents=np.full(n_nodes, -1, np.int32),
         n_below=np.zeros(n_nodes, np.int32),
+        prints=np.zeros(n_clauses if kind == LEVELS else 0, np.uint32),
         is_changed=np.zeros(n_nodes, np.uint8),
         keys=np.full(n_places + BLOCK, DEAD_KEY),
         entries=np.zeros(n_places, np.int32),
@@ -428,13 +429,14 @@ def filled_tree(tree: RtreeArrays, clauses: ClauseArrays) -> RtreeArrays:
 def _filled(tree: RtreeArrays, clauses: ClauseArrays) -> RtreeArrays:
     """Fill the tables of all nodes anew."""
     tree.tables.ends[:] = 0
+    tree.tables.ends[LIST_END] = FIRST_LIST
     tree.tables.sizes[:] = 0
     tree.tables.used[:] = 0
     nodes = np.flatnonzero(tree.counts[: tree.facts[N_NODES]])
     nodes = nodes[np.argsort(tree.levels[nodes], kind="stable")]
     done = 0
     while (done := fill_tables(tree, clauses, nodes, done)) < len(nodes):
-        tree = _with_room(tree)
+        tree = _with_larger_tables(tree)
     return tree
 
 
@@ -443,22 +445,28 @@ def _with_room(tree: RtreeArrays) -> RtreeArrays:
     n_nodes = len(tree.counts)
     if tree.facts[N_NODES] + _SPARE_NODES > n_nodes:
         tree = _with_nodes(tree, n_nodes + n_nodes // 4 + 2 * _SPARE_NODES)
+    return _with_larger_tables(tree)
+
+
+def _with_larger_tables(tree: RtreeArrays) -> RtreeArrays:
     tables = tree.tables
     garbage = tables.ends[TABLE_GARBAGE] + tables.ends[LIST_GARBAGE]
     if garbage > _MOST_GARBAGE * (tables.ends[TABLE_END] + tables.ends[LIST_END]):
         return _packed(tree, spare=0.2)
     n_places, n_list = len(tables.tokens), len(tables.lists)
+    has_lists = tree.facts[KIND] == LEVELS
     is_short = n_places - tables.ends[TABLE_END] < 0.2 * n_places + _LEAST_PLACES
-    list_is_short = n_list - tables.ends[LIST_END] < 0.2 * n_list + _LEAST_PLACES
+    list_is_short = has_lists and n_list - tables.ends[LIST_END] < 0.2 * n_list + _LEAST_PLACES
+    # If neither is, what comes is large: both grow.
     if is_short or not list_is_short:
         n_places = int(n_places * _GROWTH) + _LEAST_PLACES
-    if list_is_short or not is_short:
+    if has_lists and (list_is_short or not is_short):
         n_list = int(n_list * _GROWTH) + _LEAST_PLACES
     return tree._replace(
         tables=tables._replace(
             tokens=_resized(tables.tokens, n_places),
             values=_resized(tables.values, n_places),
-            lists=_resized(tables.lists, n_list if tree.facts[KIND] == LEVELS else 0),
+            lists=_resized(tables.lists, n_list),
         )
     )
 
@@ -467,11 +475,11 @@ def _packed(tree: RtreeArrays, spare: float) -> RtreeArrays:
     """Return the tree with tables free of garbage, and a share of their size to spare."""
     tables = tree.tables
     n_places = int((tables.ends[TABLE_END] - tables.ends[TABLE_GARBAGE]) * (1 + spare)) + 1
-    n_list = int((tables.ends[LIST_END] - tables.ends[LIST_GARBAGE]) * (1 + spare))
+    n_list = int((tables.ends[LIST_END] - tables.ends[LIST_GARBAGE]) * (1 + spare)) + 1
     packed = tables._replace(
         tokens=np.empty(n_places, np.int32),
         values=np.empty(n_places, tables.values.dtype),
-        lists=np.empty(n_list, np.int32),
+        lists=np.empty(n_list if tree.facts[KIND] == LEVELS else 0, np.int32),
     )
     pack_tables(tree, packed.tokens, packed.values, packed.lists)
     return tree._replace(tables=packed)
@@ -497,7 +505,9 @@ def _with_nodes(tree: RtreeArrays, n: int) -> RtreeArrays:
 
 
 def _longer(array: npt.NDArray[Any], n: int, fill: int = 0) -> npt.NDArray[Any]:
-    """Return a copy with room for ``n`` and some more."""
+    """Return the array, or a copy with room for ``n`` and some more if it is too short."""
+    if n <= len(array):
+        return array
     longer = _resized(array, n + n // 4 + 64)
     longer[len(array) :] = fill
     return longer

@@ -61,7 +61,7 @@ def build_order(
     """Count what an order needs to know about the clauses, whose box keys are given."""
     arrays = TokenOrderArrays(
         ranks=np.empty(0, np.float64),
-        shares=np.empty(0, np.float64),
+        shares=np.empty(0, np.float32),
         cell_totals=np.empty(0, np.int32),
         pairs=np.empty(0, np.int64),
         pair_counts=np.empty(0, np.int32),
@@ -79,7 +79,10 @@ def build_order(
         # Token 0 is in every message but in few clauses, and is always alone in its clause.
         total = max(float(frequencies[1:].sum()), 1.0)
         return arrays._replace(
-            shares=frequencies / total, cell_totals=totals, pairs=pairs, pair_counts=counts
+            shares=(frequencies / total).astype(np.float32),
+            cell_totals=totals,
+            pairs=pairs,
+            pair_counts=counts,
         )
     return arrays
 

@@ -138,16 +138,17 @@ def _cut(cuts, r):
 @lean_kernel
 def _textual_share(data, start, n, token, signature, marks):
     """Return a record's textual score; -1 if ``token`` >= 0 is not its first in the message."""
-    share = 0.0
+    found = total = 0.0
     is_first = True
     for i in range(2 * start, 2 * (start + n), 2):
         mine = np.int32(data[i])
+        total += data[i + 1]
         if has_token(mine, signature, marks):
             if is_first and token >= 0 and mine != token:
                 return -1.0
             is_first = False
-            share += data[i + 1]
-    return min(share, 1.0)
+            found += data[i + 1]
+    return min(found / total, 1.0)
 
 
 @lean_kernel
@@ -546,11 +547,19 @@ def match_block_lists(
     arrays, clauses, is_lonlat, messages, start, stop, row, scratch, answers, offsets, work
 ):
     """Match messages ``start + row`` to ``stop``; see ``collect_answers`` for the protocol."""
+    # Where text alone decides nothing, a range message can be too small for all regions.
+    has_far = len(arrays.sure_records) > 0 or len(arrays.far_records) > 0
+    needed = arrays.group_needed
+    least = min(needed[ALWAYS], needed[BARE], needed[OTHER])
     n_answers = offsets[row]
     for m in range(start + row, stop):
         message_tokens = messages.token_ids[
             messages.token_offsets[m] : messages.token_offsets[m + 1]
         ]
+        box_area = message_area(messages.boxes[m])
+        if not has_far and 0.0 < box_area < least:
+            offsets[m - start + 1] = n_answers
+            continue
         n_nodes, n_candidates = work[0], work[1]
         scratch.serial[0] += 1
         mark_tokens(message_tokens, 0, len(message_tokens), scratch.marks, 1)

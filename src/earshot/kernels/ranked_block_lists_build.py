@@ -44,17 +44,17 @@ def fill_records(clauses, scoring, order, heads, record_boxes, record_data):
             if token < 0:
                 flags |= MORE
                 break
-            share = scoring.weights[token] / scoring.totals[c]
+            weight = scoring.weights[token]
             j = n_tokens
             while j > start and (
-                record_data[2 * j - 1] < share
-                or (record_data[2 * j - 1] == share and record_data[2 * j - 2] > token)
+                record_data[2 * j - 1] < weight
+                or (record_data[2 * j - 1] == weight and record_data[2 * j - 2] > token)
             ):
                 record_data[2 * j] = record_data[2 * j - 2]
                 record_data[2 * j + 1] = record_data[2 * j - 1]
                 j -= 1
             record_data[2 * j] = token
-            record_data[2 * j + 1] = share
+            record_data[2 * j + 1] = weight
             n_tokens += 1
         heads[r, START] = start
         heads[r, N_FLAGS] = (n_tokens - start) << FLAG_BITS | flags
@@ -64,11 +64,14 @@ def fill_records(clauses, scoring, order, heads, record_boxes, record_data):
 
 @kernel
 def _fill_left(data, start, n, left):
-    """Fill what share of the text is left from each token of a record on."""
+    """Fill what share of the text is left from each token of a record on; return its weight."""
     total = 0.0
     for i in range(n - 1, -1, -1):
         total += data[2 * (start + i) + 1]
         left[i] = total
+    for i in range(n):
+        left[i] /= total
+    return total
 
 
 @kernel
@@ -114,7 +117,7 @@ def fill_postings(arrays, cuts, areas, near_ends, sure_ends, far_ends, is_counti
         n = flags >> FLAG_BITS
         if n > len(left):
             left = np.empty(2 * n, np.float64)
-        _fill_left(data, start, n, left)
+        total = _fill_left(data, start, n, left)
         least = cuts[r] - BOUND_SLACK
         is_other = alpha > 0.0 and r >= arrays.group_starts[OTHER]
         for i in range(n):
@@ -124,7 +127,7 @@ def fill_postings(arrays, cuts, areas, near_ends, sure_ends, far_ends, is_counti
             following, without = np.int32(-1), textual
             if i + 1 < n:
                 following = np.int32(data[2 * (start + i + 1)])
-                without = textual - (1.0 - alpha) * data[2 * (start + i + 1) + 1]
+                without = textual - (1.0 - alpha) * data[2 * (start + i + 1) + 1] / total
             if is_other and alpha + textual >= least:
                 entry = near_ends[token]
                 near_ends[token] += 1

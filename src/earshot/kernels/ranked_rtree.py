@@ -44,7 +44,7 @@ from earshot.kernels.rtree import (
     required_stop,
 )
 from earshot.kernels.scoring import BOUND_SLACK, delivered_score, message_area
-from earshot.kernels.token_tables import EMPTY, find, list_length, list_start
+from earshot.kernels.token_tables import EMPTY, ROW_BITS, find, list_entry_at, list_length
 from earshot.kernels.verify import mark_tokens
 from earshot.model.arrays import Float64s, Int32s, Int64s
 
@@ -235,25 +235,22 @@ def _shares_prefix(tables, node, message_tokens, is_touching, scratch):
 def _place_in_turn(tables, node, message_tokens, k, scratch):
     """Return the k-th place of a node's table that may hold a token of the message, or -1.
 
-    Goes through the message's tokens and their complements, or through the table if that is
-    shorter; :func:`_n_turns` says up to which ``k``.
+    Goes through the message's tokens, or through the table if that is shorter; :func:`_n_turns`
+    says up to which ``k``.
     """
     size = np.int64(tables.sizes[node])
-    if 2 * len(message_tokens) <= size:
-        token = message_tokens[k >> 1]
-        return find(tables, node, ~token if k & 1 else token)
+    if len(message_tokens) <= size:
+        return find(tables, node, message_tokens[k])
     place = tables.starts[node] + k
     token = tables.tokens[place]
-    if token != EMPTY and has_token(
-        token if token >= 0 else ~token, scratch.signature, scratch.marks
-    ):
+    if token != EMPTY and has_token(token, scratch.signature, scratch.marks):
         return place
     return np.int64(-1)
 
 
 @lean_kernel
 def _n_turns(tables, node, message_tokens):
-    return min(2 * len(message_tokens), np.int64(tables.sizes[node]))
+    return min(len(message_tokens), np.int64(tables.sizes[node]))
 
 
 @lean_kernel
@@ -281,23 +278,20 @@ def _note_found(tree, node, message_tokens, bits, stamp, scratch):
         if place < 0:
             continue
         value = np.int64(tables.values[place])
-        if tables.tokens[place] < 0:
-            value &= bits
-            while value != 0:
-                scratch.wanted[tree.entries[node * stride + lowest(value)]] = stamp
-                value &= value - 1
-            continue
-        start = list_start(value)
-        for i in range(start, start + list_length(value)):
-            entry = tables.lists[i]
-            c = entry_clause(entry)
-            if entry_bit(entry) & bits == 0 or scratch.found[c] == stamp:
+        for i in range(list_length(value)):
+            entry = list_entry_at(tables, value, i)
+            if entry_bit(entry) & bits == 0:
                 continue
-            scratch.found[c] = stamp
-            above = np.int64(tree.leaves[c])
-            while above != node and scratch.wanted[above] != stamp:
-                scratch.wanted[above] = stamp
-                above = np.int64(tree.parents[above])
+            c = entry_clause(entry)
+            if c < 0:
+                position = np.int64(entry) >> ROW_BITS & 63
+                scratch.wanted[tree.entries[node * stride + position]] = stamp
+            elif scratch.found[c] != stamp:
+                scratch.found[c] = stamp
+                above = np.int64(tree.leaves[c])
+                while above != node and scratch.wanted[above] != stamp:
+                    scratch.wanted[above] = stamp
+                    above = np.int64(tree.parents[above])
 
 
 # ---- matching -----------------------------------------------------------------------------------

@@ -12,6 +12,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from earshot.kernels.blocks import has_token, sign_tokens, unsign_tokens
 from earshot.kernels.box_keys import BLOCK, box_limit, touching_mask, trailing_zeros
 from earshot.kernels.jit import lean_kernel
 from earshot.kernels.rtree import (
@@ -23,17 +24,17 @@ from earshot.kernels.rtree import (
     entry_bit,
     entry_clause,
     list_entry,
-    node_depth,
-    required_stop,
-    tree_height,
 )
-from earshot.kernels.token_tables import EMPTY, find, first_not_below, list_length, list_start
+from earshot.kernels.token_tables import (
+    EMPTY,
+    find,
+    first_not_below,
+    list_entry_at,
+    list_length,
+    list_start,
+)
 from earshot.kernels.verify import mark_tokens, region_touches, tokens_match
 from earshot.model.arrays import Int32s
-
-_DEPTH_BITS = 8
-LAST_SERIAL = (1 << (32 - _DEPTH_BITS)) - 1
-
 
 SCANNED = 16
 """Entries of a list that are read one by one; a longer one is searched for those that touch."""
@@ -44,11 +45,7 @@ class RtScratch(NamedTuple):
 
     marks: npt.NDArray[np.uint8]  # (n_tokens,) 1 for tokens of the current message
     stack: Int32s  # nodes still to visit
-    # LEVELS: (n_clauses,) the message that met the clause last, and down to which depth all its
-    # tokens were found. Else empty.
-    progress: npt.NDArray[np.uint32]
-    hits: Int32s  # (MOST_ENTRIES + 1,) tokens of a leaf that were found, by entry
-    serial: npt.NDArray[np.int64]  # (1,) number of the current message, up to LAST_SERIAL
+    signature: npt.NDArray[np.uint64]  # (SIGNATURE_WORDS,) a bit per low half of a token
 
 
 @lean_kernel
@@ -75,7 +72,7 @@ def lowest(bits):
 
 
 @lean_kernel
-def _shares_token(tables, node, message_tokens, marks):
+def _shares_token(tables, node, message_tokens, scratch):
     """Whether a node's table has a token of the message; the shorter of the two is gone through."""
     size = np.int64(tables.sizes[node])
     if len(message_tokens) <= size:
@@ -86,13 +83,13 @@ def _shares_token(tables, node, message_tokens, marks):
     start = tables.starts[node]
     for place in range(start, start + size):
         token = tables.tokens[place]
-        if token != EMPTY and marks[token] != 0:
+        if token != EMPTY and has_token(token, scratch.signature, scratch.marks):
             return True
     return False
 
 
 @lean_kernel
-def _entries_with(tables, node, message_tokens, marks):
+def _entries_with(tables, node, message_tokens, scratch):
     """Return a bit for each entry of a node that has a token of the message (IR-tree)."""
     size = np.int64(tables.sizes[node])
     bits = np.int64(0)
@@ -105,124 +102,86 @@ def _entries_with(tables, node, message_tokens, marks):
     start = tables.starts[node]
     for place in range(start, start + size):
         token = tables.tokens[place]
-        if token != EMPTY and marks[token] != 0:
+        if token != EMPTY and has_token(token, scratch.signature, scratch.marks):
             bits |= np.int64(tables.values[place])
     return bits
 
 
 @lean_kernel
-def _follow(tables, place, depth, bits, progress, stamp):
-    """Count a token of the message for the clauses of a list under the entries ``bits`` (R^t++).
-
-    Returns those entries that have a clause with all its tokens so far.
-    """
-    value = tables.values[place]
-    start = list_start(value)
-    stop = start + list_length(value)
-    goes_on = np.int64(0)
-    before, after = np.uint32(stamp | (depth - 1)), np.uint32(stamp | depth)
-    is_long = stop - start > SCANNED
-    i = start
-    while i < stop:
-        entry = tables.lists[i]
-        bit = entry_bit(entry)
-        if bits & bit == 0:
-            if is_long:
-                # On to the clauses under the next entry of the node that is wanted.
-                higher = bits & -(bit << 1) if bit > 0 else np.int64(0)
-                if higher == 0:
-                    break
-                i = first_not_below(tables.lists, i + 1, stop, list_entry(lowest(higher), 0))
-            else:
-                i += 1
-            continue
-        i += 1
-        c = entry_clause(entry)
-        if depth == 1 or progress[c] == before:
-            progress[c] = after
-            goes_on |= bit
-    return goes_on
+def passes_print(print_, signature):
+    """Whether the message may have the two tokens that a print was made of."""
+    one, other = np.int64(print_ & np.uint32(0xFFFF)), np.int64(print_ >> np.uint32(16))
+    return (
+        signature[one >> 6] >> np.uint64(one & 63)
+        & signature[other >> 6] >> np.uint64(other & 63)
+        & np.uint64(1)
+    ) != 0
 
 
 @lean_kernel
-def _entries_going_on(tree, node, message_tokens, marks, depth, bits, progress, stamp):
-    """Return which of the entries ``bits`` of an inner node can still hold an answer (R^t++)."""
+def _follow(tree, place, bits, signature):
+    """Look among the entries ``bits`` of a node for clauses to go on for, by one token (R^t++).
+
+    Returns the entries that have one, and how many clauses were looked at.
+    """
+    tables = tree.tables
+    value = np.int64(tables.values[place])
+    stop = list_length(value)
+    is_long = stop > SCANNED
+    start = list_start(value) if is_long else np.int64(0)
+    goes_on = np.int64(0)
+    n_looked_at = 0
+    i = np.int64(0)
+    while i < stop and bits != 0:
+        entry = list_entry_at(tables, value, i)
+        bit = entry_bit(entry)
+        if bits & bit != 0:
+            c = entry_clause(entry)
+            n_looked_at += 1
+            if c < 0 or passes_print(tree.prints[c], signature):
+                goes_on |= bit
+                bits &= ~bit
+            i += 1
+        elif is_long:
+            # On to the clauses under the next entry that is wanted.
+            higher = bits & -(bit << 1)
+            if higher == 0:
+                break
+            wanted = list_entry(lowest(higher), -1)
+            i = first_not_below(tables.lists, start + i + 1, start + stop, wanted) - start
+        else:
+            i += 1
+    return goes_on, n_looked_at
+
+
+@lean_kernel
+def _entries_going_on(tree, node, message_tokens, bits, scratch):
+    """Return which of the entries ``bits`` of an inner node can still hold an answer (R^t++).
+
+    Also returns how many clauses were looked at.
+    """
     tables = tree.tables
     size = np.int64(tables.sizes[node])
-    goes_on = np.int64(0)
-    if 2 * len(message_tokens) <= size:
-        for i in range(len(message_tokens)):
-            place = find(tables, node, message_tokens[i])
-            if place >= 0:
-                goes_on |= _follow(tables, place, depth, bits, progress, stamp)
-            place = find(tables, node, ~message_tokens[i])
-            if place >= 0:
-                goes_on |= np.int64(tables.values[place])
-        return goes_on & bits
+    wanted = bits
+    n_looked_at = 0
+    by_message = len(message_tokens) <= size
     start = tables.starts[node]
-    for place in range(start, start + size):
-        token = tables.tokens[place]
-        if token == EMPTY:
-            continue
-        if token < 0:
-            if marks[~token] != 0:
-                goes_on |= np.int64(tables.values[place])
-        elif marks[token] != 0:
-            goes_on |= _follow(tables, place, depth, bits, progress, stamp)
-    return goes_on & bits
-
-
-@lean_kernel
-def _count_hits(tables, leaf, message_tokens, marks, bits, hits):
-    """Count the message's tokens that the entries ``bits`` of a leaf have there (R^t++).
-
-    Returns the entries with at least one, and those among them that have no other token.
-    """
-    size = np.int64(tables.sizes[leaf])
-    start = tables.starts[leaf]
-    found = lone = np.int64(0)
-    by_message = 2 * len(message_tokens) <= size
-    for k in range(2 * len(message_tokens) if by_message else size):
+    for k in range(len(message_tokens) if by_message else size):
+        if wanted == 0:
+            break
         if by_message:
-            token = message_tokens[k >> 1]
-            place = find(tables, leaf, ~token if k & 1 else token)
+            place = find(tables, node, message_tokens[k])
             if place < 0:
                 continue
-            token = tables.tokens[place]
         else:
             place = start + k
             token = tables.tokens[place]
-            if token == EMPTY or marks[token if token >= 0 else ~token] == 0:
+            if token == EMPTY or not has_token(token, scratch.signature, scratch.marks):
                 continue
-        having = np.int64(tables.values[place]) & bits
-        found |= having
-        if token < 0:
-            lone |= having
-            continue
-        while having != 0:
-            hits[lowest(having)] += 1
-            having &= having - 1
-    return found, lone
-
-
-@lean_kernel
-def _complete(tree, clauses, leaf, bits, hits, progress, stamp):
-    """Return the entries among ``bits`` all of whose tokens were found; clear their hits."""
-    start = np.int64(leaf) * tree.facts[MAX_ENTRIES]
-    height = tree_height(tree)
-    complete = np.int64(0)
-    while bits != 0:
-        i = lowest(bits)
-        bits &= bits - 1
-        c = tree.entries[start + i]
-        n_hits = hits[i]
-        hits[i] = 0
-        if height > 1 and progress[c] != np.uint32(stamp | (height - 1)):
-            continue
-        n = required_stop(clauses, c) - clauses.token_offsets[c]
-        if n_hits == max(n - height + 1, 1):
-            complete |= np.int64(1) << i
-    return complete
+        goes_on, n_more = _follow(tree, place, wanted, scratch.signature)
+        wanted &= ~goes_on
+        n_looked_at += n_more
+    return bits & ~wanted, n_looked_at
 
 
 @lean_kernel
@@ -240,15 +199,10 @@ def match_rtree(
         limit = box_limit(tree.quantizer, min_x, min_y, max_x, max_y)
         tokens = messages.token_ids[first:last]
         mark_tokens(messages.token_ids, first, last, marks, 1)
-        if scratch.serial[0] == LAST_SERIAL:
-            scratch.serial[0] = 0
-            for c in range(len(scratch.progress)):
-                scratch.progress[c] = 0
-        scratch.serial[0] += 1
-        stamp = scratch.serial[0] << _DEPTH_BITS
+        sign_tokens(tokens, scratch.signature)
         n_nodes = n_candidates = depth = 0
         if tree.counts[root] > 0 and (
-            tree.levels[root] > 0 or kind == LEVELS or _shares_token(tables, root, tokens, marks)
+            tree.levels[root] > 0 or kind == LEVELS or _shares_token(tables, root, tokens, scratch)
         ):
             stack[0] = root
             depth = 1
@@ -260,70 +214,49 @@ def match_rtree(
             n_nodes += 1
             if tree.levels[node] > 0:
                 if kind == INVERTED and bits != 0:
-                    bits &= _entries_with(tables, node, tokens, marks)
+                    bits &= _entries_with(tables, node, tokens, scratch)
                 if kind == LEVELS and node != root:
-                    bits = _entries_going_on(
-                        tree, node, tokens, marks, node_depth(tree, node), bits,
-                        scratch.progress, stamp,
-                    )  # fmt: skip
+                    bits, n_looked_at = _entries_going_on(tree, node, tokens, bits, scratch)
+                    n_candidates += n_looked_at
                     n_nodes -= bits == 0  # told by its table, as the other trees do before a visit
                 while bits != 0:
                     child = tree.entries[node * stride + lowest(bits)]
                     bits &= bits - 1
-                    if kind < LEVELS and not _shares_token(tables, child, tokens, marks):
+                    if kind < LEVELS and not _shares_token(tables, child, tokens, scratch):
                         continue
                     stack[depth] = child
                     depth += 1
                 continue
-            if kind == LEVELS:
-                found, lone = _count_hits(tables, node, tokens, marks, bits, scratch.hits)
-                n_nodes -= found == 0
-                n_candidates += _n_bits(found)
-                bits = lone | _complete(
-                    tree, clauses, node, found & ~lone, scratch.hits, scratch.progress, stamp
-                )
-            elif kind == INVERTED:
-                found = _entries_with(tables, node, tokens, marks)
-                bits &= found
-                n_candidates += _n_bits(found)
+            if kind >= LEVELS:
+                bits &= _entries_with(tables, node, tokens, scratch)
+                n_nodes -= kind == LEVELS and bits == 0
+                n_candidates += _n_bits(bits)
             else:
                 n_candidates += np.int64(tree.counts[node])
             while bits != 0:
                 c = tree.entries[node * stride + lowest(bits)]
                 bits &= bits - 1
-                if kind == LEVELS:
-                    matches = _none_forbidden(clauses, c, marks)
-                else:
-                    matches = tokens_match(
-                        clauses.token_ids,
-                        clauses.token_offsets[c],
-                        clauses.token_offsets[c + 1],
-                        marks,
-                    )
-                if matches and region_touches(clauses, c, is_lonlat, min_x, min_y, max_x, max_y):
+                if kind == LEVELS and not passes_print(tree.prints[c], scratch.signature):
+                    continue
+                if tokens_match(
+                    clauses.token_ids,
+                    clauses.token_offsets[c],
+                    clauses.token_offsets[c + 1],
+                    marks,
+                ) and region_touches(clauses, c, is_lonlat, min_x, min_y, max_x, max_y):
                     if n_answers == len(answers):
                         full = True
                         break
                     answers[n_answers] = clauses.subscriptions[c]
                     n_answers += 1
         mark_tokens(messages.token_ids, first, last, marks, 0)
+        unsign_tokens(tokens, scratch.signature)
         if full:
             return m - start
         work[0] += n_nodes
         work[1] += n_candidates
         offsets[m - start + 1] = n_answers
     return stop - start
-
-
-@lean_kernel
-def _none_forbidden(clauses, c, marks):
-    """Whether no forbidden token of a clause is in the message."""
-    i = clauses.token_offsets[c + 1] - 1
-    while clauses.token_ids[i] < 0:
-        if marks[~clauses.token_ids[i]] != 0:
-            return False
-        i -= 1
-    return True
 
 
 @lean_kernel

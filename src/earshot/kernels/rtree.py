@@ -19,10 +19,13 @@ bit per entry. Three things differ from the papers:
 * A list says of each clause under which entry of the node it is. So clauses under entries that do
   not touch the message are passed over without being looked up, and whether to go on is decided for
   each entry by its own clauses.
+* Whether a clause has had all its tokens so far is not counted but looked up: low bits of its first
+  two tokens (its *print*) are compared with the message's. That may be wrong about a clause that
+  has others, which the leaf finds out, but never about one that matches. Once an entry is known to
+  hold a clause to go on for, its others need no look.
 * A clause with fewer tokens than levels goes on with its last token down to the leaf. So its region
-  is looked at where space is cut finest, and not once for a whole subtree.
-* A clause with a single token needs no counting. It stands under the token's complement,
-  ``~token``, which points to a bit per entry on all levels.
+  is looked at where space is cut finest, and not once for a whole subtree. All clauses under an
+  entry that have the token alone share one place of a list.
 
 **Shape.** Geometry is done on box keys (:mod:`earshot.kernels.box_keys`), so an area is counted in
 cells that hold about equally many region edges, and infinite sides need no care.
@@ -40,6 +43,7 @@ from earshot.kernels.box_keys import DEAD_KEY, TOP, Quantizer, box_key, union_ke
 from earshot.kernels.jit import kernel, lean_kernel
 from earshot.kernels.token_tables import (
     EMPTY,
+    FIRST_LIST,
     LIST_END,
     LIST_GARBAGE,
     ROW_BITS,
@@ -47,7 +51,9 @@ from earshot.kernels.token_tables import (
     TABLE_END,
     TABLE_GARBAGE,
     TokenTables,
+    append_to_list,
     find,
+    list_entry_at,
     list_length,
     list_room,
     list_start,
@@ -83,6 +89,7 @@ class RtreeArrays(NamedTuple):
     # SINGLE: (n_clauses,) representative tokens. LEVELS: each clause's required tokens in order, at
     # the clause's own offset; PREFIXES: what it posts, there, EMPTY after the last. Else empty.
     ordered: Int32s
+    prints: npt.NDArray[np.uint32]  # (n_clauses,) LEVELS: low halves of the first two tokens
     is_changed: npt.NDArray[np.uint8]  # (n_nodes,) 1 for nodes that got entries, till they are seen
     tables: TokenTables
 
@@ -176,34 +183,63 @@ def posted_range(tree, clauses, c, depth, height):
 
 @lean_kernel
 def is_lone(tree, clauses, c):
-    """Whether a clause stands under the complement of its only token."""
+    """Whether a clause of a tree with lists has a single token."""
     return tree.facts[KIND] == LEVELS and required_stop(clauses, c) == clauses.token_offsets[c] + 1
 
 
 @lean_kernel
-def posted(tree, clauses, c, i):
-    """Return what a clause posts for the token at a position of its posted range."""
+def posted(tree, clauses, i):
+    """Return the token at a position of a posted range."""
     if tree.facts[KIND] in (SETS, INVERTED):
         return clauses.token_ids[i]
-    return ~tree.ordered[i] if is_lone(tree, clauses, c) else tree.ordered[i]
+    return tree.ordered[i]
 
 
 @lean_kernel
 def list_entry(position, c):
-    """Return the entry of a list: a clause, and under which entry of the node it is."""
-    return np.int32((position << ROW_BITS) | np.int64(c))
+    """Return the entry of a list: a clause, and under which entry of the node it is.
+
+    ``c`` is -1 for all clauses there that have the token alone.
+    """
+    return np.int32((np.int64(position) << ROW_BITS) | (np.int64(c) + 1))
 
 
 @lean_kernel
 def entry_clause(entry):
-    """Return the clause of a list's entry."""
-    return np.int64(entry) & ROW_MASK
+    """Return the clause of a list's entry, -1 for those that have the token alone."""
+    return (np.int64(entry) & ROW_MASK) - 1
 
 
 @lean_kernel
 def entry_bit(entry):
     """Return the bit of the node's entry that a list's entry is under."""
     return np.int64(1) << (np.int64(entry) >> ROW_BITS & 63)
+
+
+@lean_kernel
+def has_lone(tree, clauses, node, place):
+    """Whether some clause below a node has the token of a place of its table alone."""
+    value = np.int64(tree.tables.values[place])
+    if tree.levels[node] > 0:
+        for i in range(list_length(value)):
+            if entry_clause(list_entry_at(tree.tables, value, i)) < 0:
+                return True
+        return False
+    start = np.int64(node) * tree.facts[MAX_ENTRIES]
+    for i in range(tree.counts[node]):
+        if value >> i & 1 != 0 and is_lone(tree, clauses, tree.entries[start + i]):
+            return True
+    return False
+
+
+@lean_kernel
+def fill_prints(tree, clauses, first, stop):
+    """Fill the prints of clauses ``first`` to ``stop``, whose tokens are in order (LEVELS)."""
+    for c in range(first, stop):
+        at = clauses.token_offsets[c]
+        one = np.uint32(tree.ordered[at] & 0xFFFF)
+        other = one if is_lone(tree, clauses, c) else np.uint32(tree.ordered[at + 1] & 0xFFFF)
+        tree.prints[c] = one | other << np.uint32(16)
 
 
 # ---- tables from scratch ------------------------------------------------------------------------
@@ -244,10 +280,8 @@ def drop_lists(tree, node):
         return
     start = tables.starts[node]
     for place in range(start, start + tables.sizes[node]):
-        if tables.tokens[place] != EMPTY and tables.tokens[place] >= 0:
-            length = list_length(tables.values[place])
-            if length > 0:
-                tables.ends[LIST_GARBAGE] += list_room(length)
+        if tables.tokens[place] != EMPTY:
+            tables.ends[LIST_GARBAGE] += list_room(list_length(tables.values[place]))
 
 
 @lean_kernel
@@ -266,7 +300,7 @@ def _count(tokens, values, size, token, amount, bits):
 def fill_table(tree, clauses, node, tokens, values):
     """Build a node's table anew from what is below it.
 
-    ``tokens`` and ``values`` are working memory for :func:`most_tokens` tokens and a half more;
+    ``tokens`` and ``values`` are working memory for a table of :func:`most_tokens` tokens;
     ``tokens`` is EMPTY before and after. The arrays must have room for what comes.
     """
     kind, stride, tables = tree.facts[KIND], tree.facts[MAX_ENTRIES], tree.tables
@@ -282,16 +316,20 @@ def fill_table(tree, clauses, node, tokens, values):
             first, last = posted_range(tree, clauses, c, depth, height)
             bit = np.int64(1) << i if kind >= LEVELS else np.int64(0)
             for k in range(first, last):
-                n += _count(tokens, values, size, posted(tree, clauses, c, k), 1, bit)
+                n += _count(tokens, values, size, posted(tree, clauses, k), 1, bit)
     else:
         for i in range(tree.counts[node]):
             child = tree.entries[first_entry + i]
-            bit = np.int64(1) << i if kind >= LEVELS else np.int64(0)
+            bit = np.int64(1) << i if kind == INVERTED else np.int64(0)
             start = tables.starts[child]
             for place in range(start, start + tables.sizes[child]):
                 token = tables.tokens[place]
-                if token != EMPTY and (token < 0 or kind != LEVELS):
+                if token == EMPTY:
+                    continue
+                if kind != LEVELS:
                     n += _count(tokens, values, size, token, tables.values[place], bit)
+                elif has_lone(tree, clauses, child, place):
+                    n += _count(tokens, values, size, token, 1, np.int64(0))
             if kind == LEVELS:
                 n += _count_clauses(tree, clauses, child, tokens, values, size, depth, height)
     new_table(tables, node, n)
@@ -305,7 +343,7 @@ def fill_table(tree, clauses, node, tokens, values):
         place = ~probe(tables.tokens, start, final_size, token)
         tables.tokens[place] = token
         tables.values[place] = values[k]
-        if has_lists and token >= 0:
+        if has_lists:
             tables.values[place] = new_list(tables, values[k])
     tables.used[node] = n
     if has_lists:
@@ -334,6 +372,11 @@ def _fill_lists(tree, clauses, node, position, depth, height):
     """Put the clauses below an entry of a node into the node's lists, which have room for them."""
     tables, stride = tree.tables, tree.facts[MAX_ENTRIES]
     child = np.int64(tree.entries[np.int64(node) * stride + position])
+    start = tables.starts[child]
+    for place in range(start, start + tables.sizes[child]):
+        token = tables.tokens[place]
+        if token != EMPTY and has_lone(tree, clauses, child, place):
+            append_to_list(tables, find(tables, node, token), list_entry(position, -1))
     leaf = _first_leaf(tree, child)
     while leaf >= 0:
         for i in range(tree.counts[leaf]):
@@ -341,9 +384,7 @@ def _fill_lists(tree, clauses, node, position, depth, height):
             if not is_lone(tree, clauses, c):
                 at, _ = posted_range(tree, clauses, c, depth, height)
                 place = find(tables, node, tree.ordered[at])
-                value = np.int64(tables.values[place])
-                tables.lists[list_start(value) + list_length(value)] = list_entry(position, c)
-                tables.values[place] = value + 1
+                append_to_list(tables, place, list_entry(position, c))
         leaf = _next_leaf(tree, child, leaf)
 
 
@@ -394,7 +435,7 @@ def fill_tables(tree, clauses, nodes, first):
 def pack_tables(tree, tokens, values, lists):
     """Copy tables and lists to new arrays, without garbage."""
     tables = tree.tables
-    end = list_end = np.int64(0)
+    end, list_end = np.int64(0), np.int64(FIRST_LIST)
     for node in range(tree.facts[N_NODES]):
         size = np.int64(tables.sizes[node])
         start = tables.starts[node]
@@ -402,7 +443,7 @@ def pack_tables(tree, tokens, values, lists):
         has_lists = tree.facts[KIND] == LEVELS and tree.levels[node] > 0
         for place in range(start, start + size):
             token, value = tables.tokens[place], tables.values[place]
-            if has_lists and token != EMPTY and token >= 0:
+            if has_lists and token != EMPTY and list_length(value) > 1:
                 length, at = list_length(value), list_start(value)
                 lists[list_end : list_end + length] = tables.lists[at : at + length]
                 value = (list_end << 32) | length

@@ -27,6 +27,7 @@ from earshot.kernels.rtree import (
     drop_lists,
     entry_position,
     fill_table,
+    has_lone,
     has_room,
     has_table,
     is_lone,
@@ -48,6 +49,8 @@ from earshot.kernels.token_tables import (
     find,
     find_or_add,
     forget,
+    list_entry_at,
+    list_length,
     table_size,
     take_from_list,
 )
@@ -67,7 +70,7 @@ def _post(tree, clauses, node, c, position):
     has_bits = kind >= LEVELS and tree.levels[node] == 0
     first, last = posted_range(tree, clauses, c, node_depth(tree, node), tree_height(tree))
     for i in range(first, last):
-        place = find_or_add(tables, node, posted(tree, clauses, c, i))
+        place = find_or_add(tables, node, posted(tree, clauses, i))
         if has_bits:
             tables.values[place] |= np.int64(1) << position
         elif kind == LEVELS:
@@ -83,7 +86,7 @@ def _unpost(tree, clauses, node, c, position):
     has_bits = kind >= LEVELS and tree.levels[node] == 0
     first, last = posted_range(tree, clauses, c, node_depth(tree, node), tree_height(tree))
     for i in range(first, last):
-        place = find(tables, node, posted(tree, clauses, c, i))
+        place = find(tables, node, posted(tree, clauses, i))
         if has_bits:
             tables.values[place] &= ~(np.int64(1) << position)
         elif kind == LEVELS:
@@ -97,29 +100,58 @@ def _unpost(tree, clauses, node, c, position):
 @lean_kernel
 def _post_above(tree, clauses, leaf, c):
     """Post a clause to the tables above its leaf, which has it already."""
-    if tree.facts[KIND] == INVERTED or is_lone(tree, clauses, c):
+    if tree.facts[KIND] == INVERTED:
         for i in range(clauses.token_offsets[c], required_stop(clauses, c)):
-            _set_bits_above(tree, leaf, posted(tree, clauses, c, i))
+            _set_bits_above(tree, leaf, clauses.token_ids[i])
         return
+    alone = is_lone(tree, clauses, c)
     node, child = np.int64(tree.parents[leaf]), leaf
     while node >= 0 and has_table(tree, node):
-        _post(tree, clauses, node, c, entry_position(tree, node, child))
+        position = entry_position(tree, node, child)
+        if alone:
+            place = find_or_add(tree.tables, node, tree.ordered[clauses.token_offsets[c]])
+            if _has_alone(tree, place, position):
+                return
+            add_to_list(tree.tables, place, list_entry(position, -1))
+        else:
+            _post(tree, clauses, node, c, position)
         node, child = np.int64(tree.parents[node]), node
 
 
 @lean_kernel
 def _unpost_above(tree, clauses, leaf, c):
     """Take a clause back from the tables above its leaf, which has lost it already."""
-    if tree.facts[KIND] == INVERTED or is_lone(tree, clauses, c):
+    if tree.facts[KIND] == INVERTED:
         for i in range(clauses.token_offsets[c], required_stop(clauses, c)):
-            token = posted(tree, clauses, c, i)
-            if find(tree.tables, leaf, token) < 0:
-                _clear_bits_above(tree, leaf, token)
+            if find(tree.tables, leaf, clauses.token_ids[i]) < 0:
+                _clear_bits_above(tree, leaf, clauses.token_ids[i])
         return
+    alone = is_lone(tree, clauses, c)
+    token = tree.ordered[clauses.token_offsets[c]] if alone else np.int32(0)
     node, child = np.int64(tree.parents[leaf]), leaf
     while node >= 0 and has_table(tree, node):
-        _unpost(tree, clauses, node, c, entry_position(tree, node, child))
+        position = entry_position(tree, node, child)
+        if alone:
+            place = find(tree.tables, child, token)
+            if place >= 0 and has_lone(tree, clauses, child, place):
+                return  # another one there
+            place = find(tree.tables, node, token)
+            take_from_list(tree.tables, place, list_entry(position, -1))
+            if tree.tables.values[place] == 0:
+                forget(tree.tables, node, place)
+        else:
+            _unpost(tree, clauses, node, c, position)
         node, child = np.int64(tree.parents[node]), node
+
+
+@lean_kernel
+def _has_alone(tree, place, position):
+    """Whether a list knows of clauses under an entry that have the token alone."""
+    value = np.int64(tree.tables.values[place])
+    for i in range(list_length(value)):
+        if list_entry_at(tree.tables, value, i) == list_entry(position, -1):
+            return True
+    return False
 
 
 @lean_kernel
@@ -155,7 +187,7 @@ def _move_bits(tree, clauses, leaf, c, old, new):
     height = tree_height(tree)
     first, last = posted_range(tree, clauses, c, height, height)
     for i in range(first, last):
-        place = find(tables, leaf, posted(tree, clauses, c, i))
+        place = find(tables, leaf, posted(tree, clauses, i))
         tables.values[place] &= ~(np.int64(1) << old)
         tables.values[place] |= np.int64(1) << new
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 
 from earshot.kernels.jit import kernel, lean_kernel
 from earshot.kernels.rtree import key_centre, required_stop
@@ -23,7 +24,7 @@ class TokenOrderArrays(NamedTuple):
     """What the ranks of tokens are taken from; what an order does not use is empty."""
 
     ranks: Float64s  # (n_tokens,) of every token, whatever the clause (df, idf)
-    shares: Float64s  # (n_tokens,) of all occurrences (local)
+    shares: npt.NDArray[np.float32]  # (n_tokens,) of all occurrences (local)
     cell_totals: Int32s  # (side * side,) occurrences of tokens in each cell (local)
     pairs: Int64s  # (n_places,) cell and token of each place of a hash table (local)
     pair_counts: Int32s  # (n_places,) occurrences of the token in the cell, at least 2

@@ -5,9 +5,10 @@ that outgrows its stretch moves to the end of the arrays; what it leaves is garb
 of the arrays packs them. Nothing here allocates: callers see to it that there is room.
 
 A value is whatever the tree makes of it: a count, a bit per entry of a leaf, or a *list*, whose
-start in ``lists`` and length are packed into one integer. An entry of a list is a row in its low
-bits and a group above them; lists are in the order of the groups. The room of a list follows from
-its length, in steps of about a fifth, so nothing need be stored about it.
+start in ``lists`` and length are packed into one integer; a single entry stands in the value
+itself. An entry of a list is a row in its low bits and a group above them; lists are in the order
+of the groups, and a row 0 comes first in its group. The room of a list follows from its length, in
+steps of about a fifth, so nothing need be stored about it.
 """
 
 from __future__ import annotations
@@ -30,7 +31,11 @@ ROW_BITS = 26
 """Bits of the row in an entry of a list; the group has the others."""
 ROW_MASK = np.int64((1 << ROW_BITS) - 1)
 
+FIRST_LIST = 1
+"""Where the first list begins, so that the value 0 is no list."""
+
 _LENGTH = np.int64(0xFFFFFFFF)
+_SINGLE = np.int64(1) << 62
 _GOLDEN = np.uint64(2654435769)
 _LOW_HALF = np.uint64(0xFFFFFFFF)
 _HALF = np.uint64(32)
@@ -50,8 +55,8 @@ class TokenTables(NamedTuple):
 
 @lean_kernel
 def table_size(n):
-    """Return the places of a new table for ``n`` tokens: two thirds full, never all full."""
-    return n + n // 2 + 1 if n > 0 else 0
+    """Return the places of a new table for ``n`` tokens: three quarters full, never all full."""
+    return n + n // 3 + 1 if n > 0 else 0
 
 
 @lean_kernel
@@ -170,7 +175,9 @@ def forget(tables, node, place):
 
 @lean_kernel
 def list_room(length):
-    """Return the places of a list of that length: the next of 1, 2, 3, 4, 5, 6, 7, 8, 10, 12, …."""
+    """Return the places of a list of that length: 0 for 1, then the next of 2, …, 8, 10, 12, …."""
+    if length < 2:
+        return np.int64(0)
     step = np.int64(1)
     while step * 8 < length:
         step *= 2
@@ -179,22 +186,48 @@ def list_room(length):
 
 @lean_kernel
 def list_start(value):
-    """Return where a list begins."""
+    """Return where a list of several entries begins."""
     return np.int64(value) >> 32
 
 
 @lean_kernel
 def list_length(value):
     """Return how many entries a list has."""
-    return np.int64(value) & _LENGTH
+    return np.int64(1) if value & _SINGLE != 0 else np.int64(value) & _LENGTH
+
+
+@lean_kernel
+def list_entry_at(tables, value, i):
+    """Return the i-th entry of a list."""
+    if value & _SINGLE != 0:
+        return np.int32(value & _LENGTH)
+    return tables.lists[list_start(value) + i]
 
 
 @lean_kernel
 def new_list(tables, length):
     """Return the value of an empty list with room for ``length`` entries."""
+    if length < 2:
+        return np.int64(0)
     start = tables.ends[LIST_END]
     tables.ends[LIST_END] += list_room(length)
     return start << 32
+
+
+@lean_kernel
+def append_to_list(tables, place, entry):
+    """Add an entry at the end of a list that was made with room for it."""
+    value = np.int64(tables.values[place])
+    if value == 0:
+        tables.values[place] = _single(entry)
+        return
+    tables.lists[list_start(value) + list_length(value)] = entry
+    tables.values[place] = value + 1
+
+
+@lean_kernel
+def _single(entry):
+    return _SINGLE | (np.int64(entry) & _LENGTH)
 
 
 @lean_kernel
@@ -214,22 +247,35 @@ def first_not_below(lists, start, stop, entry):
 
 
 @lean_kernel
+def _place_in_list(tables, value, entry):
+    """Return how many entries of a list come before one that is added or is there."""
+    is_first = np.int64(entry) & ROW_MASK == 0
+    wanted = np.int64(entry) if is_first else np.int64(entry) | ROW_MASK
+    length = list_length(value)
+    if length < 2:
+        before = length == 1 and np.uint32(list_entry_at(tables, value, 0)) < np.uint32(wanted)
+        return np.int64(before)
+    start = list_start(value)
+    return first_not_below(tables.lists, start, start + length, wanted) - start
+
+
+@lean_kernel
 def add_to_list(tables, place, entry):
     """Add an entry to the list of a place, which may have none yet."""
     value = np.int64(tables.values[place])
-    length, start = list_length(value), list_start(value)
-    old_start = start
-    if length == 0 or list_room(length + 1) > list_room(length):
+    length = list_length(value)
+    if length == 0:
+        tables.values[place] = _single(entry)
+        return
+    at = _place_in_list(tables, value, entry)
+    start = list_start(value)
+    if list_room(length + 1) > list_room(length):
         start = list_start(new_list(tables, length + 1))
-        if length > 0:
-            tables.ends[LIST_GARBAGE] += list_room(length)
-    last_of_group = np.int64(entry) | ROW_MASK
-    at = first_not_below(tables.lists, old_start, old_start + length, last_of_group) - old_start
-    for i in range(length - 1, at - 1, -1):
-        tables.lists[start + i + 1] = tables.lists[old_start + i]
-    if start != old_start:
+        tables.ends[LIST_GARBAGE] += list_room(length)
         for i in range(at):
-            tables.lists[start + i] = tables.lists[old_start + i]
+            tables.lists[start + i] = list_entry_at(tables, value, i)
+    for i in range(length - 1, at - 1, -1):
+        tables.lists[start + i + 1] = list_entry_at(tables, value, i)
     tables.lists[start + at] = entry
     tables.values[place] = (start << 32) | (length + 1)
 
@@ -239,11 +285,16 @@ def take_from_list(tables, place, entry):
     """Remove an entry from the list of a place."""
     value = np.int64(tables.values[place])
     length, start = list_length(value), list_start(value)
+    tables.ends[LIST_GARBAGE] += list_room(length) - list_room(length - 1)
+    if length == 1:
+        tables.values[place] = 0
+        return
     at = first_not_below(tables.lists, start, start + length, np.int64(entry) & ~ROW_MASK)
     while tables.lists[at] != entry:
         at += 1
     for i in range(at, start + length - 1):
         tables.lists[i] = tables.lists[i + 1]
-    left = list_room(length - 1) if length > 1 else np.int64(0)
-    tables.ends[LIST_GARBAGE] += list_room(length) - left
-    tables.values[place] = (start << 32) | (length - 1) if length > 1 else np.int64(0)
+    if length == 2:
+        tables.values[place] = _single(tables.lists[start])
+    else:
+        tables.values[place] = (start << 32) | (length - 1)

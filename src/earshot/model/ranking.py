@@ -20,6 +20,8 @@ from earshot.model.arrays import EVERYWHERE_TOKEN, Float64s, Int64s
 SCORE_TOLERANCE = 1e-9
 """A score this much below the threshold still reaches it: rounding never loses an equal score."""
 
+_WEIGHT_STEPS = 65536.0
+
 LEAST_SCORE = 2.2250738585072014e-308
 """A score of 0 reaches no threshold, however low."""
 
@@ -69,8 +71,14 @@ def idf_weights(frequencies: Int64s) -> tuple[Float64s, float]:
     ``ln((N + 1) / (df + 1)) + 1``, so the most frequent token weighs 1 and none less. N is the
     largest frequency, at least 1: where frequencies are counted in messages that is their number,
     because every message carries ``EVERYWHERE_TOKEN``. A token that comes later has df = 0.
+
+    Weights are rounded to a multiple of 2^-16. So sums of them are exact in whichever order they
+    are added, and a score has the same bits wherever it is computed.
     """
     n = max(int(frequencies.max(initial=1)), 1)
     weights = np.log((n + 1.0) / (frequencies + 1.0)) + 1.0
     weights[EVERYWHERE_TOKEN : EVERYWHERE_TOKEN + 1] = 1.0
-    return weights, math.log(n + 1.0) + 1.0
+    later = math.log(n + 1.0) + 1.0
+    return np.rint(weights * _WEIGHT_STEPS) / _WEIGHT_STEPS, round(
+        later * _WEIGHT_STEPS
+    ) / _WEIGHT_STEPS
