@@ -76,7 +76,7 @@ def expected() -> dict[tuple[Any, Any], Any]:
     """
     from math import log
 
-    fire, smoke = log(5 / 4) + 1, log(5 / 3) + 1
+    fire, smoke = (round((log(ratio) + 1) * 2**16) / 2**16 for ratio in (5 / 4, 5 / 3))
     scores = {
         ("half", 1): 0.5 + 0.5 * fire / (fire + smoke),
         ("half", 3): 0.5,

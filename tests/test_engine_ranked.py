@@ -189,7 +189,7 @@ def test_tables_have_the_scores() -> None:
 
 
 def idf(n: int, df: int) -> float:
-    return math.log((n + 1) / (df + 1)) + 1
+    return round((math.log((n + 1) / (df + 1)) + 1) * 2**16) / 2**16
 
 
 def test_words_weigh_the_same_until_they_are_weighed() -> None:
@@ -619,8 +619,8 @@ class RankedEngineMachine(RuleBasedStateMachine):
             word for each in live for word in {w for required, _ in each.clauses for w in required}
         )
         n = max(len(live), 1)
-        self.weights = {word: math.log((n + 1) / (asked[word] + 1)) + 1 for word in asked}
-        self.later_weight = math.log(n + 1) + 1
+        self.weights = {word: idf(n, asked[word]) for word in asked}
+        self.later_weight = idf(n, 0)
         self.publish(data.draw(WORLDS[self.space]["posts"]), True)
 
     # ---- messages

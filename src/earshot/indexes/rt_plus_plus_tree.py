@@ -1,9 +1,9 @@
 """``rt_plus_plus_tree``: the R^t++-tree, with another token of each subscription on each level.
 
-[KDD13] §5, [TKDE15] §5. On its way down a message counts, for each subscription, how many of its
-tokens it has met; a node is visited only while some subscription below has had all of its tokens so
-far, and one that has had all is checked for its region alone. See :mod:`earshot.kernels.rtree` for
-what stands where, and for the two things that differ from the papers.
+[KDD13] §5, [TKDE15] §5. On its way down a message follows, from level to level, the subscriptions
+that have had all of their tokens so far; a node is visited only while it holds one. See
+:mod:`earshot.kernels.rtree` for what stands where, and for the three things that differ from the
+papers.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from earshot.kernels.rtree import LEVELS
 
 
 class RtPlusPlusTree(RtreeIndex):
-    """A token per level; counters: nodes visited, clauses whose tokens are all in the message."""
+    """A token per level; counters: nodes visited, clauses looked at in lists and leaves."""
 
     name = "rt_plus_plus_tree"
     kind = LEVELS
