@@ -67,7 +67,7 @@ from earshot.kernels.token_tables import (
 from earshot.model.arrays import ClauseArrays, Int32s, Int64s, MessageArrays
 from earshot.model.growing import GrowingArray, GrowingClauses
 
-FULL_SHARE = 0.85
+FULL_SHARE = 0.9
 """How full nodes are built, so that not every insertion splits one."""
 
 _GROWTH = 1.3

@@ -16,6 +16,9 @@ from earshot.model.arrays import Float64s, Int32s, Int64s
 
 RANDOM, DF, IDF, LOCAL = range(4)
 
+PRIOR = 4.0
+"""How much a token's share in all cells counts against its share in the clause's own (local)."""
+
 NO_PAIR = np.int64(-1)
 _MIX = np.uint64(0x9E3779B97F4A7C15)
 
@@ -84,9 +87,9 @@ def _rank(order, token, c, cell):
         return order.ranks[token] if token < len(order.ranks) else np.inf
     share = order.shares[token] if token < len(order.shares) else 0.0
     place = _place_of(order.pairs, _pair(cell, token))
-    # A token that is not in the table occurs in this clause at least.
-    count = np.float64(order.pair_counts[place]) if place >= 0 else 1.0
-    return count + share * np.float64(order.cell_totals[cell])
+    # Occurrences in other clauses of the cell; few of them say less than the share in all cells.
+    count = np.float64(order.pair_counts[place] - 1) if place >= 0 else 0.0
+    return count + PRIOR * share * np.float64(order.cell_totals[cell])
 
 
 @kernel

@@ -55,8 +55,8 @@ class TokenTables(NamedTuple):
 
 @lean_kernel
 def table_size(n):
-    """Return the places of a new table for ``n`` tokens: three quarters full, never all full."""
-    return n + n // 3 + 1 if n > 0 else 0
+    """Return the places of a new table for ``n`` tokens: four fifths full, never all full."""
+    return n + n // 4 + 1 if n > 0 else 0
 
 
 @lean_kernel
@@ -120,7 +120,7 @@ def find_or_add(tables, node, token):
         if place >= 0:
             return place
     n_used = np.int64(tables.used[node])
-    if n_used + 2 + size // 5 > size:
+    if n_used + 2 + size // 8 > size:
         _move_table(tables, node, n_used + n_used // 4 + 2)
         place = probe(tables.tokens, tables.starts[node], np.int64(tables.sizes[node]), token)
     place = ~place
