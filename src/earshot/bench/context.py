@@ -64,6 +64,7 @@ class Context:
     data: str | Path | None
     say: Callable[[str], None]
     compile_s: dict[str, float] = field(default_factory=dict)
+    shared: dict[str, Any] = field(default_factory=dict)  # what suites keep for each other, by name
     _arena: Arena | None = None
     _rows: dict[tuple[str, int], list[Row]] = field(default_factory=dict)
     _folder: tempfile.TemporaryDirectory[str] | None = None

@@ -16,7 +16,6 @@ An index that is not registered is left out, and said so.
 from __future__ import annotations
 
 import time
-import weakref
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -306,16 +305,10 @@ class Store:
         return row | told | {"message_tokens": point.n_tokens}
 
 
-_STORES: dict[int, Store] = {}
-
-
 def store_of(context: Context) -> Store:
-    """Return the store of a run; it goes with the run's context."""
-    key = id(context)
-    if key not in _STORES:
-        _STORES[key] = Store()
-        weakref.finalize(context, _STORES.pop, key, None)
-    return _STORES[key]
+    """Return the store of a run, which its suites share."""
+    store: Store = context.shared.setdefault("figures", Store())
+    return store
 
 
 def point_workload(context: Context, data: str, point: Point) -> Workload:
