@@ -306,6 +306,27 @@ def test_when_an_index_is_built_changes_nothing(
     assert events(ranked(0.4, 0.5, index=index, n_threads=2), in_batches=True) == plain
 
 
+@pytest.mark.parametrize("index", sorted(RANKED_INDEXES))
+def test_explanations_follow_words_that_come_later(index: str) -> None:
+    engine = ranked(0.5, 0.3, index=index)
+    message = Message(1, "tea milk", place=Point(0.5, 0.5))
+    engine.subscribe(Subscription(1, ("coffee", "tea"), region=SQUARE))
+    engine.publish(message)
+    engine.subscribe(Subscription(2, ("milk", "sugar", "bread"), region=SQUARE))
+    by_id = {update.subscription_id: update.score for update in engine.publish(message)}
+    explanation = engine.explain(message, 2)
+    assert explanation.matched == (2 in by_id)
+    assert explanation.score == by_id.get(2, explanation.score)
+
+
+def test_a_score_of_0_is_explained_as_not_delivered() -> None:
+    engine = ranked(0.5, 1e-10)
+    engine.subscribe(Subscription(1, ("coffee",), region=SQUARE))
+    far = Message(1, "tea", place=Point(50, 50))
+    assert engine.publish(far) == []
+    assert not engine.explain(far, 1).matched
+
+
 # ---- what an engine is made of -------------------------------------------------------------------
 
 

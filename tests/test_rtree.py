@@ -326,6 +326,7 @@ def test_later_clauses_follow_the_frequencies_they_find() -> None:
         ({"max_entries": 64}, "max_entries is 64; expected 4 to 63"),
         ({"min_entries": 1}, "min_entries is 1; expected 2 to 25"),
         ({"min_entries": 26}, "min_entries is 26; expected 2 to 25"),
+        ({"max_entries": 50.5}, "max_entries is 50.5; expected a whole number"),
     ],
 )
 def test_sizes_of_nodes_are_checked(options: dict[str, int], message: str) -> None:
@@ -346,7 +347,9 @@ def test_too_many_clauses_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     tokens = [[1]] * 4
     offsets, boxes = np.arange(5), [EVERYWHERE] * 4
     clauses = box_clauses(offsets, [1] * 4, boxes)
-    with pytest.raises(InvalidInput, match="4 clauses; this tree takes fewer than 3"):
+    with pytest.raises(
+        InvalidInput, match="4 clauses, removed ones included; this tree takes fewer than 3"
+    ):
         INDEXES["rt_plus_plus_tree"].build(clauses)
     assert INDEXES["rt_tree"].build(clauses).n_subscriptions == len(tokens)
 

@@ -7,8 +7,9 @@ from any thread: the engine serialises them.
 **Time** is event time. The engine's clock is the latest time that any event has carried; it never
 goes back. A subscription with an expiry is live for messages that find the clock before it.
 
-**Growth.** A large first load is built as one index; later changes go to the index's delta. When
-the delta has grown to a share of the index, a new index is built in the background and takes over.
+**Growth.** A large first load is built as one index; later changes go to the index's delta, or into
+the index itself where that is a tree. When the delta has grown to a share of the index, a new one
+is built in the background and takes over.
 
 **Ranked.** An engine with a :class:`~earshot.model.ranking.Ranking` scores messages and delivers
 those that reach a threshold. All words weigh the same until :meth:`Engine.reweigh`, so that when an
@@ -414,7 +415,8 @@ class Engine:
                     vocabulary=self._vocabulary, space=self.space, expired_at=expired_at,
                 )  # fmt: skip
             weights = np.full(len(self._vocabulary), index.later_weight)
-            weights[: len(index.weights)] = index.weights
+            n_weighed = min(len(weights), len(index.weights))  # a tree has some to spare
+            weights[:n_weighed] = index.weights[:n_weighed]
             return explain_score(
                 message, subscription_id, clauses=clauses, messages=encoded.messages,
                 vocabulary=self._vocabulary, space=self.space, expired_at=expired_at,

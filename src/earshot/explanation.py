@@ -18,7 +18,7 @@ from earshot.model.arrays import (
     take_clauses,
 )
 from earshot.model.messages import Message
-from earshot.model.ranking import SCORE_TOLERANCE, Ranking
+from earshot.model.ranking import LEAST_SCORE, SCORE_TOLERANCE, Ranking
 from earshot.model.regions import Point
 from earshot.model.subscriptions import Id
 from earshot.text import Vocabulary
@@ -160,7 +160,7 @@ def explain_score(
         score, _ = score_of(rows, ranking.alpha, present)
         if score > best:
             best, best_textual, best_number = score, textual, number
-    reaches = best >= threshold - SCORE_TOLERANCE
+    reaches = best >= max(threshold - SCORE_TOLERANCE, LEAST_SCORE)
     if best >= 0.0:
         alpha = ranking.alpha
         of = f"alternative {best_number}: " if len(alternatives) > 1 else ""

@@ -12,7 +12,7 @@ import pyarrow as pa
 
 from earshot.deliveries import Deliveries
 from earshot.engine import Engine
-from earshot.errors import InvalidFile, UnknownSubscription
+from earshot.errors import InvalidFile, InvalidParameter, UnknownSubscription
 from earshot.explanation import Explanation
 from earshot.files import (
     Draft,
@@ -121,6 +121,11 @@ def load_engine(
     With a ranking, words are weighed by how many of the subscriptions ask for them.
     """
     if is_saved(path):
+        if ranking is not None or index is not None:
+            raise InvalidParameter(
+                f"{path} is a saved engine, with an index and a semantics of its own; give neither "
+                f"index nor ranking, or the file of its subscriptions"
+            )
         engine = Engine.open(path, n_threads=n_threads)
         engine.warm_up()
         return engine

@@ -70,11 +70,19 @@ from earshot.model.growing import GrowingArray, GrowingClauses
 FULL_SHARE = 0.9
 """How full nodes are built, so that not every insertion splits one."""
 
+MOST_LIST_PLACES = 1 << 30
+"""Where a list starts has so many bits in a value of a table."""
+
 _GROWTH = 1.3
 _LEAST_PLACES = 4096
 _SPARE_NODES = 64
 _MOST_GARBAGE = 0.3
 _LEAST_QUANTIZED = 256
+
+
+def _check_whole(name: str, value: object) -> None:
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise InvalidParameter(f"{name} is {value!r}; expected a whole number")
 
 
 @dataclass(frozen=True)
@@ -90,6 +98,8 @@ class RtreeParameters(Parameters):
     max_entries: int = 50
 
     def __post_init__(self) -> None:
+        for name in ("min_entries", "max_entries"):
+            _check_whole(name, getattr(self, name))
         if not 4 <= self.max_entries <= MOST_ENTRIES:
             raise InvalidParameter(
                 f"max_entries is {self.max_entries}; expected 4 to {MOST_ENTRIES}"
@@ -118,6 +128,7 @@ class OrderedRtreeParameters(RtreeParameters):
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        _check_whole("seed", self.seed)
         check_order(self.token_order, self.n_cells)
 
 
@@ -146,7 +157,7 @@ class ChangingTree(Index):
 
     def _take_in(self, clauses: ClauseArrays) -> None:
         first = len(self.clauses.subscriptions)
-        _check_number(self.kind, first + len(clauses.subscriptions))
+        check_number(self.kind, first + len(clauses.subscriptions))
         self._append(clauses)
         n = len(self.clauses.subscriptions)
         self._n_quantized = first if self._n_quantized is None else self._n_quantized
@@ -204,6 +215,7 @@ class ChangingTree(Index):
     def _bury(self, slots: Int32s) -> None:
         """Take the slots' clauses out of the tree."""
         rows = self.base_rows(slots).astype(np.int64)
+        rows = rows[self.arrays.tree.leaves[rows] >= 0]  # an insertion that failed leaves none
         done = 0
         while done < len(rows):
             done, node, why = remove_clauses(self.arrays.tree, self.clauses, rows, done)
@@ -301,7 +313,7 @@ def build_tree(
 ) -> RtreeIndexArrays:
     """Pack clauses into a tree, with tables of a kind, and put their tokens in order."""
     n = len(clauses.subscriptions)
-    _check_number(kind, n)
+    check_number(kind, n)
     quantizer = quantizer_of(clauses.boxes, "lonlat")
     keys = np.empty(n, np.uint64)
     build_keys(quantizer, clauses.boxes, 0, keys)
@@ -362,11 +374,12 @@ def _fill_order(
     order_tokens(order, clauses, keys, first, stop, *pair)
 
 
-def _check_number(kind: int, n_clauses: int) -> None:
+def check_number(kind: int, n_clauses: int) -> None:
+    """Refuse more clauses, removed ones included, than the entries of lists can tell apart."""
     if kind == LEVELS and n_clauses >= ROW_MASK:
         raise InvalidInput(
-            f"{n_clauses:,} clauses; this tree takes fewer than {ROW_MASK:,}, so use another "
-            f"index or several shards"
+            f"{n_clauses:,} clauses, removed ones included; this tree takes fewer than "
+            f"{ROW_MASK:,}, so rebuild it, or use another index or several shards"
         )
 
 
@@ -462,6 +475,8 @@ def _with_larger_tables(tree: RtreeArrays) -> RtreeArrays:
         n_places = int(n_places * _GROWTH) + _LEAST_PLACES
     if has_lists and (list_is_short or not is_short):
         n_list = int(n_list * _GROWTH) + _LEAST_PLACES
+        if n_list >= MOST_LIST_PLACES:
+            raise InvalidInput("the tree's lists are too long; use another index or several shards")
     return tree._replace(
         tables=tables._replace(
             tokens=_resized(tables.tokens, n_places),

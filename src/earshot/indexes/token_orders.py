@@ -77,7 +77,7 @@ def build_order(
         pairs, counts, totals, n_pairs = count_pairs(clauses, keys, arrays.facts, n_places)
         arrays.facts[N_PAIRS] = n_pairs
         # Token 0 is in every message but in few clauses, and is always alone in its clause.
-        total = max(float(frequencies[1:].sum()), 1.0)
+        total = max(float(frequencies[1:].sum(dtype=np.float64)), 1.0)
         return arrays._replace(
             shares=(frequencies / total).astype(np.float32),
             cell_totals=totals,

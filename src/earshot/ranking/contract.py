@@ -12,8 +12,8 @@ that come later, by inserting, have one weight, ``later_weight``. Nothing else c
 up; the functions of :mod:`earshot.kernels.scoring` know how.
 
 **Changes.** Inserted clauses go to a :class:`~earshot.ranking.delta.RankedDelta`, which is a
-smaller index of the same structure. A structure that can change in place may override ``insert``
-and ``remove``.
+smaller index of the same structure. A structure that can change in place overrides ``_take_in``
+and ``_bury``.
 """
 
 from __future__ import annotations
@@ -149,7 +149,7 @@ class RankedIndex(Index):
 
     @property
     def weights(self) -> Float64s:
-        """Weights of the tokens that the index was built for."""
+        """Weights of the tokens that the index has room for; all that it knows are among them."""
         scoring: ScoringArrays = self.arrays.scoring
         return scoring.weights
 

@@ -20,6 +20,7 @@ from earshot.indexes.rtree import (
     OrderedRtreeParameters,
     RtreeParameters,
     build_tree,
+    check_number,
     filled_tree,
 )
 from earshot.indexes.token_orders import TokenOrder
@@ -102,6 +103,7 @@ class RankedRtree(ChangingTree, RankedIndex):
         return RankedRtreeArrays(scoring, tree, built.order, bounds)
 
     def _take_in(self, clauses: ClauseArrays) -> None:
+        check_number(self.kind, len(self.clauses.subscriptions) + len(clauses.subscriptions))
         self._append_scoring(clauses)
         super()._take_in(clauses)
         self._renew_bounds()
