@@ -158,11 +158,11 @@ def test_explain(folder: Folder) -> None:
         "  - place 1: the message's point (1.0, 1.0) touches the region (0.0, 0.0, 2.0, 2.0)"
     )
     assert words == (
-        "  - text 0.447387: the text has 'fire' (weight 1.22314), "
-        "the text lacks 'smoke' (weight 1.51083)"
+        "  - text 0.447389: the text has 'fire' (weight 1.22314), "
+        "the text lacks 'smoke' (weight 1.51082)"
     )
     assert verdict == (
-        "  - ✓ score 0.723694 = 0.5 * 1 + 0.5 * 0.447387 reaches the engine's threshold 0.6"
+        "  - ✓ score 0.723694 = 0.5 * 1 + 0.5 * 0.447389 reaches the engine's threshold 0.6"
     )
     facts = folder.facts("explain", *folder.files, *chosen, "--rank", "--threshold", 0.9)
     assert not facts["matched"]

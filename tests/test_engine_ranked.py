@@ -446,7 +446,7 @@ def test_an_explanation_shows_both_parts_and_the_sum() -> None:
     engine.reweigh()
     place, text, verdict = reasons(engine, "fire", "s")
     assert text == (
-        "text 0.41572: the text has 'fire' (weight 1), the text lacks 'smoke' (weight 1.40547)"
+        "text 0.415719: the text has 'fire' (weight 1), the text lacks 'smoke' (weight 1.40547)"
     )
     assert reasons(engine, "", "t")[-1].endswith("is below the subscription's threshold 0.9")
 
