@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -49,6 +50,17 @@ class OrderedScan(LinearScan):
 
 def stand_in(name: str, base: type[Index] = OrderedScan) -> type[Index]:
     return type(name, (base,), {"name": name})
+
+
+@pytest.fixture(autouse=True)
+def registries() -> Iterator[None]:
+    """Put the registries back as they were, in their order, which taking entries out changes."""
+    registries: list[dict[str, Any]] = [INDEXES, RANKED_INDEXES]  # type: ignore[list-item]
+    before = [dict(registry) for registry in registries]
+    yield
+    for registry, entries in zip(registries, before, strict=True):
+        registry.clear()
+        registry.update(entries)
 
 
 @pytest.fixture(autouse=True)
