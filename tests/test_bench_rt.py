@@ -55,7 +55,7 @@ def stand_in(name: str, base: type[Index] = OrderedScan) -> type[Index]:
 @pytest.fixture(autouse=True)
 def registries() -> Iterator[None]:
     """Put the registries back as they were, in their order, which taking entries out changes."""
-    registries: list[dict[str, Any]] = [INDEXES, RANKED_INDEXES]  # type: ignore[list-item]
+    registries: list[dict[str, Any]] = [INDEXES, RANKED_INDEXES]
     before = [dict(registry) for registry in registries]
     yield
     for registry, entries in zip(registries, before, strict=True):
