@@ -26,30 +26,19 @@ from earshot.model.arrays import (
 from earshot.model.growing import GrowingArray, GrowingClauses
 
 
-class Delta:
-    """A growing set of clauses; slots follow on those of the index it belongs to."""
+class ClauseLog:
+    """Clauses that were inserted since an index was built, in the order of their slots.
 
-    def __init__(
-        self, space: Space, first_slot: int, quantizer: Quantizer, frequencies: Int64s
-    ) -> None:
-        self.space = space
+    Attributes:
+        first_slot: Slot of the first one; the slots follow on those of the index.
+    """
+
+    def __init__(self, first_slot: int) -> None:
         self.first_slot = first_slot
-        self._quantizer = quantizer
-        self._frequencies = frequencies
         self._clauses = GrowingClauses()
-        # The chains, field by field as in DeltaArrays.
-        self._heads = GrowingArray(np.empty(0, np.int32), fill=-1)
-        self._block_next = GrowingArray(np.empty(0, np.int32), fill=-1)
-        self._block_counts = GrowingArray(np.empty(0, np.int32))
-        self._keys = GrowingArray(np.empty(0, np.uint64), fill=DEAD_KEY)
-        self._key_clauses = GrowingArray(np.empty(0, np.int32), fill=-1)
-        self._key_tokens = GrowingArray(np.empty(0, np.int32), fill=-1)
-        # Where things are, for removal.
-        self._clause_positions = GrowingArray(np.empty(0, np.int64))
-        self._slot_clauses = GrowingArray(np.zeros(1, np.int64))
+        self._slot_clauses = GrowingArray(np.zeros(1, np.int64))  # where each slot's end
         self._alive = GrowingArray(np.empty(0, np.uint8))
         self._n_dead = 0
-        self._scratches: list[DeltaScratch | None] = []
 
     @property
     def n_slots(self) -> int:
@@ -60,6 +49,59 @@ class Delta:
     def n_subscriptions(self) -> int:
         """Number of live subscriptions."""
         return self.n_slots - self._n_dead
+
+    def clauses(self) -> ClauseArrays:
+        """Return all clauses ever inserted, dead ones included; valid until the next insertion."""
+        return self._clauses.view
+
+    def alive(self) -> npt.NDArray[np.uint8]:
+        """Return a byte per slot of the delta: 1 while it is live."""
+        return self._alive.view
+
+    def is_alive(self, slots: Int32s) -> npt.NDArray[np.bool_]:
+        """Return which of the slots are live."""
+        alive: npt.NDArray[np.bool_] = self._alive.view[slots - self.first_slot] != 0
+        return alive
+
+    def rows(self, slots: Int32s) -> Int64s:
+        """Return the rows of the clauses that belong to the slots."""
+        _, rows = gather_ranges(self._slot_clauses.view, slots - self.first_slot)
+        return rows
+
+    def _log(self, clauses: ClauseArrays) -> None:
+        """Append clauses; those of one slot stand together, slots ascending."""
+        first_clause, n = len(self._clauses), len(clauses.subscriptions)
+        self._clauses.append(clauses)
+        starts = np.flatnonzero(np.diff(clauses.subscriptions, prepend=-1))
+        self._slot_clauses.append((np.append(starts[1:], n) + first_clause)[: len(starts)])
+        self._alive.append(np.ones(len(starts), np.uint8))
+
+    def _strike(self, slots: Int32s) -> None:
+        """Make slots dead."""
+        self._alive.view[slots - self.first_slot] = 0
+        self._n_dead += len(slots)
+
+
+class Delta(ClauseLog):
+    """A growing set of clauses; slots follow on those of the index it belongs to."""
+
+    def __init__(
+        self, space: Space, first_slot: int, quantizer: Quantizer, frequencies: Int64s
+    ) -> None:
+        super().__init__(first_slot)
+        self.space = space
+        self._quantizer = quantizer
+        self._frequencies = frequencies
+        # The chains, field by field as in DeltaArrays.
+        self._heads = GrowingArray(np.empty(0, np.int32), fill=-1)
+        self._block_next = GrowingArray(np.empty(0, np.int32), fill=-1)
+        self._block_counts = GrowingArray(np.empty(0, np.int32))
+        self._keys = GrowingArray(np.empty(0, np.uint64), fill=DEAD_KEY)
+        self._key_clauses = GrowingArray(np.empty(0, np.int32), fill=-1)
+        self._key_tokens = GrowingArray(np.empty(0, np.int32), fill=-1)
+        # Where things are, for removal.
+        self._clause_positions = GrowingArray(np.empty(0, np.int64))
+        self._scratches: list[DeltaScratch | None] = []
 
     @property
     def n_tokens(self) -> int:
@@ -72,28 +114,11 @@ class Delta:
         growing = (GrowingArray, GrowingClauses)
         return sum(v.nbytes for v in self.__dict__.values() if isinstance(v, growing))
 
-    def clauses(self) -> ClauseArrays:
-        """Return all clauses ever inserted, dead ones included."""
-        return self._clauses.view
-
-    def alive(self) -> npt.NDArray[np.uint8]:
-        """Return a byte per slot of the delta: 1 while it is live."""
-        return self._alive.view
-
-    def is_alive(self, slots: Int32s) -> npt.NDArray[np.bool_]:
-        """Return which of the slots are live."""
-        alive: npt.NDArray[np.bool_] = self._alive.view[slots - self.first_slot] != 0
-        return alive
-
     def insert(self, clauses: ClauseArrays) -> None:
         """Add clauses; those of one slot stand together, slots ascending."""
         first_clause = len(self._clauses)
         n = len(clauses.subscriptions)
-        self._clauses.append(clauses)
-        starts = np.flatnonzero(np.diff(clauses.subscriptions, prepend=-1))
-        ends = np.append(starts[1:], n) + first_clause
-        self._slot_clauses.append(ends[: len(starts)])
-        self._alive.append(np.ones(len(starts), np.uint8))
+        self._log(clauses)
         tokens = clauses.token_ids
         largest = int(max(tokens.max(initial=-1), (~tokens).max(initial=-1)))
         self._heads.resize(max(len(self._heads), largest + 1))
@@ -111,13 +136,7 @@ class Delta:
     def remove(self, slots: Int32s) -> None:
         """Make slots dead: their keys stop touching anything."""
         self._keys.view[self._clause_positions.view[self.rows(slots)]] = DEAD_KEY
-        self._alive.view[slots - self.first_slot] = 0
-        self._n_dead += len(slots)
-
-    def rows(self, slots: Int32s) -> Int64s:
-        """Return the rows of the clauses that belong to the slots."""
-        _, rows = gather_ranges(self._slot_clauses.view, slots - self.first_slot)
-        return rows
+        self._strike(slots)
 
     def state(self) -> DeltaState:
         """Return what kernels match against; valid until the next insertion."""

@@ -11,22 +11,20 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import numpy.typing as npt
 
 from earshot.indexes.answers import Matches, merge_matches, run_scored_kernel
+from earshot.indexes.delta import ClauseLog
 from earshot.kernels.ranked_linear_scan import match_ranked_scan
 from earshot.kernels.scoring import RankedScratch, ScoringArrays, build_scoring
 from earshot.model.arrays import (
     ClauseArrays,
     Float64s,
     Int32s,
-    Int64s,
     MessageArrays,
     Space,
-    gather_ranges,
     take_clauses,
 )
-from earshot.model.growing import GrowingArray, GrowingClauses
+from earshot.model.growing import GrowingArray
 
 if TYPE_CHECKING:
     from earshot.ranking.contract import RankedIndex, RankedParameters
@@ -35,7 +33,7 @@ TAIL = 256
 TAIL_SHARE = 0.1
 
 
-class RankedDelta:
+class RankedDelta(ClauseLog):
     """A growing set of clauses; slots follow on those of the index it belongs to."""
 
     def __init__(
@@ -47,29 +45,15 @@ class RankedDelta:
         weights: Float64s,
         later_weight: float,
     ) -> None:
+        super().__init__(first_slot)
         self.space = space
-        self.first_slot = first_slot
         self._index_type = index_type
         self._parameters = parameters
         self._weights = GrowingArray(weights, fill=later_weight)
         self._later_weight = later_weight
-        self._clauses = GrowingClauses()
-        self._slot_clauses = GrowingArray(np.zeros(1, np.int64))
-        self._alive = GrowingArray(np.empty(0, np.uint8))
-        self._n_dead = 0
         self._inner: RankedIndex | None = None
         self._tail = _GrowingScoring()
         self._scratches: list[RankedScratch | None] = []
-
-    @property
-    def n_slots(self) -> int:
-        """Number of slots handed out, dead ones included."""
-        return len(self._alive)
-
-    @property
-    def n_subscriptions(self) -> int:
-        """Number of live subscriptions."""
-        return self.n_slots - self._n_dead
 
     @property
     def n_tokens(self) -> int:
@@ -83,34 +67,11 @@ class RankedDelta:
         own = (self._weights, self._clauses, self._slot_clauses, self._alive, self._tail)
         return inner + sum(part.nbytes for part in own)
 
-    def clauses(self) -> ClauseArrays:
-        """Return all clauses inserted so far; valid until the next insertion."""
-        return self._clauses.view
-
-    def alive(self) -> npt.NDArray[np.uint8]:
-        """Return for each slot of the delta: 1 while it is live."""
-        return self._alive.view
-
-    def is_alive(self, slots: Int32s) -> npt.NDArray[np.bool_]:
-        """Return which of the slots are live."""
-        alive: npt.NDArray[np.bool_] = self._alive.view[slots - self.first_slot] != 0
-        return alive
-
-    def rows(self, slots: Int32s) -> Int64s:
-        """Return the rows of the clauses that belong to the slots."""
-        _, rows = gather_ranges(self._slot_clauses.view, slots - self.first_slot)
-        return rows
-
     def insert(self, clauses: ClauseArrays) -> None:
         """Add clauses; those of one slot stand together, slots ascending."""
-        n = len(clauses.subscriptions)
-        if n == 0:
+        if len(clauses.subscriptions) == 0:
             return
-        first_clause, first_slot = len(self._clauses), int(clauses.subscriptions[0])
-        self._clauses.append(clauses)
-        starts = np.flatnonzero(np.diff(clauses.subscriptions, prepend=-1))
-        self._slot_clauses.append(np.append(starts[1:], n) + first_clause)
-        self._alive.append(np.ones(len(starts), np.uint8))
+        self._log(clauses)
         tokens = clauses.token_ids
         largest = int(max(tokens.max(initial=-1), (~tokens).max(initial=-1)))
         self._weights.resize(max(len(self._weights), largest + 1))
@@ -121,7 +82,7 @@ class RankedDelta:
         self._tail.append(
             build_scoring(
                 clauses, self._weights.view, self._later_weight, self._parameters.alpha,
-                self._parameters.threshold, first_slot,
+                self._parameters.threshold, int(clauses.subscriptions[0]),
             )
         )  # fmt: skip
 
@@ -142,8 +103,7 @@ class RankedDelta:
     def remove(self, slots: Int32s) -> None:
         """Make slots dead."""
         rows = slots - self.first_slot
-        self._alive.view[rows] = 0
-        self._n_dead += len(slots)
+        self._strike(slots)
         if self._inner is not None:
             self._inner.remove(rows[rows < self._inner.n_slots])
 
