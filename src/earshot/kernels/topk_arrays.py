@@ -14,7 +14,9 @@ import numpy.typing as npt
 from earshot.model.arrays import Float64s, Int32s, Int64s
 
 Float32s = npt.NDArray[np.float32]
+UInt16s = npt.NDArray[np.uint16]
 UInt32s = npt.NDArray[np.uint32]
+UInt8s = npt.NDArray[np.uint8]
 Int8s = npt.NDArray[np.int8]
 
 
@@ -23,7 +25,7 @@ class TopkMessages(NamedTuple):
 
     token_offsets: Int64s  # (n + 1,) tokens of message i are [i]:[i+1]
     tokens: Int32s  # distinct within a message, in any order
-    counts: npt.NDArray[np.uint16]  # occurrences of each token, at least 1
+    counts: UInt16s  # occurrences of each token, at least 1
     places: Float64s  # (n, 3) Cartesian
     times: Int64s  # (n,) in microseconds
 
@@ -67,3 +69,187 @@ NOTHING_LOST = -1.0
 """Threshold of a subscription whose buffer knows of every relevant message of the window."""
 
 REASONS = ("match", "refill", "subscribe", "move", "reweigh", "displaced", "expired")
+
+
+class Probe(NamedTuple):
+    """The message that is being disseminated."""
+
+    place: Float64s  # (3,)
+    tokens: Int32s  # rarest first; only the first ``length[0]`` count
+    weights: Float32s
+    length: Int64s  # (1,)
+    weight_of: Float32s  # by token, 0 for those that the message does not have
+
+
+class ScanArrays(NamedTuple):
+    """A component without structure."""
+
+    slots: Int32s
+
+
+# ---- the window ----------------------------------------------------------------------------------
+
+
+class WindowArrays(NamedTuple):
+    """Messages in the order of their arrival; message ``first sequence + i`` is row i.
+
+    Rows before ``facts[NEXT]`` have left the window, but for some that came late.
+    """
+
+    facts: Int64s  # by the names below
+    places: Float64s  # (n_rows, 3)
+    times: Int64s  # in a window by count, 0
+    is_live: UInt8s  # whether it is in the window
+    is_late: UInt8s  # whether it came after one with a later time
+    token_offsets: Int64s  # (n_rows + 1,)
+    tokens: Int32s  # rarest first
+    weights: Float32s
+    counts: UInt16s
+    heads: Int32s  # first slot of those whose oldest message is this one, or -1
+    late: UInt32s  # sequences of late messages, in the order in which they leave
+
+
+(
+    FIRST_SEQUENCE,  # sequence of row 0
+    N_ROWS,
+    NEXT,  # row of the oldest message that is in the window and did not come late
+    N_LIVE,
+    NEWEST_TIME,
+    LATE_START,  # the late ones are late[LATE_START:LATE_STOP]
+    LATE_STOP,
+    N_FACTS,
+) = range(8)
+
+
+class SegmentArrays(NamedTuple):
+    """Inverted lists over pieces of the window, and chains over its newest messages.
+
+    A *segment* is a run of messages with, for each of their tokens, a list of postings in the order
+    of a space-filling curve. Long lists are cut into blocks with a sphere around their places.
+    Segments lie one after the other in the arrays. Messages that came since the last segment are in
+    chains by token.
+    """
+
+    facts: Int64s  # by the names below
+    first_sequences: Int64s  # (room for segments,) sequence of a segment's first message
+    entry_offsets: Int64s  # (room for segments + 1,) entries, one per token of a segment
+    tokens: Int32s  # (n_entries,) ascending within a segment
+    posting_offsets: Int64s  # (n_entries + 1,)
+    block_offsets: Int64s  # (n_entries + 1,) equal for lists too short for blocks
+    largest: Float32s  # (n_entries,) largest weight in the list
+    messages: Int32s  # (n_postings,) number within the segment
+    weights: Float32s  # (n_postings,) of the token in the message
+    spheres: Float32s  # (n_blocks, 4) centre and radius
+    block_largest: Float32s  # (n_blocks,) largest weight in the block
+    chain_heads: Int32s  # by token; -1
+    chain_nexts: Int32s  # (room,) next posting of the chain, or -1
+    chain_messages: UInt32s  # (room,) sequence
+    chain_weights: Float32s  # (room,)
+
+
+FIRST_SEGMENT, STOP_SEGMENT, N_CHAINED, N_SEGMENT_FACTS = range(4)
+
+# ---- buffers -------------------------------------------------------------------------------------
+
+
+class BufferArrays(NamedTuple):
+    """The messages kept for each subscription, best first, and when to look at them again.
+
+    A buffer is a run of entries of which the first k are the result. Slots are chained to the
+    oldest message of their buffer, so that its expiry finds them.
+    """
+
+    facts: Int64s  # by the names below
+    starts: Int64s  # by slot: first entry
+    capacities: Int32s  # 0 where there is no room yet
+    lengths: Int32s
+    boundaries: UInt32s  # sequence of the worst message that the threshold was taken from
+    nexts: Int32s  # next slot in the chain of the same message, or -1
+    previous: Int32s  # the one before, or -1
+    oldest: UInt32s  # sequence of the message it is chained to
+    is_chained: UInt8s
+    costs: Float32s  # work of its last search; 0: none so far
+    scores: Float64s  # by entry
+    sequences: UInt32s  # by entry: low 32 bits
+    dominated: UInt16s  # by entry: newer messages with no lower score
+    free: Int64s  # by size class: first entry of a free run, or -1
+
+
+N_ENTRIES, N_BUFFERED, N_BUFFER_FACTS = range(3)
+
+
+class Policy(NamedTuple):
+    """How buffers are filled; numbers, so that kernels are compiled once."""
+
+    kind: int  # KMAX, SKYBAND or CSKYBAND
+    factor: float  # KMAX: size by k; SKYBAND: threshold by the k-th score
+    search_weight: float  # CSKYBAND: cost of a step of a search, by that of an entry's
+    typical_cost: float  # CSKYBAND: of a search, before there was one
+
+
+KMAX, SKYBAND, CSKYBAND = range(3)
+
+
+class SearchScratch(NamedTuple):
+    """Working memory of searches."""
+
+    scores: Float64s  # the best so far: a heap, the worst first
+    rows: Int64s
+    more_scores: Float64s  # those below, where a share of the k-th score is wanted
+    more_rows: Int64s
+    newest: Int64s  # rows of the newest messages, while a skyband is made
+    order: Int64s  # positions of those that a skyband keeps
+    counts: Int64s  # by position: how many dominate it
+
+
+# ---- what comes out ------------------------------------------------------------------------------
+
+
+class Output(NamedTuple):
+    """Changes as they are made, with room for more."""
+
+    length: Int64s  # (1,)
+    rows: Int32s
+    signs: Int8s
+    reasons: Int8s
+    slots: Int32s
+    sequences: Int64s
+    scores: Float64s
+
+
+(MATCH, REFILL, SUBSCRIBE, MOVE, REWEIGH, DISPLACED, EXPIRED) = range(7)
+
+COUNTERS = (
+    "arrivals",
+    "expiries",
+    "cells",
+    "groups",
+    "postings",
+    "candidates",
+    "admitted",
+    "evicted",
+    "visits",
+    "reevaluations",
+    "searches",
+    "search_blocks",
+    "search_postings",
+    "search_candidates",
+    "threshold_changes",
+)
+(
+    ARRIVALS,
+    EXPIRIES,
+    CELLS,
+    GROUPS,
+    POSTINGS,
+    CANDIDATES,
+    ADMITTED,
+    EVICTED,
+    VISITS,
+    REEVALUATIONS,
+    SEARCHES,
+    SEARCH_BLOCKS,
+    SEARCH_POSTINGS,
+    SEARCH_CANDIDATES,
+    THRESHOLD_CHANGES,
+) = range(15)

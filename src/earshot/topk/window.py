@@ -1,0 +1,305 @@
+"""The messages of a window and the index over them, as arrays with room to grow."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from earshot.kernels.topk_arrays import (
+    FIRST_SEGMENT,
+    FIRST_SEQUENCE,
+    LATE_START,
+    LATE_STOP,
+    N_CHAINED,
+    N_FACTS,
+    N_LIVE,
+    N_ROWS,
+    N_SEGMENT_FACTS,
+    NEWEST_TIME,
+    NEXT,
+    STOP_SEGMENT,
+    SegmentArrays,
+    WindowArrays,
+)
+from earshot.kernels.topk_scoring import unit_vectors
+from earshot.kernels.topk_window import build_segment
+from earshot.model.arrays import Float64s, nbytes
+
+LEAST_SEGMENT, MOST_SEGMENT = 256, 1 << 16
+SEGMENTS_OF_WINDOW = 16
+"""A segment is about this share of the window, so that few messages are in chains."""
+
+NO_TIME = np.iinfo(np.int64).min
+
+
+def resized(array: npt.NDArray[Any], n: int, fill: Any = 0) -> npt.NDArray[Any]:
+    """Return an array with room for at least ``n`` rows, itself if it has; new rows are filled."""
+    if n <= len(array):
+        return array
+    larger = np.empty((max(n, len(array) + len(array) // 2, 16), *array.shape[1:]), array.dtype)
+    larger[: len(array)] = array
+    larger[len(array) :] = fill
+    return larger
+
+
+class Window:
+    """The messages of a window."""
+
+    def __init__(self) -> None:
+        facts = np.zeros(N_FACTS, np.int64)
+        facts[NEWEST_TIME] = NO_TIME
+        self.arrays = WindowArrays(
+            facts,
+            np.empty((0, 3), np.float64),
+            np.empty(0, np.int64),
+            np.empty(0, np.uint8),
+            np.empty(0, np.uint8),
+            np.zeros(1, np.int64),
+            np.empty(0, np.int32),
+            np.empty(0, np.float32),
+            np.empty(0, np.uint16),
+            np.empty(0, np.int32),
+            np.empty(0, np.uint32),
+        )
+        self.segments = _no_segments(0)
+
+    @classmethod
+    def from_arrays(cls, arrays: WindowArrays, segments: SegmentArrays) -> Window:
+        """Return a window over saved arrays."""
+        self = cls.__new__(cls)
+        self.arrays, self.segments = arrays, segments
+        return self
+
+    @property
+    def n_rows(self) -> int:
+        """Rows in use, those of messages that have left included."""
+        return int(self.arrays.facts[N_ROWS])
+
+    @property
+    def n_live(self) -> int:
+        """Messages in the window."""
+        return int(self.arrays.facts[N_LIVE])
+
+    @property
+    def first_sequence(self) -> int:
+        """Sequence of the first row."""
+        return int(self.arrays.facts[FIRST_SEQUENCE])
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the messages, room to grow included."""
+        return nbytes(self.arrays)
+
+    # ---- room -----------------------------------------------------------------------------------
+
+    def reserve(self, n_messages: int, n_tokens: int, n_words: int) -> None:
+        """Make room for more messages and tokens, and for token ids below ``n_words``."""
+        arrays, segments = self.arrays, self.segments
+        n_rows = self.n_rows
+        used = int(arrays.token_offsets[n_rows])
+        if n_rows + n_messages > len(arrays.times) or used + n_tokens > len(arrays.tokens):
+            self._forget_expired()
+            arrays = self.arrays
+            n_rows = self.n_rows
+            used = int(arrays.token_offsets[n_rows])
+            rows, tokens = n_rows + n_messages, used + n_tokens
+            # Twice the room that is needed now: rows are forgotten only when it is used up.
+            if rows > len(arrays.times):
+                rows *= 2
+            if tokens > len(arrays.tokens):
+                tokens *= 2
+            self.arrays = arrays._replace(
+                places=resized(arrays.places, rows),
+                times=resized(arrays.times, rows),
+                is_live=resized(arrays.is_live, rows),
+                is_late=resized(arrays.is_late, rows),
+                token_offsets=resized(arrays.token_offsets, rows + 1),
+                heads=resized(arrays.heads, rows, -1),
+                tokens=resized(arrays.tokens, tokens),
+                weights=resized(arrays.weights, tokens),
+                counts=resized(arrays.counts, tokens),
+            )
+        self._reserve_late(n_messages)
+        n_chained = int(segments.facts[N_CHAINED]) + n_tokens
+        self.segments = segments._replace(
+            chain_heads=resized(segments.chain_heads, n_words, -1),
+            chain_nexts=resized(segments.chain_nexts, n_chained),
+            chain_messages=resized(segments.chain_messages, n_chained),
+            chain_weights=resized(segments.chain_weights, n_chained),
+        )
+
+    def _reserve_late(self, n: int) -> None:
+        arrays = self.arrays
+        facts = arrays.facts
+        start, stop = int(facts[LATE_START]), int(facts[LATE_STOP])
+        if stop + n > len(arrays.late):
+            kept = arrays.late[start:stop].copy()
+            late = np.empty(2 * (len(kept) + n), np.uint32)
+            late[: len(kept)] = kept
+            self.arrays = arrays._replace(late=late)
+            facts[LATE_START], facts[LATE_STOP] = 0, len(kept)
+
+    def _forget_expired(self) -> None:
+        """Move what may be in the window to the start of the arrays."""
+        arrays = self.arrays
+        facts = arrays.facts
+        n_rows = self.n_rows
+        live = arrays.is_live[:n_rows]
+        first = int(live.argmax()) if live.any() else n_rows
+        if first == 0:
+            return
+        kept = n_rows - first
+        for array in (arrays.places, arrays.times, arrays.is_live, arrays.is_late, arrays.heads):
+            array[:kept] = array[first:n_rows].copy()
+        token_first, token_stop = (int(arrays.token_offsets[row]) for row in (first, n_rows))
+        for array in (arrays.tokens, arrays.weights, arrays.counts):
+            array[: token_stop - token_first] = array[token_first:token_stop].copy()
+        arrays.token_offsets[: kept + 1] = (
+            arrays.token_offsets[first : n_rows + 1].copy() - token_first
+        )
+        facts[FIRST_SEQUENCE] += first
+        facts[N_ROWS] = kept
+        facts[NEXT] = max(int(facts[NEXT]) - first, 0)
+
+    # ---- the index ------------------------------------------------------------------------------
+
+    @property
+    def n_chained(self) -> int:
+        """Messages that came since the last segment was closed."""
+        segments = self.segments
+        stop = int(segments.facts[STOP_SEGMENT])
+        return self.first_sequence + self.n_rows - int(segments.first_sequences[stop])
+
+    def segment_room(self) -> int:
+        """Return how many more messages the chains should take."""
+        size = min(max(self.n_live // SEGMENTS_OF_WINDOW, LEAST_SEGMENT), MOST_SEGMENT)
+        return size - self.n_chained
+
+    def close_segment(self) -> None:
+        """Make a segment of the messages in the chains."""
+        segments = self.segments
+        stop = int(segments.facts[STOP_SEGMENT])
+        first_row = int(segments.first_sequences[stop]) - self.first_sequence
+        if first_row < 0:  # some of them are forgotten already, and which tokens they had
+            first_row = 0
+            segments.chain_heads[:] = -1
+        else:
+            chained = self.arrays.tokens[
+                self.arrays.token_offsets[first_row] : self.arrays.token_offsets[self.n_rows]
+            ]
+            segments.chain_heads[chained] = -1
+        segments.facts[N_CHAINED] = 0
+        self._append_segment(first_row, self.n_rows)
+
+    def _append_segment(self, first_row: int, stop_row: int) -> None:
+        self._forget_segments()
+        new = build_segment(self.arrays, first_row, stop_row)
+        tokens, posting_offsets, block_offsets, largest, messages, weights, spheres, most = new
+        segments = self.segments
+        stop = int(segments.facts[STOP_SEGMENT])
+        entries = int(segments.entry_offsets[stop])
+        postings = int(segments.posting_offsets[entries])
+        blocks = int(segments.block_offsets[entries])
+        segments = segments._replace(
+            first_sequences=resized(segments.first_sequences, stop + 2),
+            entry_offsets=resized(segments.entry_offsets, stop + 2),
+            tokens=resized(segments.tokens, entries + len(tokens)),
+            posting_offsets=resized(segments.posting_offsets, entries + len(tokens) + 1),
+            block_offsets=resized(segments.block_offsets, entries + len(tokens) + 1),
+            largest=resized(segments.largest, entries + len(tokens)),
+            messages=resized(segments.messages, postings + len(messages)),
+            weights=resized(segments.weights, postings + len(messages)),
+            spheres=resized(segments.spheres, blocks + len(spheres)),
+            block_largest=resized(segments.block_largest, blocks + len(spheres)),
+        )
+        segments.first_sequences[stop] = self.first_sequence + first_row
+        segments.first_sequences[stop + 1] = self.first_sequence + stop_row
+        segments.entry_offsets[stop + 1] = entries + len(tokens)
+        segments.tokens[entries : entries + len(tokens)] = tokens
+        segments.posting_offsets[entries : entries + len(tokens) + 1] = posting_offsets + postings
+        segments.block_offsets[entries : entries + len(tokens) + 1] = block_offsets + blocks
+        segments.largest[entries : entries + len(tokens)] = largest
+        segments.messages[postings : postings + len(messages)] = messages
+        segments.weights[postings : postings + len(messages)] = weights
+        segments.spheres[blocks : blocks + len(spheres)] = spheres
+        segments.block_largest[blocks : blocks + len(spheres)] = most
+        segments.facts[STOP_SEGMENT] = stop + 1
+        self.segments = segments
+
+    def _forget_segments(self) -> None:
+        """Drop the segments of which no message is in the window."""
+        segments = self.segments
+        facts = segments.facts
+        first, stop = int(facts[FIRST_SEGMENT]), int(facts[STOP_SEGMENT])
+        live = self.arrays.is_live[: self.n_rows]
+        oldest = self.first_sequence + (int(live.argmax()) if live.any() else self.n_rows)
+        while first < stop and int(segments.first_sequences[first + 1]) <= oldest:
+            first += 1
+        if first <= stop - first and first < stop:
+            facts[FIRST_SEGMENT] = first
+            return
+        # More is gone than is left: move the rest to the start.
+        entries = slice(int(segments.entry_offsets[first]), int(segments.entry_offsets[stop]))
+        postings, blocks = (
+            slice(int(offsets[entries.start]), int(offsets[entries.stop]))
+            for offsets in (segments.posting_offsets, segments.block_offsets)
+        )
+        n_entries = entries.stop - entries.start
+        for array in (segments.tokens, segments.largest):
+            array[:n_entries] = array[entries].copy()
+        for offsets in (segments.posting_offsets, segments.block_offsets):
+            moved = offsets[entries.start : entries.stop + 1].copy()
+            offsets[: n_entries + 1] = moved - moved[0]
+        for array in (segments.messages, segments.weights):
+            array[: postings.stop - postings.start] = array[postings].copy()
+        for array in (segments.spheres, segments.block_largest):
+            array[: blocks.stop - blocks.start] = array[blocks].copy()
+        moved = segments.entry_offsets[first : stop + 1].copy()
+        segments.entry_offsets[: stop - first + 1] = moved - moved[0]
+        segments.first_sequences[: stop - first + 1] = segments.first_sequences[
+            first : stop + 1
+        ].copy()
+        facts[FIRST_SEGMENT], facts[STOP_SEGMENT] = 0, stop - first
+
+    def reweigh(self, weights: Float64s, later_weight: float) -> None:
+        """Weigh all words anew and index the messages again."""
+        self._forget_expired()
+        arrays, n_rows = self.arrays, self.n_rows
+        n_tokens = int(arrays.token_offsets[n_rows])
+        unit_vectors(
+            arrays.token_offsets[: n_rows + 1],
+            arrays.tokens[:n_tokens].copy(),
+            arrays.counts[:n_tokens].copy(),
+            weights,
+            later_weight,
+            arrays.tokens,
+            arrays.weights,
+            arrays.counts,
+        )
+        self.segments = _no_segments(len(self.segments.chain_heads))
+        self.segments.first_sequences[0] = self.first_sequence
+        size = min(max(self.n_live // SEGMENTS_OF_WINDOW, LEAST_SEGMENT), MOST_SEGMENT)
+        for row in range(0, n_rows, size):
+            self._append_segment(row, min(row + size, n_rows))
+
+
+def _no_segments(n_words: int) -> SegmentArrays:
+    return SegmentArrays(
+        np.zeros(N_SEGMENT_FACTS, np.int64),
+        np.zeros(SEGMENTS_OF_WINDOW, np.int64),
+        np.zeros(SEGMENTS_OF_WINDOW, np.int64),
+        np.empty(0, np.int32),
+        np.zeros(1, np.int64),
+        np.zeros(1, np.int64),
+        np.empty(0, np.float32),
+        np.empty(0, np.int32),
+        np.empty(0, np.float32),
+        np.empty((0, 4), np.float32),
+        np.empty(0, np.float32),
+        np.full(n_words, -1, np.int32),
+        np.empty(0, np.int32),
+        np.empty(0, np.uint32),
+        np.empty(0, np.float32),
+    )
