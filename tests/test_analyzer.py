@@ -8,6 +8,7 @@ import re
 import sys
 import threading
 import unicodedata
+from collections import Counter
 from collections.abc import Iterable
 from typing import Any
 
@@ -18,7 +19,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from earshot.errors import InvalidInput, InvalidParameter, InvalidRow, MissingExtra
-from earshot.text import Analyzer, TokenLists, Vocabulary, analyzer, invalid_utf8
+from earshot.text import (
+    Analyzer,
+    TokenLists,
+    Vocabulary,
+    analyzer,
+    invalid_utf8,
+    merge_counts,
+)
 
 # ---- the oracle: the rules of the module docstring, in Python, sharing no code with the kernels -
 
@@ -74,7 +82,7 @@ def oracle_folded(text: str) -> str:
     return IGNORED.sub("", text).replace("\u2019", "'")
 
 
-def oracle_tokens(text: str) -> list[str]:
+def oracle_occurrences(text: str) -> list[str]:
     text = oracle_folded(text)
     classes = "".join(map(character_class, text))
     classes = re.sub(r"(?:^|(?<=[^ldumn]))m+", lambda found: "-" * len(found[0]), classes)
@@ -104,7 +112,11 @@ def oracle_tokens(text: str) -> list[str]:
         return text[found.start() : found.end()]
 
     scan(0, len(text))
-    return list(dict.fromkeys(tokens))
+    return tokens
+
+
+def oracle_tokens(text: str) -> list[str]:
+    return list(dict.fromkeys(oracle_occurrences(text)))
 
 
 def kernel_tokens(texts: Iterable[str]) -> list[list[str]]:
@@ -267,6 +279,83 @@ def test_more_ids_than_expected_make_room() -> None:
     text = " ".join("abcdefghijklmnopqrstuvwxyz")
     lists = Analyzer().analyze([text] * 5000, Vocabulary(), grow=True)
     assert lists.ids.tolist() == list(range(1, 27)) * 5000
+
+
+# ---- counts ---------------------------------------------------------------------------------
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.lists(st.text("ab #東京.'1", max_size=60), max_size=8))
+def test_counts_equal_the_oracle(texts: list[str]) -> None:
+    vocabulary = Vocabulary()
+    offsets, ids, counts, overfull = Analyzer().count(texts, vocabulary, grow=True)
+    assert counts.dtype == np.uint16
+    assert overfull.tolist() == []
+    tokens = vocabulary.tokens(ids)
+    for i, text in enumerate(texts):
+        span = slice(offsets[i], offsets[i + 1])
+        found = dict(zip(tokens[span], counts[span].tolist(), strict=True))
+        assert list(found.items()) == list(Counter(oracle_occurrences(text)).items()), repr(text)
+
+
+def test_counts_come_with_the_lists() -> None:
+    # Texts with few and with many distinct tokens, in all numbers around where the way changes.
+    texts = [" ".join(f"w{i % n}" for i in range(300)) for n in (1, 23, 24, 25, 26, 60, 300)]
+    texts = [
+        *texts,
+        *random_texts(1000),
+        "a b c d e f g h i j k l m n o p q r s t u v w x y z " * 5000,
+    ]
+    lists = Analyzer().analyze(texts, Vocabulary(), grow=True)
+    vocabulary = Vocabulary()
+    for rows in (texts, pa.chunked_array([texts[:9], [], texts[9:]])):
+        found = Analyzer().count(rows, vocabulary, grow=True)
+        np.testing.assert_array_equal(found.ids, lists.ids)
+        np.testing.assert_array_equal(found.offsets, lists.offsets)
+        tokens = vocabulary.tokens(found.ids)
+        for i, text in enumerate(texts[:-1]):
+            expected = Counter(oracle_occurrences(text))
+            for j in range(found.offsets[i], found.offsets[i + 1]):
+                assert found.counts[j] == expected[tokens[j]]
+        assert found.counts[found.offsets[-2] :].tolist() == [5000] * 26
+
+
+def test_counts_without_growing() -> None:
+    vocabulary = Vocabulary()
+    Analyzer().analyze(["fire flood"], vocabulary, grow=True)
+    found = Analyzer().count(["flood a flood", None, "news"], vocabulary, grow=False)
+    assert found.offsets.tolist() == [0, 1, 1, 1]
+    assert found.counts.tolist() == [2]
+    assert Analyzer().count([], vocabulary, grow=True).offsets.tolist() == [0]
+
+
+@pytest.mark.parametrize("words", ["a", "a b c d e f g h i j k l m n o p q r s t u v w x y z"])
+def test_counts_that_cannot_be_told_are_reported(words: str) -> None:
+    most = f"{words} " * 65_535
+    texts = ["x", most, f"{most} {words}", most, f"{most} {most}"]
+    found = Analyzer(max_text_bytes=1 << 28).count(texts, Vocabulary(), grow=True)
+    assert found.overfull.tolist() == [2, 4]
+    assert found.counts.tolist() == [1] + [65_535] * 4 * len(words.split())
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.lists(st.lists(st.text("abcdefg ", max_size=12), max_size=12), max_size=6))
+def test_counts_of_texts_add_up(rows: list[list[str]]) -> None:
+    vocabulary = Vocabulary()
+    row_ends = np.cumsum([0, *map(len, rows)])
+    texts = [text for row in rows for text in row]
+    found = merge_counts(row_ends, Analyzer().count(texts, vocabulary, grow=True))
+    whole = Analyzer().count([" ".join(row) for row in rows], vocabulary, grow=False)
+    for merged, expected in zip(found, whole, strict=True):
+        np.testing.assert_array_equal(merged, expected)
+
+
+def test_an_overfull_text_makes_its_row_so() -> None:
+    texts = ["a " * 70_000, "b", "a " * 65_000, "a " * 535, "a " * 65_000, "a " * 536]
+    counts = Analyzer().count(texts, Vocabulary(), grow=True)
+    found = merge_counts(np.array([0, 2, 4, 6]), counts)
+    assert found.overfull.tolist() == [0, 2]
+    assert found.counts.tolist() == [65_535, 1, 65_535, 65_535]
 
 
 def test_unknown_tokens_are_dropped_and_leave_no_trace() -> None:
@@ -433,6 +522,23 @@ def test_stop_words_and_stems() -> None:
     assert Analyzer("en", stem=True).tokens("the fires of the") == ["the", "fire", "of"]
     assert Analyzer("de", stop_words=True, stem=True).tokens("die Häuser") == ["haus"]
     assert Analyzer("en").tokens("the fires") == ["the", "fires"]
+
+
+def test_words_count_by_their_stems() -> None:
+    english = Analyzer("en", stop_words=True, stem=True)
+    texts = ["The floods were burning; flood, burn the burned!", None, "#burning the flood"]
+    vocabulary = Vocabulary()
+    found = english.count(texts, vocabulary, grow=True)
+    lists = english.analyze(texts, vocabulary, grow=False)
+    np.testing.assert_array_equal(found.offsets, lists.offsets)
+    np.testing.assert_array_equal(found.ids, lists.ids)
+    assert vocabulary.tokens(found.ids) == ["flood", "burn", "#burning", "burn", "flood"]
+    assert found.counts.tolist() == [2, 3, 1, 1, 1]
+    mixed = english.count(
+        ["burn burns " * 32_767 + "burning", "burn burns " * 40_000], vocabulary, grow=False
+    )
+    assert mixed.overfull.tolist() == [1]
+    assert mixed.counts.tolist() == [65_535, 65_535]
 
 
 def test_words_unknown_to_the_cache_are_found_by_their_stems() -> None:

@@ -223,6 +223,8 @@ BAD_SUBSCRIPTIONS: list[tuple[dict[str, Any], str, str]] = [
     ({"x": 1.0, "y": 1.0, "radius": -1.0}, "radius", "radius -1.0 is negative"),
     ({"x": 1.0, "y": 91.0, "radius": 1.0}, "y", "latitude 91.0 is outside [-90, 90]"),
     ({"keywords": ["a"], "threshold": 0.5}, "threshold", "is for ranked matching; give Engine("),
+    ({"keywords": ["a"], "k": 5}, "k", "is for top-k over a window; use TopkEngine"),
+    ({"keywords": ["a"], "alpha": 0.5}, "alpha", "is for top-k over a window; use TopkEngine"),
     ({"geometry": SQUARE, **box(0, 0, 1, 1)}, "geometry", "more than one way"),
     ({"geometry": b"zz"}, "geometry", "WKB"),
     ({"geometry": shapely.to_wkb(shapely.Point(1, 1))}, "geometry", "is a point"),

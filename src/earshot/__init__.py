@@ -15,8 +15,11 @@ if TYPE_CHECKING:
     from earshot.model.ranking import Ranking
     from earshot.model.regions import Circle, Everywhere, Point, Polygon, Rectangle
     from earshot.model.subscriptions import Subscription
+    from earshot.model.topk import TopK
     from earshot.model.updates import Update
     from earshot.text import Analyzer
+    from earshot.topk_engine import TopkEngine
+    from earshot.topk_updates import Result, TopkUpdates
 
 __version__ = "0.1.0"
 
@@ -36,8 +39,12 @@ _HOMES = {
     "Publish": "earshot.model.events",
     "Ranking": "earshot.model.ranking",
     "Rectangle": "earshot.model.regions",
+    "Result": "earshot.topk_updates",
     "Subscribe": "earshot.model.events",
     "Subscription": "earshot.model.subscriptions",
+    "TopK": "earshot.model.topk",
+    "TopkEngine": "earshot.topk_engine",
+    "TopkUpdates": "earshot.topk_updates",
     "Unsubscribe": "earshot.model.events",
     "Update": "earshot.model.updates",
 }
@@ -58,8 +65,12 @@ __all__ = [
     "Publish",
     "Ranking",
     "Rectangle",
+    "Result",
     "Subscribe",
     "Subscription",
+    "TopK",
+    "TopkEngine",
+    "TopkUpdates",
     "Unsubscribe",
     "Update",
     "__version__",

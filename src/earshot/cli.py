@@ -1,4 +1,4 @@
-"""The command line: ``earshot match``, ``index``, ``explain``, ``pipeline``, ``generate``, ….
+"""The command line: ``earshot match``, ``index``, ``explain``, ``topk``, ``pipeline``, ….
 
 The commands import what they need themselves, so that ``--help`` answers at once.
 """
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
 FORMATS = "Parquet, GeoParquet, NDJSON, GeoJSON or CSV"
 FILES = "file, or a directory of such files"
+LEARNED_MESSAGES = 100_000
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -103,6 +104,13 @@ def _parser() -> argparse.ArgumentParser:
     _add_output(explain)
     explain.set_defaults(run=_explain, compiles=True)
 
+    _add_topk(commands.add_parser(
+        "topk",
+        help="keep the best messages of a window for every subscription",
+        description="Write sign, message_id, subscription_id, score, reason of every change: a "
+        "message is among the best k of a subscription (+), or no longer (-).",
+    ))  # fmt: skip
+
     _add_pipeline(commands.add_parser(
         "pipeline", help="build, match and follow streams on Spark"
     ))  # fmt: skip
@@ -136,6 +144,46 @@ def _parser() -> argparse.ArgumentParser:
     _add_output(demo)
     demo.set_defaults(run=_demo, compiles=True)
     return parser
+
+
+def _add_topk(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("subscriptions", metavar="SUBSCRIPTIONS",
+                        help=f"{FORMATS} file, or a directory made by --save, to go on "
+                        f"from")  # fmt: skip
+    parser.add_argument("messages", metavar="MESSAGES", help=f"{FORMATS} file, in order")
+    parser.add_argument(
+        "--out", required=True, metavar="UPDATES", help="Parquet, NDJSON or CSV file"
+    )
+    parser.add_argument("--results", metavar="FILE",
+                        help="write the results at the end there as well")  # fmt: skip
+    parser.add_argument("--save", metavar="DIR",
+                        help="save everything at the end, to go on from")  # fmt: skip
+    group = parser.add_argument_group("top-k")
+    group.add_argument("--window", metavar="N|TIME",
+                       help="the last N messages, or those of the last 90s, 10m, 2h or "
+                       "7d")  # fmt: skip
+    group.add_argument("--k", type=int, metavar="K",
+                       help="messages that a subscription gets, where it names no number "
+                       "(default: 20)")  # fmt: skip
+    group.add_argument("--alpha", type=float, metavar="A",
+                       help="share of the place in the score, 0 to 1, where a subscription names "
+                       "none (default: 0.5)")  # fmt: skip
+    group.add_argument("--max-distance", metavar="D",
+                       help="where the place scores 0: 500m or 50km, on a plane a number (default: "
+                       "the diameter of the earth)")  # fmt: skip
+    group.add_argument("--lateness", metavar="TIME",
+                       help="how much older than the latest a message may be, such as 30s "
+                       "(default: 0s)")  # fmt: skip
+    group.add_argument("--weights", type=int, metavar="N",
+                       help="weigh words by the first N messages; 0: all the same (default: "
+                       f"{LEARNED_MESSAGES:,})")  # fmt: skip
+    group.add_argument("--method", metavar="FIND+REFILL",
+                       help="how messages find subscriptions and results are refilled; of the "
+                       "README's table (default: the first)")  # fmt: skip
+    _add_text(parser, group)
+    _add_reading(parser)
+    _add_output(parser)
+    parser.set_defaults(run=_topk, compiles=True)
 
 
 def _add_pipeline(parser: argparse.ArgumentParser) -> None:
@@ -249,6 +297,10 @@ def _add_building(parser: argparse.ArgumentParser, *, has_threads: bool = True) 
         group.add_argument(
             "--threads", type=int, default=1, metavar="N", help="threads (default: 1)"
         )
+    _add_text(parser, group)
+
+
+def _add_text(parser: argparse.ArgumentParser, group: argparse._ActionsContainer) -> None:
     group.add_argument("--space", choices=["lonlat", "planar"],
                        help="degrees and metres (default), or any plane")  # fmt: skip
     text = parser.add_argument_group("text")
@@ -345,6 +397,39 @@ def _explain(arguments: argparse.Namespace) -> int:
             engine, arguments.messages, arguments.message, arguments.subscription, reading
         )
     _show(arguments, asdict(explanation), [str(explanation)])
+    return 0
+
+
+def _topk(arguments: argparse.Namespace) -> int:
+    from earshot.jobs import RejectSink, topk_files
+
+    reading = _reading(arguments)
+    if arguments.save is not None and Path(arguments.save).exists():
+        raise InvalidParameter(f"--save is {arguments.save}, which exists; name a new directory")
+    with RejectSink(reading.rejects) as rejects:
+        started = time.perf_counter()
+        engine = _topk_engine(arguments, reading, rejects)
+        load_s = time.perf_counter() - started
+        with _progress(arguments, "Publishing messages") as progress:
+            summary = topk_files(
+                engine, arguments.messages, arguments.out, reading=reading, rejects=rejects,
+                results=arguments.results, progress=progress,
+            )  # fmt: skip
+        if arguments.save is not None:
+            engine.save(arguments.save)
+    summary.load_s = load_s
+    rate = summary.n_messages / max(summary.publish_s, 1e-9)
+    _show(
+        arguments,
+        {
+            **asdict(summary),
+            "subscription_bytes": round(summary.subscription_bytes, 1),
+            "message_bytes": round(summary.message_bytes, 1),
+            "messages_per_s": round(rate, 1),
+            "out": arguments.out,
+        },
+        _topk_lines(summary, rate, arguments, reading),
+    )
     return 0
 
 
@@ -564,18 +649,19 @@ def _settings(arguments: argparse.Namespace) -> dict[str, str]:
     return settings
 
 
-def _refuse_building(arguments: argparse.Namespace) -> None:
+def _refuse_building(arguments: argparse.Namespace, noun: str = "built index") -> None:
     """Refuse options that only count when an index is built."""
     chosen = [
         f"--{name.replace('_', '-')}"
         for name in (
-            "rank", "alpha", "threshold", "index", "space", "language", "stem", "stop_words",
+            "rank", "window", "k", "alpha", "max_distance", "lateness", "weights", "method",
+            "threshold", "index", "space", "language", "stem", "stop_words",
         )
         if getattr(arguments, name, None) is not None and getattr(arguments, name) is not False
     ]  # fmt: skip
     if chosen:
         raise InvalidParameter(
-            f"{', '.join(chosen)}: {arguments.subscriptions} is a built index, which has its own; "
+            f"{', '.join(chosen)}: {arguments.subscriptions} is a {noun}, which has its own; "
             f"leave the option out or build another index"
         )
 
@@ -601,6 +687,60 @@ def _engine(arguments: argparse.Namespace, reading: Reading, rejects: Any) -> An
             n_threads=arguments.threads,
             progress=progress,
         )
+
+
+def _topk_engine(arguments: argparse.Namespace, reading: Reading, rejects: Any) -> Any:
+    from earshot.jobs import is_saved, load_topk_engine, read_topk
+    from earshot.text import Analyzer
+
+    n_learned = LEARNED_MESSAGES if arguments.weights is None else arguments.weights
+    if n_learned < 0:
+        raise InvalidParameter(f"--weights is {n_learned}; expected 0 or more")
+    topk = None
+    if is_saved(arguments.subscriptions):
+        _refuse_building(arguments, "saved state")
+    elif arguments.window is None:
+        raise InvalidParameter(
+            "--window is missing: say how many messages it holds, such as 100000, or how long they "
+            "stay, such as 10m"
+        )
+    else:
+        names = ("window", "k", "alpha", "max_distance", "lateness")
+        given = {name: getattr(arguments, name) for name in names}
+        topk = read_topk(**given, space=arguments.space or "lonlat")
+    with _progress(arguments, "Reading subscriptions") as progress:
+        return load_topk_engine(
+            arguments.subscriptions,
+            reading=reading,
+            rejects=rejects,
+            topk=topk,
+            space=arguments.space or "lonlat",
+            analyzer=Analyzer(arguments.language, arguments.stop_words, arguments.stem),
+            method=arguments.method,
+            learn_from=arguments.messages,
+            n_learned=n_learned,
+            progress=progress,
+        )
+
+
+def _topk_lines(
+    summary: Any, rate: float, arguments: argparse.Namespace, reading: Reading
+) -> list[str]:
+    lines = [
+        f"{summary.n_messages:,} messages against {summary.n_subscriptions:,} subscriptions: "
+        f"{summary.n_updates:,} updates in {arguments.out}",
+        f"{summary.load_s:.2f} s to load, {summary.publish_s:.2f} s to publish "
+        f"({rate:,.0f} messages/s)",
+        f"{summary.counters['reevaluations']:,} results refilled by a search, "
+        f"{summary.n_buffered / max(summary.n_subscriptions, 1):.1f} messages held for each",
+        f"{summary.subscription_bytes:,.0f} bytes per subscription, "
+        f"{summary.message_bytes:,.0f} bytes per message of {summary.n_in_window:,} in the window",
+    ]
+    if summary.n_late:
+        lines.append(f"{summary.n_late:,} message{'s' * (summary.n_late != 1)} came too late")
+    if summary.n_rejects:
+        lines.append(_rejected(summary.n_rejects, reading))
+    return lines
 
 
 def _ranking(arguments: argparse.Namespace) -> Ranking | None:

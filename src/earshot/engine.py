@@ -70,7 +70,8 @@ from earshot.model.events import Event, Move, Publish, Subscribe, Unsubscribe
 from earshot.model.growing import GrowingArray
 from earshot.model.messages import Message
 from earshot.model.ranking import Ranking, idf_weights
-from earshot.model.regions import Point, Region
+from earshot.model.regions import Point
+from earshot.model.regions import RegionOrPoint as Region
 from earshot.model.schemas import id_kind
 from earshot.model.subscriptions import Id, Subscription, check_time
 from earshot.model.updates import Update

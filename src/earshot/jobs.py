@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
+from datetime import timedelta
 from functools import partial
 from pathlib import Path
 
@@ -32,12 +34,20 @@ from earshot.model.arrays import Space
 from earshot.model.messages import Message
 from earshot.model.ranking import Ranking
 from earshot.model.regions import Point, Rectangle
-from earshot.model.schemas import REJECTS
+from earshot.model.schemas import REJECTS, updates_schema
 from earshot.model.subscriptions import Id
+from earshot.model.topk import TopK
 from earshot.text import Analyzer
+from earshot.topk import find_method
+from earshot.topk_engine import TopkEngine
 
 MESSAGE_BATCH_ROWS = 2048
 """Messages per batch: at hundreds of answers each, a few million answers are held at a time."""
+UPDATE_ROWS = 1 << 18
+"""Updates that are written at once: a batch of messages alone would make small row groups."""
+
+_OF_SUBSCRIPTIONS = ("subscriptions", "structure", "buffers", "subscription_ids", "expiry")
+_OF_MESSAGES = ("messages", "message_index", "message_ids")
 
 Progress = Callable[[int], None]
 """Told how many rows were finished since the last call."""
@@ -71,6 +81,47 @@ class Summary:
     load_s: float = 0.0
     match_s: float = 0.0
     counters: Counters = field(default_factory=lambda: Counters(0, 0, 0))
+
+
+@dataclass
+class TopkSummary:
+    """What a job of top-k over a window did.
+
+    Attributes:
+        n_subscriptions: Subscriptions at the end.
+        n_messages: Messages that were taken.
+        n_in_window: Messages that are in the window at the end.
+        n_buffered: Messages that are held for subscriptions at the end.
+        n_updates: Changes of results.
+        n_late: Messages that came too late; they are among the rejects.
+        n_rejects: Rows that were refused.
+        load_s: Time to open or load the subscriptions, and to weigh words.
+        publish_s: Time to publish the messages and write the updates.
+        counters: Work of publishing, by name.
+        memory: Bytes by part.
+    """
+
+    n_subscriptions: int = 0
+    n_messages: int = 0
+    n_in_window: int = 0
+    n_buffered: int = 0
+    n_updates: int = 0
+    n_late: int = 0
+    n_rejects: int = 0
+    load_s: float = 0.0
+    publish_s: float = 0.0
+    counters: dict[str, int] = field(default_factory=dict)
+    memory: dict[str, int] = field(default_factory=dict)
+
+    @property
+    def subscription_bytes(self) -> float:
+        """Bytes of memory per subscription, with what is held for it."""
+        return _share(self.memory, _OF_SUBSCRIPTIONS, self.n_subscriptions)
+
+    @property
+    def message_bytes(self) -> float:
+        """Bytes of memory per message of the window."""
+        return _share(self.memory, _OF_MESSAGES, self.n_in_window)
 
 
 class RejectSink(Draft):
@@ -203,6 +254,225 @@ def _subscription_ids(deliveries: Deliveries) -> pa.Array:
     return deliveries.subscription_ids
 
 
+def read_topk(
+    window: str,
+    *,
+    k: int | None = None,
+    alpha: float | None = None,
+    max_distance: str | None = None,
+    lateness: str | None = None,
+    space: Space = "lonlat",
+) -> TopK:
+    """Return the settings of top-k that texts describe; what is None has its default.
+
+    Args:
+        window: A number of messages, or a time: ``90s``, ``10m``, ``2h``, ``7d``.
+        k: As in :class:`TopK`.
+        alpha: As in :class:`TopK`.
+        max_distance: ``500``, ``500m`` or ``50km``; on a plane a number.
+        lateness: A time.
+        space: What the coordinates are.
+    """
+    given = {
+        "k": k,
+        "alpha": alpha,
+        "max_distance": None if max_distance is None else _distance(max_distance, space),
+        "lateness": None if lateness is None else _duration(lateness, "lateness", "a time"),
+    }
+    return TopK(
+        int(window)
+        if re.fullmatch("[0-9]+", window)
+        else _duration(window, "window", "a number of messages, or a time"),
+        **{name: value for name, value in given.items() if value is not None},  # type: ignore[arg-type]
+    )
+
+
+def _duration(text: str, name: str, expected: str) -> timedelta:
+    found = re.fullmatch(r"([0-9]+(?:\.[0-9]+)?)([smhd])", text)
+    if found is None:
+        raise InvalidParameter(f"{name} is {text!r}; expected {expected} such as 30s, 10m, 2h, 7d")
+    unit = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days"}[found[2]]
+    try:
+        return timedelta(**{unit: float(found[1])})
+    except OverflowError:
+        raise InvalidParameter(f"{name} is {text!r}, longer than any time can be") from None
+
+
+def _distance(text: str, space: Space) -> float:
+    found = re.fullmatch(r"([0-9]+(?:\.[0-9]+)?)(m|km)?", text)
+    if found is None or (found[2] and space == "planar"):
+        expected = "a number" if space == "planar" else "metres, such as 500, 500m or 50km"
+        raise InvalidParameter(f"max_distance is {text!r}; expected {expected}")
+    return float(found[1]) * (1000.0 if found[2] == "km" else 1.0)
+
+
+def load_topk_engine(
+    path: str | Path,
+    *,
+    reading: Reading,
+    rejects: RejectSink,
+    topk: TopK | None = None,
+    space: Space = "lonlat",
+    analyzer: Analyzer | None = None,
+    method: str | None = None,
+    learn_from: str | Path | None = None,
+    n_learned: int = 0,
+    progress: Progress | None = None,
+) -> TopkEngine:
+    """Open a saved engine of top-k, or make one from a file of subscriptions.
+
+    Args:
+        path: A directory made by ``TopkEngine.save``, or a file.
+        reading: How files are read.
+        rejects: Where bad rows of subscriptions go.
+        topk: The window and the defaults; needed for a file, and none beside a directory.
+        space: Coordinates and metric, for a file.
+        analyzer: The same.
+        method: How messages find subscriptions and how results are refilled, as two names with
+            a ``+`` between them, for a file.
+        learn_from: File of messages whose words are counted, so that rare ones weigh more.
+        n_learned: How many of its messages, from the first; 0: all words weigh the same.
+        progress: Told how many subscriptions were read.
+    """
+    if is_saved(path):
+        if topk is not None or method is not None:
+            raise InvalidParameter(
+                f"{path} is a saved engine, with a window and a method of its own; give neither, "
+                f"or the file of its subscriptions"
+            )
+        engine = TopkEngine.open(path)
+        engine.warm_up()
+        return engine
+    if topk is None:
+        raise InvalidParameter(f"{path} is no saved engine, so a window is needed; give a TopK")
+    find, refill = (None, None) if method is None else find_method(method)
+    engine = TopkEngine(
+        topk, space=space, analyzer=analyzer, dissemination=find, reevaluation=refill
+    )
+    if learn_from is not None and n_learned > 0:
+        _learn(engine, learn_from, n_learned, reading)
+    for part in read_subscriptions(
+        path, columns=reading.subscription_columns, space=space, on_error=reading.on_error
+    ):
+        rejects.write(part.rejects)
+        if reading.on_error == "raise":
+            engine.subscribe_batch(part.batch, source=part.source, rows=part.rows)
+        else:
+            done = engine.try_subscribe_batch(part.batch, source=part.source, rows=part.rows)
+            rejects.write(rejects_of_batch(done.rejects, part.batch, part.rows))
+        if progress is not None:
+            progress(part.batch.num_rows)
+    engine.warm_up()
+    return engine
+
+
+def _learn(engine: TopkEngine, messages: str | Path, n_learned: int, reading: Reading) -> None:
+    """Weigh words by the first messages of a file; what is wrong with rows is said later."""
+    n_left = n_learned
+    for part in _message_parts(messages, engine, reading):
+        engine.learn(
+            part.batch.slice(0, n_left),
+            on_error=reading.on_error, source=part.source, rows=part.rows[:n_left],
+        )  # fmt: skip
+        n_left -= part.batch.num_rows
+        if n_left <= 0:
+            break
+    engine.reweigh()
+
+
+def topk_files(
+    engine: TopkEngine,
+    messages: str | Path,
+    out: str | Path,
+    *,
+    reading: Reading,
+    rejects: RejectSink,
+    results: str | Path | None = None,
+    progress: Progress | None = None,
+) -> TopkSummary:
+    """Publish a file of messages; write every change of a result.
+
+    Args:
+        engine: Has the subscriptions.
+        messages: File of messages, in their order.
+        out: File of updates: ``sign, message_id, subscription_id, score, reason``.
+        reading: How files are read.
+        rejects: Where bad and late messages go.
+        results: File of the results at the end: ``subscription_id, rank, message_id, score``.
+        progress: Told how many messages were published.
+    """
+    for path in (out, results):
+        if path is not None:
+            format_of(path)  # an unknown one is refused before the work begins
+    summary = TopkSummary()
+    before = engine.counters
+    started = time.perf_counter()
+    with _UpdateSink(out, engine) as sink:
+        for part in _message_parts(messages, engine, reading):
+            rejects.write(part.rejects)
+            found = engine.publish_batch(
+                part.batch, on_error=reading.on_error, source=part.source, rows=part.rows
+            )
+            rejects.write(rejects_of_batch(found.rejects, part.batch, part.rows))
+            sink.write(found.table())
+            summary.n_messages += found.n_rows
+            summary.n_updates += len(found)
+            summary.n_late += found.n_late
+            if progress is not None:
+                progress(part.batch.num_rows)
+    if results is not None:
+        table = engine.results_table()
+        with TableWriter(results, table.schema) as writer:
+            writer.write(table)
+    summary.publish_s = time.perf_counter() - started
+    summary.n_subscriptions, summary.n_in_window = len(engine), engine.n_messages
+    summary.n_buffered, summary.memory = engine.n_buffered, engine.memory()
+    after, names = engine.counters._asdict(), before._asdict()
+    summary.counters = {name: after[name] - n for name, n in names.items()}
+    summary.n_rejects = rejects.n_rows
+    return summary
+
+
+def _share(memory: dict[str, int], parts: tuple[str, ...], n: int) -> float:
+    return sum(memory.get(part, 0) for part in parts) / max(n, 1)
+
+
+class _UpdateSink(Draft):
+    """Writes updates, many at a time; their schema is known when the first of them are there."""
+
+    def __init__(self, path: str | Path, engine: TopkEngine) -> None:
+        self._path, self._engine = path, engine
+        self._tables: list[pa.Table] = []
+        self._n_waiting = 0
+        self._writer: TableWriter | None = None
+
+    def write(self, table: pa.Table) -> None:
+        """Add rows."""
+        if len(table):
+            self._tables.append(table)
+            self._n_waiting += len(table)
+        if self._n_waiting >= UPDATE_ROWS:
+            self._flush()
+
+    def close(self) -> None:
+        """Complete the file."""
+        self._flush().close()
+
+    def discard(self) -> None:
+        """Remove what was written."""
+        if self._writer is not None:
+            self._writer.discard()
+
+    def _flush(self) -> TableWriter:
+        if self._writer is None:
+            types = (self._engine.message_id_type, self._engine.id_type)
+            self._writer = TableWriter(self._path, updates_schema(*types))
+        if self._tables:
+            self._writer.write(pa.concat_tables(self._tables))
+            self._tables, self._n_waiting = [], 0
+        return self._writer
+
+
 def explain_file(
     engine: Engine, messages: str | Path, message_id: str, subscription_id: str, reading: Reading
 ) -> Explanation:
@@ -223,7 +493,9 @@ def explain_file(
     raise InvalidFile(f"{messages} has no message with id {message_id!r}")
 
 
-def _message_parts(messages: str | Path, engine: Engine, reading: Reading) -> Iterator[FileBatch]:
+def _message_parts(
+    messages: str | Path, engine: Engine | TopkEngine, reading: Reading
+) -> Iterator[FileBatch]:
     return read_messages(
         messages,
         columns=reading.message_columns,

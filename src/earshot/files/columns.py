@@ -37,6 +37,7 @@ from earshot.model.schemas import (
     changes_schema,
     id_kind,
     id_type,
+    is_number,
     is_text,
     messages_schema,
     subscriptions_schema,
@@ -56,13 +57,16 @@ _SUBSCRIPTION_FIELDS = (
     "geometry",
     "expires",
     "threshold",
+    "k",
+    "alpha",
 )
 FIELDS: dict[Content, tuple[str, ...]] = {
     "subscriptions": _SUBSCRIPTION_FIELDS,
     "changes": ("op", *_SUBSCRIPTION_FIELDS, "time"),
     "messages": ("id", "text", "keywords", *POINT_FIELDS, *BOX_FIELDS, "geometry", "time"),
 }
-NUMBERS = frozenset((*BOX_FIELDS, *CIRCLE_FIELDS, "threshold"))
+INTEGERS = frozenset(("k",))
+NUMBERS = frozenset((*BOX_FIELDS, *CIRCLE_FIELDS, "threshold", "alpha", *INTEGERS))
 TIMES = frozenset(("expires", "time"))
 
 ALIASES: dict[str, tuple[str, ...]] = {
@@ -77,6 +81,7 @@ ALIASES: dict[str, tuple[str, ...]] = {
 """Other names under which a column is found when its own name is absent."""
 
 _INT64_MIN, _INT64_MAX = -(2**63), 2**63 - 1
+_WHOLE_LIMIT = 2.0**62  # no integer of a file comes near it, infinity is beyond
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MICROSECOND = timedelta(microseconds=1)
 TIME_EXPECTED = "expected ISO 8601 with a zone, such as 2026-05-01T12:00:00Z"
@@ -200,12 +205,7 @@ def check_column_type(layout: Layout, field: str, column: str, data_type: pa.Dat
     if field == "id":
         good, expected = id_kind(data_type) is not None, "integers or strings"
     elif field in NUMBERS:
-        good = (
-            pa.types.is_integer(value_type)
-            or pa.types.is_floating(value_type)
-            or pa.types.is_decimal(value_type)
-        )
-        expected = "numbers"
+        good, expected = is_number(value_type), "numbers"
     elif field in TIMES:
         good = is_text(value_type) or (
             pa.types.is_timestamp(value_type) and value_type.tz is not None
@@ -602,6 +602,8 @@ def finish_batch(
     """Settle geometries, set refused rows aside and put the columns in canonical order."""
     n = len(rows)
     _check_times(arrays, problems)
+    for field in sorted(INTEGERS.intersection(arrays)):
+        arrays[field] = _whole(arrays[field], field, problems)
     if layout.content == "messages":
         schema = messages_schema(id_type(ids))
         if "geometry" in arrays:
@@ -644,6 +646,16 @@ def _check_times(arrays: dict[str, pa.Array], problems: Problems) -> None:
     for field in sorted(TIMES.intersection(arrays)):
         for position in np.flatnonzero(unknown_years(arrays[field])).tolist():
             problems.setdefault(position, (field, YEARS))
+
+
+def _whole(numbers: pa.Array, field: str, problems: Problems) -> pa.Array:
+    """Return numbers as integers, refusing those that are none."""
+    values = _floats(numbers, len(numbers))
+    is_whole = (np.trunc(values) == values) & (np.abs(values) < _WHOLE_LIMIT)  # NaN is none
+    wrong = ~_nulls(numbers) & ~is_whole
+    for position in np.flatnonzero(wrong).tolist():
+        problems.setdefault(position, (field, f"is {values[position]}; expected an integer"))
+    return pc.if_else(pa.array(wrong), pa.scalar(None, pa.float64()), numbers).cast(pa.int64())
 
 
 def _place_of_geometry(arrays: dict[str, pa.Array], problems: Problems, n: int) -> None:

@@ -74,6 +74,8 @@ GROUP_BYTES = 2048
 PADDING_BYTES = 16
 # Up to here, repeats within a text are found by scanning its ids; beyond, by a hash set.
 SCANNED_IDS = 24
+# Occurrences of a token in one text are counted up to here, one more than 16 bits can tell.
+TOO_MANY = 1 << 16
 
 _SHORT_BYTES = 11
 _MULTIPLIER_A = np.uint64(0x9E3779B97F4A7C15)
@@ -644,6 +646,66 @@ def keep_distinct(found, ends, first_row, n_rows, seen_ids, seen_stamps, ids, of
 
 
 @kernel
+def locate(token, n, stamp, ids, seen_positions, seen_stamps):
+    """Return where a token of the set stands in ``ids``; a new one is entered, to stand at ``n``.
+
+    The set holds positions in ``ids`` rather than the tokens themselves.
+    """
+    mask = len(seen_positions) - 1
+    k = (np.int64(token) * 0x9E3779B1 >> 8) & mask
+    while seen_stamps[k] == stamp:
+        if ids[seen_positions[k]] == token:
+            return np.int64(seen_positions[k])
+        k = (k + 1) & mask
+    seen_stamps[k] = stamp
+    seen_positions[k] = n
+    return n
+
+
+@kernel
+def count_distinct(
+    found, amounts, ends, first_row, n_rows, seen_positions, seen_stamps, ids, offsets, occurrences
+):
+    """Append the distinct ids above 0 of each text, and how often each occurs, up to TOO_MANY.
+
+    ``amounts`` says how many occurrences each of ``found`` stands for; empty, it is one each. The
+    rest is as for ``keep_distinct``, and so are the ids and their order.
+    """
+    is_weighted = len(amounts) > 0
+    n = offsets[first_row]
+    k = 0
+    for row in range(first_row, first_row + n_rows):
+        first = n
+        text_ids = ids[first:]
+        end = ends[row - first_row]
+        while k < end:
+            token = found[k]
+            amount = np.int64(amounts[k]) if is_weighted else 1
+            k += 1
+            if token <= 0:
+                continue
+            at = n
+            if n - first < SCANNED_IDS:
+                for j in range(first, n):
+                    if ids[j] == token:
+                        at = j
+            else:
+                if n - first == SCANNED_IDS:  # may happen again until a new token comes: harmless
+                    for j in range(first, n):
+                        locate(ids[j], j - first, row + 1, text_ids, seen_positions, seen_stamps)
+                at = first + locate(
+                    token, n - first, row + 1, text_ids, seen_positions, seen_stamps
+                )
+            if at == n:
+                ids[n] = token
+                occurrences[n] = min(amount, TOO_MANY)
+                n += 1
+            else:
+                occurrences[at] = min(occurrences[at] + amount, TOO_MANY)
+        offsets[row + 1] = n
+
+
+@kernel
 def analyze_texts(
     data,
     starts,
@@ -657,6 +719,7 @@ def analyze_texts(
     row,
     ids,
     offsets,
+    occurrences,
 ):
     """Write the distinct token ids of each text from ``row`` on, in order of first occurrence.
 
@@ -674,6 +737,7 @@ def analyze_texts(
         row: Where to begin.
         ids: Output.
         offsets: Output; ``offsets[row]`` is set.
+        occurrences: Output, as long as ``ids``; empty where they are not to be counted.
 
     Returns:
         The next row, and what is needed to go on with it.
@@ -742,6 +806,20 @@ def analyze_texts(
             while k < n and np.int64(spans[k] >> _U32) < ends[i]:
                 k += 1
             ends[i] = k
-        keep_distinct(found, ends, row, last - row, seen_ids, seen_stamps, ids, offsets)
+        if len(occurrences) == 0:
+            keep_distinct(found, ends, row, last - row, seen_ids, seen_stamps, ids, offsets)
+        else:
+            count_distinct(
+                found,
+                found[:0],
+                ends,
+                row,
+                last - row,
+                seen_ids,
+                seen_stamps,
+                ids,
+                offsets,
+                occurrences,
+            )
         row = last
     return row, DONE

@@ -49,6 +49,9 @@ def subscription_batch(subscriptions: Sequence[Subscription]) -> pa.RecordBatch:
             case Circle(x, y, radius):
                 for name, value in zip(CIRCLE_FIELDS, (x, y, radius), strict=True):
                     put(name, row, value)
+            case Point(x, y):  # with its radius it is a region for every engine
+                for name, value in zip(CIRCLE_FIELDS, (x, y, 0.0), strict=True):
+                    put(name, row, value)
             case Polygon() as polygon:
                 put("geometry", row, _wkb(polygon))
             case Everywhere():
@@ -57,6 +60,10 @@ def subscription_batch(subscriptions: Sequence[Subscription]) -> pa.RecordBatch:
             put("expires", row, time_us(subscription.expires))
         if subscription.threshold is not None:
             put("threshold", row, subscription.threshold)
+        if subscription.k is not None:
+            put("k", row, subscription.k)
+        if subscription.alpha is not None:
+            put("alpha", row, subscription.alpha)
     return _batch([each.id for each in subscriptions], columns)
 
 

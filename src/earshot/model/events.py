@@ -8,7 +8,7 @@ from typing import TypeAlias
 
 from earshot.errors import InvalidInput
 from earshot.model.messages import Message
-from earshot.model.regions import Circle, Everywhere, Polygon, Rectangle, Region
+from earshot.model.regions import Circle, Everywhere, Point, Polygon, Rectangle, RegionOrPoint
 from earshot.model.subscriptions import Id, Subscription, check_time, checked_id
 
 
@@ -42,15 +42,15 @@ class Move:
     """A subscription listens somewhere else from now on."""
 
     id: Id
-    region: Region
+    region: RegionOrPoint
     time: datetime | None = None
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "id", checked_id(self.id, "subscription"))
-        if not isinstance(self.region, (Rectangle, Circle, Polygon, Everywhere)):
+        if not isinstance(self.region, (Point, Rectangle, Circle, Polygon, Everywhere)):
             raise InvalidInput(
-                f"move {self.id!r}: region {self.region!r} is not a Rectangle, Circle, Polygon or "
-                f"Everywhere"
+                f"move {self.id!r}: region {self.region!r} is not a Point, Rectangle, Circle, "
+                f"Polygon or Everywhere"
             )
         check_time(self.time, f"move {self.id!r}: time")
 

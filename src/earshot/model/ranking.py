@@ -40,16 +40,21 @@ class Ranking:
     threshold: float = 0.6
 
     def __post_init__(self) -> None:
-        alpha = _number(self.alpha)
-        if alpha is None or not 0.0 <= alpha <= 1.0:
-            raise InvalidParameter(f"alpha is {self.alpha!r}; expected a number from 0 to 1")
-        object.__setattr__(self, "alpha", alpha)
+        object.__setattr__(self, "alpha", check_alpha(self.alpha, "alpha"))
         object.__setattr__(self, "threshold", check_threshold(self.threshold, "threshold"))
+
+
+def check_alpha(value: Any, where: str) -> float:
+    """Return a share of the place as a float; refuse what is not one, naming ``where`` it stood."""
+    alpha = real_number(value)
+    if alpha is None or not 0.0 <= alpha <= 1.0:
+        raise InvalidParameter(f"{where} is {value!r}; expected a number from 0 to 1")
+    return alpha
 
 
 def check_threshold(value: Any, where: str) -> float:
     """Return a threshold as a float; refuse what is not one, naming ``where`` it stood."""
-    threshold = _number(value)
+    threshold = real_number(value)
     if threshold is None or not 0.0 < threshold <= 1.0:
         raise InvalidParameter(
             f"{where} is {value!r}; expected a number greater than 0 and at most 1"
@@ -57,7 +62,7 @@ def check_threshold(value: Any, where: str) -> float:
     return threshold
 
 
-def _number(value: Any) -> float | None:
+def real_number(value: Any) -> float | None:
     """Return a finite real number as a float, and ``None`` for anything else, bools included."""
     if isinstance(value, bool | np.bool_) or not isinstance(value, numbers.Real):
         return None

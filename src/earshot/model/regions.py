@@ -47,7 +47,7 @@ _PLANAR_SLACK = 1.0 + 1e-12
 
 @dataclass(frozen=True, slots=True)
 class Point:
-    """A place without extent; only messages have one."""
+    """A place without extent; as a region, a circle of radius 0."""
 
     x: float
     y: float
@@ -92,17 +92,19 @@ class Everywhere:
 
 
 Region: TypeAlias = Rectangle | Circle | Polygon | Everywhere
+RegionOrPoint: TypeAlias = Region | Point
+"""Where a subscription may listen; a point is a circle of radius 0."""
 Place: TypeAlias = Point | Rectangle
 
 
-def validate(region: Region | Point, space: Space) -> None:
+def validate(region: RegionOrPoint, space: Space) -> None:
     """Raise :class:`InvalidRegion` with the exact reason if the region is not one of the space."""
     reason = _reason(region, space)
     if reason is not None:
         raise InvalidRegion(f"{type(region).__name__.lower()}: {reason}")
 
 
-def boxes(region: Region | Point, space: Space) -> list[Box]:
+def boxes(region: RegionOrPoint, space: Space) -> list[Box]:
     """Return boxes that together cover a valid region, each with ``min <= max``.
 
     The boxes of a point or a rectangle *are* the region. A region that reaches one of the meridians
@@ -137,7 +139,7 @@ def _closed_ring(positions: Iterable[Sequence[float]]) -> Ring:
     return tuple(ring)
 
 
-def _reason(region: Region | Point, space: Space) -> str | None:
+def _reason(region: RegionOrPoint, space: Space) -> str | None:
     """Return what is wrong with the region, or None."""
     problem: tuple[str, str] | None
     match region:
@@ -465,10 +467,36 @@ def shape_arrays(regions: Sequence[Circle | Polygon]) -> ShapeArrays:
     )
 
 
+# ---- distances ----------------------------------------------------------------------------------
+
+
+def cartesian(points: npt.ArrayLike, space: Space) -> Float64s:
+    """Return valid points as rows of three coordinates, between which distances are straight.
+
+    On planar these are ``x, y, 0``. On lonlat they are in metres from the centre of the earth, on
+    the sphere of radius :data:`~earshot.model.arrays.EARTH_RADIUS_M`. A point has the same
+    coordinates, to the last bit, in whatever batch it comes, and under each of its names: -180 and
+    180 are one meridian, and all meridians meet at the poles.
+    """
+    given = np.asarray(points, np.float64).reshape(-1, 2)
+    result = np.zeros((len(given), 3), np.float64)
+    if space == "planar":
+        result[:, :2] = given
+        return result
+    # Copies without gaps: NumPy may take another way, with other roundings, through gaps.
+    longitudes = np.radians(np.where(given[:, 0] == -180.0, 180.0, given[:, 0]))
+    latitudes = np.radians(given[:, 1].copy())
+    from_axis = np.where(np.abs(given[:, 1]) == 90.0, 0.0, np.cos(latitudes))
+    result[:, 0] = EARTH_RADIUS_M * (from_axis * np.cos(longitudes))
+    result[:, 1] = EARTH_RADIUS_M * (from_axis * np.sin(longitudes))
+    result[:, 2] = EARTH_RADIUS_M * np.sin(latitudes)
+    return result
+
+
 # ---- WKT, WKB and GeoJSON -----------------------------------------------------------------------
 
 
-def parse_geometry(value: str | bytes | Mapping[str, Any]) -> Region | Point:
+def parse_geometry(value: str | bytes | Mapping[str, Any]) -> RegionOrPoint:
     """Read a point, polygon or multipolygon given as WKT, WKB or GeoJSON.
 
     A polygon that is an axis-parallel rectangle becomes a :class:`Rectangle`. A third coordinate
@@ -487,7 +515,7 @@ def parse_geometry(value: str | bytes | Mapping[str, Any]) -> Region | Point:
 
 def parse_geometries(
     values: Sequence[str | bytes] | npt.NDArray[np.object_], space: Space | None = None
-) -> tuple[list[Region | Point | None], list[tuple[int, str]]]:
+) -> tuple[list[RegionOrPoint | None], list[tuple[int, str]]]:
     """Read many geometries; see :func:`parse_geometry`.
 
     Args:
@@ -505,7 +533,7 @@ def parse_geometries(
             problems.setdefault(int(index[position]), reason)
     is_good = _others(len(geometries), problems)
     is_point = shapely.get_type_id(geometries) == shapely.GeometryType.POINT
-    regions: list[Region | Point | None] = [None] * len(geometries)
+    regions: list[RegionOrPoint | None] = [None] * len(geometries)
     rows = np.flatnonzero(is_good & is_point)
     for row, (x, y) in _zip_rows(rows, shapely.get_coordinates(geometries[rows])):
         regions[row] = Point(x, y)

@@ -5,8 +5,9 @@ looked like. Ids are either all 64-bit integers or all strings; the functions he
 for the one or the other. Times are instants in UTC, to the microsecond.
 
 A subscription row gives its region in at most one way: a box (``min_x … max_y``), a circle
-(``x, y, radius``) or a ``geometry`` (WKB). A message row gives its place as a point (``x, y``) or a
-box. Columns that a source does not have are null.
+(``x, y, radius``) or a ``geometry`` (WKB); for top-k over a window it is a point, ``x, y`` with a
+radius of 0 or none. A message row gives its place as a point (``x, y``) or a box. Columns that a
+source does not have are null.
 """
 
 from __future__ import annotations
@@ -66,6 +67,17 @@ def is_text(data_type: pa.DataType) -> bool:
     )
 
 
+def is_number(data_type: pa.DataType) -> bool:
+    """Whether the type is one of Arrow's types of numbers; booleans are none."""
+    if pa.types.is_dictionary(data_type):
+        data_type = data_type.value_type
+    return bool(
+        pa.types.is_integer(data_type)
+        or pa.types.is_floating(data_type)
+        or pa.types.is_decimal(data_type)
+    )
+
+
 def unknown_years(times: pa.Array) -> npt.NDArray[np.bool_]:
     """Return which instants are outside the years 1 to 9999.
 
@@ -89,6 +101,8 @@ def subscriptions_schema(ids: pa.DataType) -> pa.Schema:
             ("geometry", pa.binary()),
             ("expires", TIME),
             ("threshold", pa.float64()),
+            ("k", pa.int64()),
+            ("alpha", pa.float64()),
         ]
     )
 
@@ -148,7 +162,8 @@ COLUMN_TYPES = {
     "geometry": pa.binary(),
     "expires": TIME,
     "time": TIME,
-    **dict.fromkeys((*BOX_FIELDS, *CIRCLE_FIELDS, "threshold"), pa.float64()),
+    "k": pa.int64(),
+    **dict.fromkeys((*BOX_FIELDS, *CIRCLE_FIELDS, "threshold", "alpha"), pa.float64()),
 }
 """Type of each canonical column but the id."""
 

@@ -10,8 +10,9 @@ from typing import TypeAlias
 
 from earshot.errors import InvalidInput
 from earshot.model.expressions import And, Expression, Keyword, Not, Or, all_of, parse
-from earshot.model.ranking import check_threshold
-from earshot.model.regions import Circle, Everywhere, Polygon, Rectangle, Region
+from earshot.model.ranking import check_alpha, check_threshold
+from earshot.model.regions import Circle, Everywhere, Point, Polygon, Rectangle, RegionOrPoint
+from earshot.model.topk import check_k
 
 Id: TypeAlias = int | str
 """How callers name their subscriptions and messages."""
@@ -21,23 +22,29 @@ Id: TypeAlias = int | str
 class Subscription:
     """Keywords and a region: matches the messages that have the keywords and touch the region.
 
+    With top-k over a window it has keywords and a point: it gets the messages that score best.
+
     Attributes:
         id: The caller's name for it.
         keywords: All of them must be in the message. Without any (and without an expression) every
             message in the region matches.
         expression: A boolean expression over keywords instead; text is read on construction.
-        region: Where it listens.
+        region: Where it listens; a point is the same as a circle of radius 0.
         expires: When it ends by itself, with a time zone.
         threshold: Score from which a message is delivered, above 0 and at most 1, in place of the
             engine's; for ranked matching.
+        k: How many messages it gets, 1 to 10,000, in place of the engine's; for top-k.
+        alpha: Share of the place in the score, 0 to 1, in place of the engine's; for top-k.
     """
 
     id: Id
     keywords: Sequence[str] = ()
     expression: Expression | str | None = None
-    region: Region = Everywhere()  # noqa: RUF009 - frozen, so one instance can be shared
+    region: RegionOrPoint = Everywhere()  # noqa: RUF009 - frozen, so one instance can be shared
     expires: datetime | None = None
     threshold: float | None = None
+    k: int | None = None
+    alpha: float | None = None
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "id", checked_id(self.id, "subscription"))
@@ -50,10 +57,10 @@ class Subscription:
             raise InvalidInput(f"{where}: expression {self.expression!r} is not text")
         if keywords and self.expression is not None:
             raise InvalidInput(f"{where} has keywords and an expression; expected one of the two")
-        if not isinstance(self.region, (Rectangle, Circle, Polygon, Everywhere)):
+        if not isinstance(self.region, (Point, Rectangle, Circle, Polygon, Everywhere)):
             raise InvalidInput(
-                f"{where}: region {self.region!r} is not a Rectangle, Circle, Polygon or "
-                f"Everywhere; for a place without extent use Circle(x, y, 0)"
+                f"{where}: region {self.region!r} is not a Point, Rectangle, Circle, Polygon or "
+                f"Everywhere"
             )
         if not keywords and self.expression is None and isinstance(self.region, Everywhere):
             raise InvalidInput(
@@ -64,6 +71,10 @@ class Subscription:
         if self.threshold is not None:
             threshold = check_threshold(self.threshold, f"{where}: threshold")
             object.__setattr__(self, "threshold", threshold)
+        if self.k is not None:
+            object.__setattr__(self, "k", check_k(self.k, f"{where}: k"))
+        if self.alpha is not None:
+            object.__setattr__(self, "alpha", check_alpha(self.alpha, f"{where}: alpha"))
 
     @property
     def condition(self) -> Expression | None:

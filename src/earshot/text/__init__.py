@@ -1,6 +1,14 @@
 """Text: one analyzer and the vocabulary that its tokens live in."""
 
-from earshot.text.analyzer import Analyzer, invalid_utf8
-from earshot.text.vocabulary import TokenLists, Vocabulary, VocabularyArrays
+from earshot.text.analyzer import Analyzer, invalid_utf8, merge_counts
+from earshot.text.vocabulary import TokenCounts, TokenLists, Vocabulary, VocabularyArrays
 
-__all__ = ["Analyzer", "TokenLists", "Vocabulary", "VocabularyArrays", "invalid_utf8"]
+__all__ = [
+    "Analyzer",
+    "TokenCounts",
+    "TokenLists",
+    "Vocabulary",
+    "VocabularyArrays",
+    "invalid_utf8",
+    "merge_counts",
+]

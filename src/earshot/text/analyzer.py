@@ -50,14 +50,17 @@ from earshot.errors import InvalidInput, InvalidParameter, InvalidRow, MissingEx
 from earshot.kernels import text as kernels
 from earshot.model.arrays import Int32s, Int64s
 from earshot.text.unicode_tables import fold, no_unicode_arrays, unicode_arrays
-from earshot.text.vocabulary import TokenLists, Vocabulary
+from earshot.text.vocabulary import TokenCounts, TokenLists, Vocabulary
 
-__all__ = ["Analyzer", "TokenLists", "invalid_utf8"]
+__all__ = ["Analyzer", "TokenCounts", "TokenLists", "invalid_utf8", "merge_counts"]
 
 Texts: TypeAlias = "pa.Array | pa.ChunkedArray | Sequence[str | None]"
 
 MAX_TEXT_BYTES = 1 << 28
 """Folding can make a text 11 times as long, and positions in folded texts have 32 bits."""
+
+MAX_COUNT = 65_535
+"""Occurrences of a token in one text that can be told."""
 
 SURFACE_FORMS_KEPT = 1 << 18
 """Distinct words whose stems are remembered; a larger memory is thrown away after the batch."""
@@ -143,10 +146,28 @@ class Analyzer:
         Raises:
             InvalidRow: A text is longer than ``max_text_bytes``.
         """
+        found = self._analyze(texts, vocabulary, grow, False)
+        return TokenLists(found.offsets, found.ids)
+
+    def count(self, texts: Texts, vocabulary: Vocabulary, *, grow: bool) -> TokenCounts:
+        """Return what :meth:`analyze` does, and how often each token occurs in its text.
+
+        Words with the same stem count together.
+        """
+        return _token_counts(*self._analyze(texts, vocabulary, grow, True))
+
+    def too_long(self, texts: Texts) -> npt.NDArray[np.bool_]:
+        """Return which texts are longer than ``max_text_bytes``."""
+        masks = [part.stops - part.starts > self.max_text_bytes for part in _text_arrays(texts)]
+        return np.concatenate([np.zeros(0, np.bool_), *masks])
+
+    def _analyze(
+        self, texts: Texts, vocabulary: Vocabulary, grow: bool, is_counting: bool
+    ) -> _Occurrences:
         parts = []
         n_rows = 0
         for part in _text_arrays(texts):
-            parts.append(self._analyze_part(part, n_rows, vocabulary, grow))
+            parts.append(self._analyze_part(part, n_rows, vocabulary, grow, is_counting))
             n_rows += len(part.starts)
         if len(parts) == 1:
             return parts[0]
@@ -154,16 +175,19 @@ class Analyzer:
         offsets = [np.zeros(1, np.int64)]
         offsets += [part.offsets[1:] + end for part, end in zip(parts, ends[:-1], strict=True)]
         ids = [np.empty(0, np.int32)] + [part.ids for part in parts]
-        return TokenLists(np.concatenate(offsets), np.concatenate(ids))
-
-    def too_long(self, texts: Texts) -> npt.NDArray[np.bool_]:
-        """Return which texts are longer than ``max_text_bytes``."""
-        masks = [part.stops - part.starts > self.max_text_bytes for part in _text_arrays(texts)]
-        return np.concatenate([np.zeros(0, np.bool_), *masks])
+        occurrences = [np.empty(0, np.int32)] + [part.occurrences for part in parts]
+        return _Occurrences(
+            np.concatenate(offsets), np.concatenate(ids), np.concatenate(occurrences)
+        )
 
     def _analyze_part(
-        self, texts: _TextArrays, first_row: int, vocabulary: Vocabulary, grow: bool
-    ) -> TokenLists:
+        self,
+        texts: _TextArrays,
+        first_row: int,
+        vocabulary: Vocabulary,
+        grow: bool,
+        is_counting: bool,
+    ) -> _Occurrences:
         lengths = texts.stops - texts.starts
         if lengths.max(initial=0) > self.max_text_bytes:
             row = int(np.argmax(lengths > self.max_text_bytes))
@@ -175,17 +199,17 @@ class Analyzer:
                 f"(max_text_bytes of the analyzer)",
             )
         if not (self.stop_words or self.stem):
-            return _analyze_surface(texts, vocabulary, grow)
+            return _analyze_surface(texts, vocabulary, grow, is_counting)
         # Each thread takes a memory of its own out of the pool.
         pool = vocabulary.caches.setdefault(self, [])
         try:
             memory: _SurfaceForms = pool.pop()
         except IndexError:
             memory = _SurfaceForms(self)
-        lists = memory.analyze(texts, vocabulary, grow)
+        found = memory.analyze(texts, vocabulary, grow, is_counting)
         if len(memory.surfaces) <= SURFACE_FORMS_KEPT:
             pool.append(memory)
-        return lists
+        return found
 
     def _required_language(self, option: str) -> str:
         if self.language is None:
@@ -203,6 +227,26 @@ def invalid_utf8(texts: Texts) -> npt.NDArray[np.bool_]:
         kernels.find_invalid_utf8(part.data, part.starts, part.stops, invalid)
         masks.append(invalid)
     return np.concatenate(masks)
+
+
+def merge_counts(row_ends: Int64s, texts: TokenCounts) -> TokenCounts:
+    """Return the tokens of rows that consist of texts; their counts are added up.
+
+    Args:
+        row_ends: Texts of row i are [i]:[i+1], without gaps.
+        texts: Tokens of each text; one that is overfull makes its row so.
+    """
+    amounts = texts.counts.astype(np.int32)
+    amounts[_overfull_positions(texts)] = kernels.TOO_MANY
+    return _token_counts(*_added_up(texts.ids, amounts, texts.offsets[row_ends]))
+
+
+def _overfull_positions(counts: TokenCounts) -> npt.NDArray[np.bool_]:
+    """Return which counts may be short: the largest ones, of overfull texts."""
+    is_overfull = np.zeros(len(counts.offsets) - 1, np.bool_)
+    is_overfull[counts.overfull] = True
+    is_largest: npt.NDArray[np.bool_] = counts.counts == MAX_COUNT
+    return is_largest & np.repeat(is_overfull, np.diff(counts.offsets))
 
 
 # ---- texts as arrays ------------------------------------------------------------------------
@@ -286,6 +330,39 @@ def _read_only(buffer: pa.Buffer | None) -> npt.NDArray[np.uint8]:
 # ---- analysis -------------------------------------------------------------------------------
 
 
+class _Occurrences(NamedTuple):
+    offsets: Int64s
+    ids: Int32s
+    occurrences: Int32s  # of the ids, at most kernels.TOO_MANY; empty unless they were counted
+
+
+def _token_counts(offsets: Int64s, ids: Int32s, occurrences: Int32s) -> TokenCounts:
+    positions = np.flatnonzero(occurrences > MAX_COUNT)
+    overfull = np.unique(np.searchsorted(offsets, positions, side="right") - 1)
+    counts = np.minimum(occurrences, MAX_COUNT).astype(np.uint16)
+    return TokenCounts(offsets, ids, counts, overfull)
+
+
+def _added_up(tokens: Int32s, amounts: Int32s, row_ends: Int64s) -> _Occurrences:
+    """Return the distinct tokens above 0 of each row, with the sums of their amounts."""
+    ids, occurrences = np.empty_like(tokens), np.empty_like(amounts)
+    offsets = np.zeros_like(row_ends)
+    longest = int(np.diff(row_ends).max(initial=0))
+    kernels.count_distinct(
+        tokens,
+        amounts,
+        row_ends[1:],
+        0,
+        len(offsets) - 1,
+        *_new_set(longest),
+        ids,
+        offsets,
+        occurrences,
+    )
+    n = offsets[-1]
+    return _Occurrences(offsets, ids[:n].copy(), occurrences[:n].copy())
+
+
 class _FoldedTexts(NamedTuple):
     rows: Int64s
     starts: Int64s
@@ -326,7 +403,9 @@ def _new_set(n_tokens: int) -> tuple[Int32s, Int64s]:
     return np.empty(size, np.int32), np.zeros(size, np.int64)
 
 
-def _analyze_surface(texts: _TextArrays, vocabulary: Vocabulary, grow: bool) -> TokenLists:
+def _analyze_surface(
+    texts: _TextArrays, vocabulary: Vocabulary, grow: bool, is_counting: bool
+) -> _Occurrences:
     """Return the tokens as they stand in the texts."""
     data, starts, stops = texts
     n_rows = len(starts)
@@ -343,6 +422,7 @@ def _analyze_surface(texts: _TextArrays, vocabulary: Vocabulary, grow: bool) -> 
     offsets = np.zeros(n_rows + 1, np.int64)
     n_bytes = int(stops[-1] - starts[0]) if n_rows else 0
     ids = np.empty(len(scratch.found) + n_bytes // 6, np.int32)
+    occurrences = np.empty_like(ids) if is_counting else np.empty(0, np.int32)
     counts = np.array([len(vocabulary), 0, 0], np.int64)
     # A vocabulary that is to grow is made its own first, even if there is room.
     row, status = 0, kernels.NEEDS_VOCABULARY if grow else kernels.DONE
@@ -350,7 +430,8 @@ def _analyze_surface(texts: _TextArrays, vocabulary: Vocabulary, grow: bool) -> 
         if status == kernels.NEEDS_VOCABULARY:
             vocabulary._reserve(int(counts[1]), int(counts[2]))
         elif status == kernels.NEEDS_IDS:
-            ids = np.concatenate([ids, np.empty(len(ids), np.int32)])
+            ids = np.concatenate([ids, np.empty_like(ids)])
+            occurrences = np.concatenate([occurrences, np.empty_like(occurrences)])
         row, status = kernels.analyze_texts(
             data,
             starts,
@@ -364,10 +445,12 @@ def _analyze_surface(texts: _TextArrays, vocabulary: Vocabulary, grow: bool) -> 
             row,
             ids,
             offsets,
+            occurrences,
         )
         if grow:
             vocabulary._n_tokens = int(counts[0])
-    return TokenLists(offsets, ids[: offsets[-1]].copy())
+    n = offsets[-1]
+    return _Occurrences(offsets, ids[:n].copy(), occurrences[:n].copy())
 
 
 def _fold_in_python(texts: _TextArrays, rows: Int64s) -> _FoldedTexts:
@@ -402,8 +485,10 @@ class _SurfaceForms:
         self.token_ids: Int32s = np.full(1, -1, np.int32)  # by stem; -1 is not in the vocabulary
         self.n_vocabulary_tokens = 1  # tokens of the vocabulary that token_ids takes account of
 
-    def analyze(self, texts: _TextArrays, vocabulary: Vocabulary, grow: bool) -> TokenLists:
-        lists = _analyze_surface(texts, self.surfaces, grow=True)
+    def analyze(
+        self, texts: _TextArrays, vocabulary: Vocabulary, grow: bool, is_counting: bool
+    ) -> _Occurrences:
+        lists = _analyze_surface(texts, self.surfaces, True, is_counting)
         self._learn_tokens(vocabulary)
         self._learn_surfaces(vocabulary)
         if grow:
@@ -411,12 +496,14 @@ class _SurfaceForms:
         # From words to tokens; 0 is dropped.
         stem_ids = self.stem_ids[lists.ids]
         tokens = np.where(stem_ids < 0, np.int32(0), self.token_ids[stem_ids])
+        if is_counting:
+            return _added_up(tokens, lists.occurrences, lists.offsets)
         ids, offsets = np.empty_like(lists.ids), np.zeros_like(lists.offsets)
         longest = int(np.diff(lists.offsets).max(initial=0))
         kernels.keep_distinct(
             tokens, lists.offsets[1:], 0, len(offsets) - 1, *_new_set(longest), ids, offsets
         )
-        return TokenLists(offsets, ids[: offsets[-1]].copy())
+        return _Occurrences(offsets, ids[: offsets[-1]].copy(), lists.occurrences)
 
     def _learn_tokens(self, vocabulary: Vocabulary) -> None:
         """Take account of tokens that the vocabulary gained since the last batch."""
@@ -445,7 +532,7 @@ class _SurfaceForms:
         self.stem_ids = np.concatenate([self.stem_ids, stem_ids])
         self.token_ids = np.concatenate([self.token_ids, vocabulary.ids_of(new_stems)])
 
-    def _add_missing(self, lists: TokenLists, vocabulary: Vocabulary) -> None:
+    def _add_missing(self, lists: _Occurrences, vocabulary: Vocabulary) -> None:
         """Add the stems that the vocabulary lacks, in order of first occurrence."""
         stem_ids = self.stem_ids[lists.ids]
         stem_ids = stem_ids[stem_ids >= 0]

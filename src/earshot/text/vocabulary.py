@@ -33,6 +33,15 @@ class TokenLists(NamedTuple):
     ids: Int32s
 
 
+class TokenCounts(NamedTuple):
+    """Distinct token ids of each text of a batch, and how often each occurs in it."""
+
+    offsets: Int64s  # (n_texts + 1,) ids of text i are [i]:[i+1]
+    ids: Int32s  # in order of first occurrence
+    counts: npt.NDArray[np.uint16]  # (n_ids,) at least 1
+    overfull: Int64s  # texts with a token that occurs more often than 65,535 times, its count here
+
+
 class VocabularyArrays(NamedTuple):
     """A vocabulary as arrays; :mod:`earshot.kernels.text` describes the slots."""
 

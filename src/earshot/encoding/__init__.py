@@ -1,0 +1,41 @@
+"""From canonical Arrow batches to the flat arrays that indexes work on.
+
+Every way into the engine comes through here: files, tables and single objects alike, so the same
+row is accepted or refused, and means the same, everywhere. Columns are encoded as a whole; only
+rows with expressions or geometries are visited one by one. Refused rows are returned with what was
+wrong and where; the others are encoded as if those had not been there.
+"""
+
+from earshot.encoding.columns import NEVER_US, NO_TIME_US
+from earshot.encoding.messages import EncodedMessages, encode_messages
+from earshot.encoding.subscriptions import (
+    EncodedRegions,
+    EncodedSubscriptions,
+    encode_regions,
+    encode_subscriptions,
+)
+from earshot.encoding.topk import (
+    EncodedPoints,
+    EncodedTopkMessages,
+    EncodedTopkSubscriptions,
+    encode_points,
+    encode_topk_messages,
+    encode_topk_subscriptions,
+)
+
+__all__ = [
+    "NEVER_US",
+    "NO_TIME_US",
+    "EncodedMessages",
+    "EncodedPoints",
+    "EncodedRegions",
+    "EncodedSubscriptions",
+    "EncodedTopkMessages",
+    "EncodedTopkSubscriptions",
+    "encode_messages",
+    "encode_points",
+    "encode_regions",
+    "encode_subscriptions",
+    "encode_topk_messages",
+    "encode_topk_subscriptions",
+]

@@ -1,0 +1,274 @@
+"""The columns of a batch, what is wrong with its rows, and the checks that all batches share."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from earshot.errors import InvalidInput, InvalidRow
+from earshot.model.arrays import Float64s, Int64s
+from earshot.model.schemas import (
+    COLUMN_TYPES,
+    TIME,
+    YEARS,
+    id_kind,
+    id_type,
+    is_number,
+    is_text,
+    unknown_years,
+)
+from earshot.text import Analyzer, invalid_utf8
+
+NEVER_US = int(np.iinfo(np.int64).max)
+"""Expiry of a subscription that has none."""
+NO_TIME_US = int(np.iinfo(np.int64).min)
+"""Time of a message that has none."""
+
+Bools = npt.NDArray[np.bool_]
+
+
+class Columns:
+    """The columns of a batch by name; one that is absent or all null is None."""
+
+    def __init__(self, batch: pa.RecordBatch | pa.Table) -> None:
+        self.n: int = batch.num_rows
+        self._arrays: dict[str, pa.Array] = {}
+        for name, column in zip(batch.schema.names, batch.columns, strict=True):
+            if name in COLUMN_TYPES or name == "id":
+                array = column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column
+                self._arrays[name] = _canonical(name, array)
+        if "id" not in self._arrays:
+            raise InvalidInput(
+                f"no column 'id' among {', '.join(batch.schema.names) or 'no columns'}"
+            )
+        self.ids = self._arrays["id"]
+
+    def get(self, name: str) -> pa.Array | None:
+        """Return a column, None when it is absent or all null."""
+        array = self._arrays.get(name)
+        return None if array is None or array.null_count == len(array) else array
+
+    def floats(self, name: str) -> tuple[Float64s, Bools] | None:
+        """Return the values of a column and where they are not null."""
+        array = self.get(name)
+        if array is None:
+            return None
+        return array.to_numpy(zero_copy_only=False), is_given(array)
+
+    def times(self, name: str, default: int, accepted: Bools | None) -> Int64s:
+        """Return the instants of the accepted rows, in microseconds since 1970."""
+        array = self.get(name)
+        if array is None:
+            n = self.n if accepted is None else int(accepted.sum())
+            return np.full(n, default, np.int64)
+        numbers = array.view(pa.int64()).fill_null(default)
+        values: Int64s = np.array(numbers.to_numpy(zero_copy_only=False), np.int64)
+        return values if accepted is None else values[accepted]
+
+    def accepted_ids(self, accepted: Bools | None) -> pa.Array:
+        """Return the ids of the accepted rows, all of them for None."""
+        return self.ids if accepted is None else self.ids.filter(pa.array(accepted))
+
+
+def _canonical(name: str, array: pa.Array) -> pa.Array:
+    """Return the column in its canonical type; wider and narrower ones of its kind are cast."""
+    found = array.type
+    expected = COLUMN_TYPES.get(name)
+    if expected is None:  # ids have one of two types
+        kind = "integer" if pa.types.is_null(found) else id_kind(found)
+        if kind is None:
+            raise InvalidInput(f"column 'id' is of type {found}; expected int64 or string")
+        expected = id_type(kind)
+    if found == expected:
+        return array
+    # Arrow would read numbers out of strings, and times without a zone as UTC.
+    is_same_kind = is_text(found) == is_text(expected) or pa.types.is_dictionary(found)
+    if name == "keywords" and not pa.types.is_null(found):
+        is_same_kind = _is_list(found) and is_text(found.value_type)
+    if expected == TIME and not pa.types.is_null(found):
+        is_same_kind = pa.types.is_timestamp(found) and found.tz is not None
+    if expected in (pa.int64(), pa.float64()) and name != "id":
+        is_same_kind = is_number(found)  # Arrow would make numbers of true and of instants
+    try:
+        if is_same_kind or pa.types.is_null(found):
+            return array.cast(expected, safe=expected != TIME and expected != pa.float64())
+    except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
+        raise InvalidInput(f"column '{name}' cannot be read as {expected}: {error}") from None
+    raise InvalidInput(f"column '{name}' is of type {found}; expected {expected}")
+
+
+def _is_list(data_type: pa.DataType) -> bool:
+    return bool(pa.types.is_list(data_type) or pa.types.is_large_list(data_type))
+
+
+def is_given(array: pa.Array) -> Bools:
+    """Return which values are not null."""
+    if array.null_count == 0:
+        return np.ones(len(array), bool)
+    given: Bools = array.is_valid().to_numpy(zero_copy_only=False)
+    return given
+
+
+class Problems:
+    """The first thing wrong with each row."""
+
+    def __init__(self, n: int) -> None:
+        self.n = n
+        self.found: dict[int, tuple[str, str]] = {}
+
+    def add(self, row: int, field: str, reason: str) -> None:
+        """Note what is wrong with a row, unless something else was noted before."""
+        self.found.setdefault(int(row), (field, reason))
+
+    def mark(self, wrong: Bools, field: str, reason: str) -> None:
+        """Note the same for all wrong rows."""
+        if wrong.any():
+            for row in np.flatnonzero(wrong).tolist():
+                self.add(row, field, reason)
+
+    def accepted(self) -> Bools | None:
+        """Return which rows are good, None when all are."""
+        if not self.found:
+            return None
+        accepted = np.ones(self.n, bool)
+        accepted[list(self.found)] = False
+        return accepted
+
+    def errors(self, source: str, first_row: int, rows: Int64s | None) -> list[InvalidRow]:
+        """Return the problems in row order, under the numbers that rows have at their source."""
+        return [
+            InvalidRow(source, int(first_row + row if rows is None else rows[row]), field, reason)
+            for row, (field, reason) in sorted(self.found.items())
+        ]
+
+
+def text_of(array: pa.Array, row: int) -> str:
+    """Return a text for a message, shortened; broken bytes are replaced."""
+    value = array[row]
+    if not value.is_valid:
+        return ""
+    text: str = value.as_buffer().to_pybytes()[:200].decode("utf-8", "replace")
+    return text if len(text) <= 60 else f"{text[:60]}…"
+
+
+# ---- groups of columns --------------------------------------------------------------------------
+
+
+def column_group(
+    columns: Columns, fields: Sequence[str], noun: str, problems: Problems
+) -> tuple[Bools, Float64s]:
+    """Return which rows have all of the columns, and the columns side by side."""
+    n = columns.n
+    found = {field: columns.floats(field) for field in fields}
+    if all(column is None for column in found.values()):
+        return np.zeros(n, bool), np.empty((0, len(fields)), np.float64)
+    values = np.full((n, len(fields)), np.nan)
+    has_all, has_any = np.ones(n, bool), np.zeros(n, bool)
+    for i, field in enumerate(fields):
+        column = found[field]
+        if column is None:
+            has_all[:] = False
+        else:
+            values[:, i] = column[0]
+            has_all &= column[1]
+            has_any |= column[1]
+    partial = has_any & ~has_all
+    if partial.any():
+        for row in np.flatnonzero(partial).tolist():
+            for field in fields:
+                column = found[field]
+                if column is None or not column[1][row]:
+                    reason = f"is missing; {noun} needs {', '.join(fields)}"
+                    problems.add(row, field, reason)
+                    break
+    return has_all, values
+
+
+def chosen_rows(chosen: Bools, values: Float64s) -> tuple[Int64s, Float64s]:
+    """Return the positions of the chosen rows and their values."""
+    rows = np.flatnonzero(chosen)
+    return rows, values if len(rows) == len(values) else values[rows]
+
+
+# ---- checks -------------------------------------------------------------------------------------
+
+
+def check_ids(columns: Columns, problems: Problems) -> None:
+    """Refuse rows without an id."""
+    ids = columns.ids
+    if ids.null_count:
+        problems.mark(~is_given(ids), "id", "is missing; every row needs an id")
+    if pa.types.is_string(ids.type):
+        check_utf8(ids, "id", problems)
+
+
+def check_times(columns: Columns, name: str, problems: Problems) -> None:
+    """Refuse instants that Python's datetime cannot hold."""
+    times = columns.get(name)
+    if times is not None:
+        problems.mark(unknown_years(times), name, YEARS)
+
+
+def check_utf8(array: pa.Array, field: str, problems: Problems) -> None:
+    """Refuse texts that are not valid UTF-8."""
+    if not _is_utf8(array):
+        problems.mark(invalid_utf8(array), field, "is not valid UTF-8")
+
+
+def _is_utf8(array: pa.Array) -> bool:
+    """Whether all texts are valid; Arrow's check costs next to nothing but names one row only."""
+    try:
+        array.validate(full=True)
+    except pa.ArrowInvalid:
+        return False
+    return True
+
+
+def refused_texts(texts: pa.Array, analyzer: Analyzer) -> tuple[Bools, Bools] | None:
+    """Return which texts are broken and which too long, None when all are good."""
+    nothing = np.zeros(len(texts), bool)
+    too_long = analyzer.too_long(texts) if texts.nbytes > analyzer.max_text_bytes else nothing
+    broken = nothing if _is_utf8(texts) else invalid_utf8(texts)
+    return (broken, too_long) if broken.any() or too_long.any() else None
+
+
+def check_taken(
+    columns: Columns, is_taken: Callable[[pa.Array], Bools] | None, problems: Problems
+) -> None:
+    """Refuse ids that are in use, and ids of another kind than those."""
+    if is_taken is None or not columns.n:
+        return
+    taken = is_taken(columns.ids)
+    for row in np.flatnonzero(taken).tolist():
+        value = columns.ids[row].as_py()
+        problems.add(row, "id", f"id {value!r} is already subscribed; unsubscribe it first")
+
+
+def check_repeats(columns: Columns, problems: Problems) -> None:
+    """Refuse an id that an accepted row before has; runs last, so that such a row counts."""
+    ids = columns.ids
+    if problems.n < 2:
+        return
+    if pa.types.is_int64(ids.type) and not ids.null_count:
+        values = ids.to_numpy()
+        if (values[1:] > values[:-1]).all():
+            return
+        values = np.sort(values)
+        if (values[1:] > values[:-1]).all():
+            return
+    elif pc.count_distinct(ids, mode="only_valid").as_py() + ids.null_count == len(ids):
+        return
+    accepted = problems.accepted()
+    rows = np.arange(problems.n) if accepted is None else np.flatnonzero(accepted)
+    codes = ids.take(pa.array(rows)).dictionary_encode().indices.to_numpy()
+    _, firsts, inverse = np.unique(codes, return_index=True, return_inverse=True)
+    for position in np.flatnonzero(firsts[inverse] != np.arange(len(rows))).tolist():
+        row, first = rows[position], rows[firsts[inverse[position]]]
+        value = ids[int(row)].as_py()
+        distance = int(row - first)
+        reason = f"id {value!r} was already used, {distance} row{'s' * (distance > 1)} before"
+        problems.add(int(row), "id", reason)

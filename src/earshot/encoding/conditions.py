@@ -1,0 +1,239 @@
+"""What subscriptions ask for: keywords, expressions, thresholds."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import NamedTuple
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from earshot.encoding.columns import (
+    Bools,
+    Columns,
+    Problems,
+    check_utf8,
+    is_given,
+    refused_texts,
+    text_of,
+)
+from earshot.errors import InvalidExpression
+from earshot.kernels.encoding import merge_tokens
+from earshot.model.arrays import Float64s, Int32s, Int64s
+from earshot.model.expressions import Clause, Expression, Keyword, Not, clauses, parse
+from earshot.text import Analyzer, TokenLists, Vocabulary
+
+_BOOLEAN = (
+    "is for ranked matching; give Engine(ranking=...), on the command line --rank, or leave it out"
+)
+_NO_TOPK = (
+    "is for top-k over a window; use TopkEngine, on the command line earshot topk, or leave it out"
+)
+
+
+class Conditions(NamedTuple):
+    """Token clauses of the rows of a batch, in row order."""
+
+    counts: Int64s | None  # (n_rows,) clauses of each row, None when each has one
+    offsets: Int64s  # (n_clauses + 1,)
+    ids: Int32s  # forbidden tokens as ~t, after the required ones
+    is_empty: Bools  # (n_rows,) rows without keywords and expression
+
+
+def row_conditions(
+    columns: Columns, analyzer: Analyzer, vocabulary: Vocabulary, problems: Problems
+) -> Conditions:
+    """Encode keywords and expressions; their tokens are added to the vocabulary."""
+    n = columns.n
+    offsets, ids = wanted_tokens(columns, analyzer, vocabulary, problems)
+    is_empty = lacks_keywords(columns)
+    expressions = columns.get("expression")
+    if expressions is None:
+        return Conditions(None, offsets, ids, is_empty)
+    check_utf8(expressions, "expression", problems)
+    given = is_given(expressions)
+    problems.mark(given & ~is_empty, "expression", "given beside keywords; expected one of the two")
+    found = _expression_clauses(expressions, given, analyzer, vocabulary, problems)
+    counts = np.ones(n, np.int64)
+    pieces: list[Int32s] = []
+    lengths: list[int] = []
+    at = 0
+    for row, row_clauses in found.items():
+        # The keyword clauses between two rows with expressions are copied as they are.
+        pieces.append(ids[offsets[at] : offsets[row]])
+        lengths.extend(np.diff(offsets[at : row + 1]).tolist())
+        pieces.extend(row_clauses)
+        lengths.extend(len(clause) for clause in row_clauses)
+        counts[row] = len(row_clauses)
+        at = row + 1
+    pieces.append(ids[offsets[at] :])
+    lengths.extend(np.diff(offsets[at:]).tolist())
+    new_offsets = np.zeros(len(lengths) + 1, np.int64)
+    np.cumsum(lengths, out=new_offsets[1:])
+    return Conditions(counts, new_offsets, np.concatenate(pieces), is_empty & ~given)
+
+
+class Keywords(NamedTuple):
+    """The keywords of a batch of subscriptions or messages."""
+
+    row_ends: Int64s  # keywords of row i are [i]:[i+1]
+    texts: pa.Array  # null where the keyword was refused
+
+    def refuse(self, wrong: Bools, reason: str, problems: Problems) -> None:
+        """Note a problem for the rows of wrong keywords; ``{}`` stands for the keyword."""
+        for position in np.flatnonzero(wrong).tolist():
+            row = int(np.searchsorted(self.row_ends, position, side="right")) - 1
+            problems.add(row, "keywords", reason.format(text_of(self.texts, position)))
+
+    def refuse_empty(self, problems: Problems) -> None:
+        """Refuse keywords without any character; those of messages need have no word."""
+        n_bytes = pc.binary_length(self.texts).fill_null(1).to_numpy(zero_copy_only=False)
+        self.refuse(n_bytes == 0, "a keyword is empty; give a word", problems)
+
+
+def row_keywords(columns: Columns, analyzer: Analyzer, problems: Problems) -> Keywords:
+    """Return all keywords of the batch that can be analysed."""
+    row_ends = np.zeros(columns.n + 1, np.int64)
+    lists = columns.get("keywords")
+    if lists is None:
+        return Keywords(row_ends, pa.array([], pa.string()))
+    if lists.null_count:
+        np.cumsum(lists.value_lengths().fill_null(0).to_numpy(), out=row_ends[1:])
+        texts = lists.flatten()
+    else:
+        row_ends[:] = lists.offsets.to_numpy()
+        texts = lists.values.slice(row_ends[0], row_ends[-1] - row_ends[0])
+        row_ends -= row_ends[0]
+    keywords = Keywords(row_ends, texts)
+    if texts.null_count:
+        keywords.refuse(~is_given(texts), "a keyword is null; expected a string", problems)
+    refused = refused_texts(texts, analyzer)
+    if refused is None:
+        return keywords
+    broken, too_long = refused
+    keywords.refuse(broken, "keyword '{}' is not valid UTF-8", problems)
+    reason = f"a keyword is longer than {analyzer.max_text_bytes} bytes"
+    keywords.refuse(too_long, reason, problems)
+    kept = pc.if_else(pa.array(broken | too_long), pa.scalar(None, texts.type), texts)
+    return keywords._replace(texts=kept)
+
+
+def lacks_keywords(columns: Columns) -> Bools:
+    """Return which rows have no keywords: no list, or an empty one."""
+    lists = columns.get("keywords")
+    if lists is None:
+        return np.ones(columns.n, bool)
+    lacking: Bools = pc.equal(lists.value_lengths().fill_null(0), 0).to_numpy(zero_copy_only=False)
+    return lacking
+
+
+def wanted_tokens(
+    columns: Columns, analyzer: Analyzer, vocabulary: Vocabulary, problems: Problems
+) -> TokenLists:
+    """Return the distinct tokens that each subscription's keywords ask for.
+
+    They are added to the vocabulary. A row without keywords has the token of all messages.
+    """
+    keywords = row_keywords(columns, analyzer, problems)
+    lists = TokenLists(np.zeros(1, np.int64), np.empty(0, np.int32))
+    if len(keywords.texts):
+        lists = analyzer.analyze(keywords.texts, vocabulary, grow=True)
+        wordless = lists.offsets[1:] == lists.offsets[:-1]
+        if wordless.any():
+            keywords.refuse(wordless, f"keyword '{{}}' {_wordless_reason(analyzer)}", problems)
+    return TokenLists(
+        *merge_tokens(keywords.row_ends, lists.offsets, lists.ids, len(vocabulary), False)
+    )
+
+
+def _wordless_reason(analyzer: Analyzer) -> str:
+    if analyzer.stop_words:
+        return "has no letters or digits, or only stop words; give a word"
+    return "has no letters or digits; give a word"
+
+
+def _expression_clauses(
+    expressions: pa.Array,
+    given: Bools,
+    analyzer: Analyzer,
+    vocabulary: Vocabulary,
+    problems: Problems,
+) -> dict[int, list[Int32s]]:
+    """Return the clauses of each row with a good expression, in row order; parsed once per text."""
+    encoded = expressions.dictionary_encode()
+    codes = encoded.indices.fill_null(-1).to_numpy(zero_copy_only=False)
+    rows = [row for row in np.flatnonzero(given).tolist() if row not in problems.found]
+    distinct = encoded.dictionary
+    parsed: dict[int, Expression | InvalidExpression] = {}
+    for code in sorted({int(codes[row]) for row in rows}):
+        try:
+            parsed[code] = parse(distinct[code].as_py())
+        except InvalidExpression as error:
+            parsed[code] = error
+    good = [each for each in parsed.values() if not isinstance(each, InvalidExpression)]
+    words = list(dict.fromkeys(word for each in good for word in _words(each)))
+    lists = analyzer.analyze(pa.array(words, pa.string()), vocabulary, grow=True)
+    tokens_by_word: dict[str, list[str]] = {}
+    id_by_token: dict[str, int] = {}
+    for i, word in enumerate(words):
+        ids = lists.ids[lists.offsets[i] : lists.offsets[i + 1]]
+        tokens_by_word[word] = vocabulary.tokens(ids)
+        id_by_token.update(zip(tokens_by_word[word], ids.tolist(), strict=True))
+    encoded_by_code: dict[int, list[Int32s] | InvalidExpression] = {}
+    for code, expression in parsed.items():
+        if isinstance(expression, InvalidExpression):
+            encoded_by_code[code] = expression
+            continue
+        try:
+            found = clauses(expression, tokens_by_word.__getitem__)
+            encoded_by_code[code] = [_clause_ids(clause, id_by_token) for clause in found]
+        except InvalidExpression as error:
+            encoded_by_code[code] = error
+    result = {}
+    for row in rows:
+        found_ids = encoded_by_code[int(codes[row])]
+        if isinstance(found_ids, InvalidExpression):
+            problems.add(row, "expression", str(found_ids))
+        else:
+            result[row] = found_ids
+    return result
+
+
+def _words(expression: Expression) -> Iterable[str]:
+    """Return the keywords of an expression."""
+    if isinstance(expression, Keyword):
+        return [expression.text]
+    if isinstance(expression, Not):
+        return _words(expression.operand)
+    return [word for each in expression.operands for word in _words(each)]
+
+
+def _clause_ids(clause: Clause, id_by_token: dict[str, int]) -> Int32s:
+    required = [id_by_token[token] for token in clause.required]
+    forbidden = [~id_by_token[token] for token in clause.forbidden]
+    return np.array(required + forbidden, np.int32)
+
+
+def row_thresholds(columns: Columns, is_ranked: bool, problems: Problems) -> Float64s:
+    """Return the threshold of each row, NaN where it names none; empty where no row does."""
+    found = columns.floats("threshold")
+    if found is None:
+        return np.empty(0, np.float64)
+    values, given = found
+    if not is_ranked:
+        problems.mark(given, "threshold", _BOOLEAN)
+        return np.empty(0, np.float64)
+    for row in np.flatnonzero(given & ~((values > 0) & (values <= 1))).tolist():  # NaN too
+        problems.add(
+            row, "threshold", f"is {values[row]}; expected a number greater than 0 and at most 1"
+        )
+    return np.where(given, values, np.nan)
+
+
+def refuse_topk(columns: Columns, problems: Problems) -> None:
+    """Refuse rows that say how many messages they want, or how much the place counts."""
+    for field in ("k", "alpha"):
+        found = columns.floats(field)
+        if found is not None:
+            problems.mark(found[1], field, _NO_TOPK)

@@ -1,0 +1,97 @@
+"""Top-k over a window: how many messages a subscription keeps, out of which, and how they score.
+
+Each subscription has the best ``k`` messages of the window at any time. The score of a message is
+``alpha * place + (1 - alpha) * text``: the nearer it is and the better its words fit, the higher.
+docs/semantics.md says exactly what the two parts are.
+"""
+
+from __future__ import annotations
+
+import operator
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Any
+
+import numpy as np
+
+from earshot.errors import InvalidParameter
+from earshot.model.ranking import check_alpha, real_number
+
+MAX_K = 10_000
+"""The most messages that a subscription may ask for."""
+MAX_WINDOW = 2**31 - 1
+"""The most messages that a window may be set to hold."""
+MAX_DURATION = datetime.max - datetime.min
+"""The longest window of time: all instants that there are."""
+
+
+@dataclass(frozen=True)
+class TopK:
+    """The window, and what holds for subscriptions that do not say otherwise.
+
+    Attributes:
+        window: The last so many messages, or those of the last so much time.
+        k: Messages that a subscription gets, 1 to 10,000.
+        alpha: Share of the place in the score, 0 to 1; the rest is the text's.
+        max_distance: Distance from which the place scores 0: metres on lonlat (through the earth,
+            by default its diameter), else the coordinates' unit, and required.
+        lateness: In a window of time, how much older than the latest message one may be.
+    """
+
+    window: int | timedelta
+    k: int = 20
+    alpha: float = 0.5
+    max_distance: float | None = None
+    lateness: timedelta = timedelta(0)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "window", _checked_window(self.window))
+        object.__setattr__(self, "k", check_k(self.k, "k"))
+        object.__setattr__(self, "alpha", check_alpha(self.alpha, "alpha"))
+        if self.max_distance is not None:
+            distance = real_number(self.max_distance)
+            if distance is None or distance <= 0.0:
+                raise InvalidParameter(
+                    f"max_distance is {self.max_distance!r}; expected a number greater than 0, "
+                    f"or None for the earth's diameter on lonlat"
+                )
+            object.__setattr__(self, "max_distance", distance)
+        if not isinstance(self.lateness, timedelta) or not (
+            timedelta(0) <= self.lateness <= MAX_DURATION
+        ):
+            raise InvalidParameter(
+                f"lateness is {self.lateness!r}; expected a timedelta of at least 0 and at most "
+                f"{MAX_DURATION.days:,} days"
+            )
+
+
+def check_k(value: Any, where: str) -> int:
+    """Return a number of messages as an int; refuse what is not one, naming ``where`` it stood."""
+    k = _integer(value)
+    if k is None or not 1 <= k <= MAX_K:
+        raise InvalidParameter(f"{where} is {value!r}; expected an integer from 1 to {MAX_K:,}")
+    return k
+
+
+def _checked_window(value: Any) -> int | timedelta:
+    if isinstance(value, timedelta):
+        if timedelta(0) < value <= MAX_DURATION:
+            return value
+    else:
+        n_messages = _integer(value)
+        if n_messages is not None and 1 <= n_messages <= MAX_WINDOW:
+            return n_messages
+    raise InvalidParameter(
+        f"window is {value!r}; expected a number of messages from 1 to {MAX_WINDOW:,}, or a "
+        f"timedelta greater than 0 and at most {MAX_DURATION.days:,} days"
+    )
+
+
+def _integer(value: Any) -> int | None:
+    """Return an integer as an int, and ``None`` for anything else, bools included."""
+    if isinstance(value, bool | np.bool_):
+        return None
+    try:
+        return operator.index(value)
+    except TypeError:
+        return None

@@ -1,0 +1,248 @@
+"""Top-k on the command line: updates in any format, going on from a saved state, lateness."""
+
+from __future__ import annotations
+
+import json
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pyarrow.csv
+import pyarrow.parquet as pq
+import pytest
+
+from earshot import TopK, cli
+from earshot.errors import InvalidParameter
+from earshot.jobs import Reading, RejectSink, load_topk_engine, read_topk, topk_files
+
+SUBSCRIPTIONS = """\
+id,keywords,x,y,k,alpha
+ann,"fire, smoke",0,0,,
+ben,fire,3,0,1,1
+"""
+MESSAGES = [
+    {"id": 1, "text": "Fire!", "x": 1, "y": 0, "time": "2026-05-01T12:00:00Z"},
+    {"id": 2, "text": "Smoke and fire", "x": 5, "y": 0, "time": "2026-05-01T12:01:00Z"},
+    {"id": 3, "text": "Rain", "x": 0, "y": 0, "time": "2026-05-01T12:02:00Z"},
+    {"id": 4, "text": "More fire", "x": 3, "y": 0, "time": "2026-05-01T12:03:00Z"},
+    {"id": 5, "text": "Smoke", "x": 0, "y": 0, "time": "2026-05-01T12:02:30Z"},
+]
+OPTIONS = ("--space", "planar", "--max-distance", 10, "--k", 2)
+
+
+class Folder:
+    """A directory with two files, and the command."""
+
+    def __init__(self, path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+        self.path, self.capsys = path, capsys
+        self.files = (path / "s.csv", path / "m.ndjson")
+        self.files[0].write_text(SUBSCRIPTIONS)
+        self.messages("m.ndjson", MESSAGES)
+
+    def __truediv__(self, name: str) -> Path:
+        return self.path / name
+
+    def messages(self, name: str, rows: list[dict[str, Any]]) -> Path:
+        (self / name).write_text("".join(json.dumps(row) + "\n" for row in rows))
+        return self / name
+
+    def run(self, *arguments: object) -> tuple[int, str, str]:
+        self.capsys.readouterr()
+        code = cli.main(["topk", *(str(each) for each in arguments)])
+        out, err = self.capsys.readouterr()
+        return code, out, err
+
+    def facts(self, *arguments: object) -> dict[str, Any]:
+        code, out, err = self.run(*arguments, "--json")
+        assert (code, err) == (0, "")
+        facts: dict[str, Any] = json.loads(out)
+        return facts
+
+
+@pytest.fixture
+def folder(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Folder:
+    return Folder(tmp_path, capsys)
+
+
+def rows_in(path: Path) -> list[dict[str, Any]]:
+    if path.suffix == ".parquet":
+        return pq.read_table(path).to_pylist()  # type: ignore[no-any-return]
+    if path.suffix == ".csv":
+        return pyarrow.csv.read_csv(path).to_pylist()  # type: ignore[no-any-return]
+    return [json.loads(line) for line in path.read_text().splitlines()]
+
+
+def updates_in(path: Path) -> list[str]:
+    rows = rows_in(path)
+    assert all(
+        list(row) == ["sign", "message_id", "subscription_id", "score", "reason"] for row in rows
+    )
+    return [f"{row['sign']}{row['message_id']} {row['subscription_id']}" for row in rows]
+
+
+COUNTED = [
+    "+1 ann", "+1 ben",
+    "+2 ann", "-1 ben", "+2 ben",
+    "-1 ann",  # 3 comes
+    "-2 ann", "-2 ben", "+4 ann", "+4 ben",
+    "+5 ann",
+]  # fmt: skip
+"""What a window of two messages gives."""
+
+
+@pytest.mark.parametrize("out", ["out.parquet", "out.ndjson", "out.csv", "new/out.csv"])
+def test_updates_in_any_format(out: str, folder: Folder) -> None:
+    code, text, err = folder.run(*folder.files, "--window", 2, *OPTIONS, "--out", folder / out)
+    assert (code, err) == (0, "")
+    assert "5 messages against 2 subscriptions: 11 updates in" in text
+    assert "messages/s" in text
+    assert updates_in(folder / out) == COUNTED
+    assert rows_in(folder / out)[1] == {
+        "sign": "+", "message_id": 1, "subscription_id": "ben", "score": 0.8, "reason": "match",
+    }  # fmt: skip
+
+
+def test_facts_and_results(folder: Folder) -> None:
+    facts = folder.facts(
+        *folder.files, "--window", 2, *OPTIONS,
+        "--out", folder / "o.csv", "--results", folder / "r.csv",
+    )  # fmt: skip
+    assert (facts["n_subscriptions"], facts["n_messages"], facts["n_updates"]) == (2, 5, 11)
+    assert (facts["n_in_window"], facts["n_late"], facts["n_rejects"]) == (2, 0, 0)
+    assert sum(facts["memory"].values()) > 0
+    found = [(row["subscription_id"], row["rank"], row["message_id"])
+             for row in rows_in(folder / "r.csv")]  # fmt: skip
+    assert sorted(found) == [("ann", 1, 5), ("ann", 2, 4), ("ben", 1, 4)]
+
+
+def test_going_on_from_a_saved_state(folder: Folder) -> None:
+    early = folder.messages("early.ndjson", MESSAGES[:3])
+    late = folder.messages("late.ndjson", MESSAGES[3:])
+    out, saved = folder / "o.ndjson", folder / "state"
+    folder.facts(
+        folder.files[0], early, "--window", 2, *OPTIONS, "--weights", 0, "--out", out,
+        "--save", saved,
+    )  # fmt: skip
+    found = rows_in(out)
+    facts = folder.facts(saved, late, "--out", out)
+    assert (facts["n_subscriptions"], facts["n_messages"]) == (2, 2)
+    found += rows_in(out)
+    folder.facts(*folder.files, "--window", 2, *OPTIONS, "--weights", 0, "--out", out)
+    assert found == rows_in(out)
+    for option in (["--window", 5], ["--k", 3], ["--method", "a+b"], ["--weights", 5]):
+        code, _, err = folder.run(saved, late, "--out", folder / "p.csv", *option)
+        assert code == 1
+        assert f"{option[0]}: {saved} is a saved state, which has its own" in err
+    code, _, err = folder.run(saved, late, "--out", folder / "p.csv", "--save", saved)
+    assert (code, err) == (1, f"earshot: --save is {saved}, which exists; name a new directory\n")
+    code, _, err = folder.run(
+        *folder.files, "--window", 2, "--out", folder / "p.csv", "--save", folder / "s.csv"
+    )
+    assert code == 1
+    assert not (folder / "p.csv").exists()
+
+
+def test_a_window_of_time_and_late_messages(folder: Folder) -> None:
+    options = (*OPTIONS, "--window", "2m", "--out", folder / "o.csv")
+    code, _, err = folder.run(*folder.files, *options)
+    assert code == 1
+    assert "m.ndjson, row 4, field 'time': 2026-05-01T12:02:30+00:00 is before" in err
+    assert not (folder / "o.csv").exists()
+    late = ("--on-error", "reject", "--rejects", folder / "r.ndjson")
+    code, text, _ = folder.run(*folder.files, *options, *late)
+    assert code == 0
+    assert "1 message came too late\n1 row rejected, see" in text
+    (row,) = rows_in(folder / "r.ndjson")
+    assert (row["row"], row["field"]) == (4, "time")
+    assert '"Smoke"' in row["raw"]
+    facts = folder.facts(*folder.files, *options, "--lateness", "30s")
+    assert (facts["n_messages"], facts["n_late"], facts["n_in_window"]) == (5, 0, 3)
+
+
+def test_words_weigh_by_the_first_messages(folder: Folder) -> None:
+    def scores(*options: object) -> list[float]:
+        out = folder / "o.ndjson"
+        folder.facts(*folder.files, "--window", 9, *OPTIONS, "--alpha", 0, "--out", out, *options)
+        return [row["score"] for row in rows_in(out) if row["subscription_id"] == "ann"]
+
+    same, one, every = scores("--weights", 0), scores("--weights", 1), scores()
+    assert len({same[0], one[0], every[0]}) == 3
+    assert every == scores("--weights", 5)
+    assert one[0] < every[0] < same[0]  # fire is everywhere, smoke is rarer
+
+
+def test_no_updates_leave_a_file_with_columns(folder: Folder) -> None:
+    nothing = folder.messages("none.ndjson", [{"id": "a", "text": "snow", "x": 0, "y": 0}])
+    folder.facts(
+        folder.files[0], nothing, "--window", 2, *OPTIONS, "--out", folder / "o.parquet",
+        "--results", folder / "r.parquet",
+    )  # fmt: skip
+    assert pq.read_table(folder / "o.parquet").num_rows == 0
+    assert pq.read_table(folder / "r.parquet").column_names == [
+        "subscription_id", "rank", "message_id", "score",
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ([], "--window is missing: say how many messages it holds"),
+        (["--window", "ten"], "window is 'ten'; expected a number of messages, or a time such as"),
+        (["--window", "0"], "window is 0; expected"),
+        (["--window", "5", "--lateness", "30"], "lateness is '30'; expected a time such as 30s"),
+        (["--window", "5", "--k", "0"], "k is 0; expected"),
+        (["--window", "5", "--alpha", "2"], "alpha is 2.0; expected a number from 0 to 1"),
+        (["--window", "5", "--max-distance", "far"], "max_distance is 'far'; expected metres"),
+        (["--window", "5", "--max-distance", "0"], "max_distance is 0.0; expected"),
+        (["--window", "5", "--space", "planar"], "max_distance is not given; a plane has no end"),
+        (["--window", "5", "--space", "planar", "--max-distance", "5km"], "expected a number"),
+        (["--window", "5", "--weights", "-1"], "--weights is -1; expected 0 or more"),
+        (["--window", "5", "--method", "igpt"], "method 'igpt'; expected two names"),
+        (["--window", "5", "--out", "o.docx"], "o.docx"),
+        (["--window", "5", "--results", "o.docx"], "o.docx"),
+    ],
+)
+def test_wrong_options(options: list[str], words: str, folder: Folder) -> None:
+    code, out, err = folder.run(*folder.files, "--out", folder / "o.csv", *options)
+    assert (code, out) == (1, "")
+    assert words in err
+    assert {path.name for path in folder.path.iterdir()} == {"s.csv", "m.ndjson"}
+
+
+def test_settings_from_texts() -> None:
+    assert read_topk("1000000") == TopK(1_000_000)
+    assert read_topk("90s", k=3, alpha=0.1) == TopK(timedelta(seconds=90), 3, 0.1)
+    assert read_topk("2h", lateness="1.5m").lateness == timedelta(seconds=90)
+    assert read_topk("7d").window == timedelta(days=7)
+    for text, metres in (("500", 500), ("500m", 500), ("50km", 50_000), ("0.5km", 500)):
+        assert read_topk("1", max_distance=text).max_distance == metres
+    assert read_topk("1", max_distance="500", space="planar").max_distance == 500
+    with pytest.raises(InvalidParameter, match="longer than any time"):
+        read_topk("9999999999d")
+
+
+def test_jobs_from_python(folder: Folder) -> None:
+    done: list[int] = []
+    with RejectSink(None) as rejects:
+        options: dict[str, Any] = {"reading": Reading(), "rejects": rejects}
+        with pytest.raises(InvalidParameter, match="a window is needed"):
+            load_topk_engine(folder.files[0], **options)
+        engine = load_topk_engine(folder.files[0], topk=TopK(2, 1), **options, progress=done.append)
+        summary = topk_files(
+            engine, folder.files[1], folder / "o.csv", **options, progress=done.append
+        )
+        engine.save(folder / "state")
+        with pytest.raises(InvalidParameter, match="with a window and a method of its own"):
+            load_topk_engine(folder / "state", topk=TopK(2), **options)
+    assert sum(done) == 2 + 5
+    assert (summary.n_messages, summary.n_in_window) == (5, 2)
+
+
+def test_a_job_that_fails_leaves_no_file(folder: Folder, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("earshot.jobs.UPDATE_ROWS", 1)
+    broken = folder.messages("b.ndjson", [*MESSAGES, {"id": 9, "text": "fire"}])
+    monkeypatch.setattr("earshot.jobs.MESSAGE_BATCH_ROWS", 2)
+    code, _, err = folder.run(folder.files[0], broken, "--window", 2, "--out", folder / "o.csv")
+    assert code == 1
+    assert "row 5" in err
+    assert {path.name for path in folder.path.iterdir()} == {"s.csv", "m.ndjson", "b.ndjson"}
