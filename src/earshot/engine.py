@@ -453,6 +453,10 @@ class Engine:
         """Open a saved engine by memory-mapping its arrays; changes stay in this process."""
         facts = storage.read_facts(directory)
         semantics = facts.get("engine")
+        if semantics == "topk":
+            raise SavedIndexError(
+                f"{directory} holds an engine of top-k over a window; open it with TopkEngine.open"
+            )
         if semantics not in ("boolean", "ranked"):
             raise SavedIndexError(f"{directory} does not hold an engine; rebuild it with 'save'")
         self = cls.__new__(cls)
