@@ -78,3 +78,10 @@ Without Numba's run time, arrays are not reference-counted. With it, each call f
 counts every array of its NamedTuples up and down by atomic instructions: about 80 for each list of
 the default index, which made matching nearly 3 times slower.
 """
+
+inlined_kernel = _decorator(_nrt=False, forceinline=True)
+"""A lean kernel that is compiled into its callers; for what runs per posting, and for small things.
+
+A NamedTuple is passed by its parts, about seven words for each of its arrays. A call with three of
+them takes longer than the work that most such functions do.
+"""

@@ -16,6 +16,7 @@ from earshot.model.arrays import Float64s, Int32s, Int64s
 Float32s = npt.NDArray[np.float32]
 UInt16s = npt.NDArray[np.uint16]
 UInt32s = npt.NDArray[np.uint32]
+UInt64s = npt.NDArray[np.uint64]
 UInt8s = npt.NDArray[np.uint8]
 Int8s = npt.NDArray[np.int8]
 
@@ -125,26 +126,35 @@ class SegmentArrays(NamedTuple):
     """Inverted lists over pieces of the window, and chains over its newest messages.
 
     A *segment* is a run of messages with, for each of their tokens, a list of postings in the order
-    of a space-filling curve. Long lists are cut into blocks with a sphere around their places.
-    Segments lie one after the other in the arrays. Messages that came since the last segment are in
-    chains by token.
+    of a space-filling curve. Long lists are cut into blocks of postings and these into groups of
+    blocks, each with a sphere around its places and the largest weight. Segments lie one after the
+    other in the arrays. Messages that came since the last segment are in chains by token.
     """
 
     facts: Int64s  # by the names below
     first_sequences: Int64s  # (room for segments,) sequence of a segment's first message
     entry_offsets: Int64s  # (room for segments + 1,) entries, one per token of a segment
-    tokens: Int32s  # (n_entries,) ascending within a segment
+    bucket_offsets: Int64s  # (room for segments + 1,)
+    tokens: Int32s  # (n_entries,) in the order of their mixed ids
     posting_offsets: Int64s  # (n_entries + 1,)
     block_offsets: Int64s  # (n_entries + 1,) equal for lists too short for blocks
+    group_offsets: Int64s  # (n_entries + 1,)
     largest: Float32s  # (n_entries,) largest weight in the list
     messages: Int32s  # (n_postings,) number within the segment
     weights: Float32s  # (n_postings,) of the token in the message
-    spheres: Float32s  # (n_blocks, 4) centre and radius
+    signatures: UInt64s  # (n_postings,) a bit for each token of the message
+    cells: UInt32s  # (n_postings,) where the message is, in the segment's frame
+    block_spheres: Float32s  # (n_blocks, 4) centre and radius
     block_largest: Float32s  # (n_blocks,) largest weight in the block
+    group_spheres: Float32s  # (n_groups, 4)
+    group_largest: Float32s  # (n_groups,)
+    buckets: Int32s  # first entry, within the segment, of each range of mixed ids
+    frames: Float64s  # (room for segments, 7) corner, sides and half diagonal of cells
     chain_heads: Int32s  # by token; -1
     chain_nexts: Int32s  # (room,) next posting of the chain, or -1
     chain_messages: UInt32s  # (room,) sequence
     chain_weights: Float32s  # (room,)
+    chain_signatures: UInt64s  # (room,)
 
 
 FIRST_SEGMENT, STOP_SEGMENT, N_CHAINED, N_SEGMENT_FACTS = range(4)
@@ -200,6 +210,22 @@ class SearchScratch(NamedTuple):
     newest: Int64s  # rows of the newest messages, while a skyband is made
     order: Int64s  # positions of those that a skyband keeps
     counts: Int64s  # by position: how many dominate it
+    found: Int64s  # (2,) how many are in the heap, and below it
+    bar: Float64s  # (1,) what a message must score
+    node_bounds: Float64s  # groups of blocks to look at: a heap, the most promising first
+    node_groups: Int64s
+    node_blocks: Int64s  # first block
+    node_entries: Int64s
+    node_tokens: Int64s  # position of the token in the subscription
+    node_segments: Int64s
+    node_caps: Int64s  # where the caps of the segment are
+    caps: Float64s  # largest weight of each token of the subscription, by segment
+    entries: Int64s  # entry of each token in a segment
+    part_messages: Int32s  # a part of a chain, as a list
+    part_weights: Float32s
+    part_signatures: UInt64s
+    part_cells: UInt32s
+    no_frame: Float64s  # (7,) in which any cell may be anywhere
 
 
 # ---- what comes out ------------------------------------------------------------------------------

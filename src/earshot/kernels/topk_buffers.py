@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from earshot.kernels.jit import lean_kernel
+from earshot.kernels.jit import inlined_kernel, lean_kernel
 from earshot.kernels.topk_arrays import (
     ADMITTED,
     CSKYBAND,
@@ -42,7 +42,7 @@ DONE, NEEDS_OUTPUT, NEEDS_ENTRIES, NEEDS_MORE = range(4)
 # ---- room ----------------------------------------------------------------------------------------
 
 
-@lean_kernel
+@inlined_kernel
 def class_of(n: int) -> int:
     """Return the smallest size class with room for ``n`` entries."""
     size, number = 8, 0
@@ -53,14 +53,14 @@ def class_of(n: int) -> int:
     return number
 
 
-@lean_kernel
+@inlined_kernel
 def size_of(number: int) -> int:
     """Return the entries of a size class."""
     size = 8 << (number >> 1)
     return size + size // 2 if number & 1 else size
 
 
-@lean_kernel
+@inlined_kernel
 def has_room(buffers: BufferArrays, n: int) -> bool:
     """Whether a run for ``n`` entries can be had."""
     number = class_of(n)
@@ -69,7 +69,7 @@ def has_room(buffers: BufferArrays, n: int) -> bool:
     )
 
 
-@lean_kernel
+@inlined_kernel
 def _take_run(buffers: BufferArrays, number: int) -> int:
     start = buffers.free[number]
     if start >= 0:
@@ -80,7 +80,7 @@ def _take_run(buffers: BufferArrays, number: int) -> int:
     return start
 
 
-@lean_kernel
+@inlined_kernel
 def release(buffers: BufferArrays, slot: int) -> None:
     """Give a slot's run of entries back."""
     capacity = buffers.capacities[slot]
@@ -94,7 +94,7 @@ def release(buffers: BufferArrays, slot: int) -> None:
         buffers.lengths[slot] = 0
 
 
-@lean_kernel
+@inlined_kernel
 def reserve(buffers: BufferArrays, slot: int, n: int) -> None:
     """Give a slot room for ``n`` entries, which :func:`has_room` has said there is."""
     if n <= buffers.capacities[slot]:
@@ -116,7 +116,7 @@ def reserve(buffers: BufferArrays, slot: int, n: int) -> None:
 # ---- chains to the oldest message ----------------------------------------------------------------
 
 
-@lean_kernel
+@inlined_kernel
 def unchain(window: WindowArrays, buffers: BufferArrays, slot: int) -> None:
     """Take a slot out of the chain of its oldest message."""
     if not buffers.is_chained[slot]:
@@ -146,7 +146,7 @@ def chain(window: WindowArrays, buffers: BufferArrays, slot: int) -> None:
     _chain_to(window, buffers, slot, oldest)
 
 
-@lean_kernel
+@inlined_kernel
 def _chain_to(window: WindowArrays, buffers: BufferArrays, slot: int, row: int) -> None:
     head = window.heads[row]
     buffers.nexts[slot] = head
@@ -161,13 +161,13 @@ def _chain_to(window: WindowArrays, buffers: BufferArrays, slot: int, row: int) 
 # ---- output --------------------------------------------------------------------------------------
 
 
-@lean_kernel
+@inlined_kernel
 def has_output(output: Output, n: int) -> bool:
     """Whether ``n`` more changes can be written."""
     return output.length[0] + n <= len(output.rows)
 
 
-@lean_kernel
+@inlined_kernel
 def emit(
     output: Output,
     window: WindowArrays,
@@ -214,14 +214,14 @@ def best_size(k: int, cost: float) -> int:
     return np.int64(np.ceil(0.5 * (low + high)))
 
 
-@lean_kernel
+@inlined_kernel
 def _expected_cost(known: float, k: float, cost: float) -> float:
     kept = k * (1.0 + np.log(known / k))
     steps = (known - k + 1.0) * (3.0 * known - k + 2.0)
     return known * kept + cost * known / steps
 
 
-@lean_kernel
+@inlined_kernel
 def kept_of(known: int, k: int) -> int:
     """Return how many of so many messages a skyband is expected to keep."""
     return np.int64(np.ceil(k * (1.0 + np.log(known / k))))
@@ -382,7 +382,7 @@ def admit(
     return DONE, is_changed
 
 
-@lean_kernel
+@inlined_kernel
 def _is_below_boundary(
     window: WindowArrays, buffers: BufferArrays, slot: int, row: int
 ) -> bool:

@@ -12,7 +12,7 @@ import numpy as np
 from numba import types
 from numba.extending import overload
 
-from earshot.kernels.jit import kernel, lean_kernel
+from earshot.kernels.jit import inlined_kernel, kernel, lean_kernel
 from earshot.kernels.topk_arrays import (
     ARRIVALS,
     BASE,
@@ -50,8 +50,10 @@ from earshot.kernels.topk_buffers import (
     release,
     unchain,
 )
+from earshot.kernels.topk_ciq import CiqArrays, disseminate_ciq, set_threshold_ciq
+from earshot.kernels.topk_igpt import IgptArrays, disseminate_igpt, set_threshold_igpt
 from earshot.kernels.topk_scan import disseminate_scan, set_threshold_scan, verify
-from earshot.kernels.topk_window import LOW, is_newer, row_of
+from earshot.kernels.topk_window import LOW, is_newer, row_of, signature_bit
 from earshot.model.arrays import Float64s, Int32s, Int64s
 
 NO_LIMIT = -1
@@ -108,6 +110,8 @@ def set_threshold(component: Any, subscribers: Subscribers, slot: int) -> None:
 
 
 _KERNELS = {
+    CiqArrays: (disseminate_ciq, set_threshold_ciq),
+    IgptArrays: (disseminate_igpt, set_threshold_igpt),
     ScanArrays: (disseminate_scan, set_threshold_scan),
 }
 
@@ -147,7 +151,7 @@ def _set_threshold(component, subscribers, slot):  # type: ignore[no-untyped-def
 # ---- the window ----------------------------------------------------------------------------------
 
 
-@lean_kernel
+@inlined_kernel
 def next_to_leave(window: WindowArrays) -> int:
     """Return the row of the message that leaves the window next, or -1 if it is empty."""
     facts = window.facts
@@ -164,7 +168,7 @@ def next_to_leave(window: WindowArrays) -> int:
     return row
 
 
-@lean_kernel
+@inlined_kernel
 def _enter(
     window: WindowArrays,
     segments: SegmentArrays,
@@ -187,6 +191,9 @@ def _enter(
     window.is_late[row] = 1 if is_late else 0
     at = window.token_offsets[row]
     sequence = np.uint32((facts[FIRST_SEQUENCE] + row) & LOW)
+    signature = np.uint64(0)
+    for i in range(vectors.offsets[message], vectors.offsets[message + 1]):
+        signature |= signature_bit(vectors.tokens[i])
     for i in range(vectors.offsets[message], vectors.offsets[message + 1]):
         token = vectors.tokens[i]
         window.tokens[at] = token
@@ -197,6 +204,7 @@ def _enter(
         segments.chain_nexts[posting] = segments.chain_heads[token]
         segments.chain_messages[posting] = sequence
         segments.chain_weights[posting] = vectors.weights[i]
+        segments.chain_signatures[posting] = signature
         segments.chain_heads[token] = posting
         segments.facts[N_CHAINED] = posting + 1
     window.token_offsets[row + 1] = at
@@ -236,7 +244,7 @@ def _sort_found(slots: Int32s, scores: Float64s, n: int) -> None:
         _sink(slots, scores, 0, last)
 
 
-@lean_kernel
+@inlined_kernel
 def _sink(slots: Int32s, scores: Float64s, at: int, n: int) -> None:
     slot, score = slots[at], scores[at]
     while True:

@@ -5,7 +5,7 @@ The measure of the others, and how the youngest subscriptions are found before t
 
 from __future__ import annotations
 
-from earshot.kernels.jit import lean_kernel
+from earshot.kernels.jit import inlined_kernel, lean_kernel
 from earshot.kernels.topk_arrays import (
     CANDIDATES,
     POSTINGS,
@@ -17,7 +17,7 @@ from earshot.kernels.topk_scoring import combine, place_score, text_score
 from earshot.model.arrays import Float64s, Int32s, Int64s
 
 
-@lean_kernel
+@inlined_kernel
 def verify(
     subscribers: Subscribers,
     slot: int,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from earshot.kernels.jit import kernel, lean_kernel
+from earshot.kernels.jit import inlined_kernel, kernel
 from earshot.kernels.topk_arrays import Float32s, Subscribers, UInt16s
 from earshot.model.arrays import Float64s, Int32s, Int64s
 
@@ -12,7 +12,7 @@ LONG = 32
 """Tokens from which a row is sorted by a faster algorithm than insertion."""
 
 
-@lean_kernel
+@inlined_kernel
 def distance(
     x: float, y: float, z: float, other_x: float, other_y: float, other_z: float
 ) -> float:
@@ -23,19 +23,19 @@ def distance(
     return np.sqrt(dx * dx + dy * dy + dz * dz)
 
 
-@lean_kernel
+@inlined_kernel
 def nearness(distance: float, max_distance: float) -> float:
     """Return the spatial part of a score: 1 at the place itself, 0 from the maximum on."""
     return max(0.0, 1.0 - distance / max_distance)
 
 
-@lean_kernel
+@inlined_kernel
 def combine(alpha: float, near: float, text: float) -> float:
     """Return the score of its two parts."""
     return alpha * near + (1.0 - alpha) * text
 
 
-@lean_kernel
+@inlined_kernel
 def text_score(subscribers: Subscribers, slot: int, weight_of: Float32s) -> float:
     """Return the cosine of a subscription and the message whose weights are in ``weight_of``.
 
@@ -49,7 +49,7 @@ def text_score(subscribers: Subscribers, slot: int, weight_of: Float32s) -> floa
     return text
 
 
-@lean_kernel
+@inlined_kernel
 def place_score(
     subscribers: Subscribers, slot: int, x: float, y: float, z: float, max_distance: float
 ) -> float:

@@ -1,16 +1,18 @@
 """The index over the window: which messages score best for a subscription.
 
 It answers where a buffer has run dry and where a subscription is new. Words of the subscription are
-taken rarest first; each list is walked by blocks, and a block is skipped when neither its places
-nor its weights can reach the worst score that still counts. A message is scored in the list of the
-rarest word that it shares.
+taken rarest first; their lists are opened group by group of blocks, the most promising first, and
+what cannot reach the worst score that still counts, by its places and weights, is left closed. A
+message is scored in the list of the rarest word that it shares.
 """
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import numpy as np
 
-from earshot.kernels.jit import kernel, lean_kernel
+from earshot.kernels.jit import inlined_kernel, kernel, lean_kernel
 from earshot.kernels.topk_arrays import (
     FIRST_SEGMENT,
     FIRST_SEQUENCE,
@@ -24,6 +26,8 @@ from earshot.kernels.topk_arrays import (
     SearchScratch,
     SegmentArrays,
     Subscribers,
+    UInt32s,
+    UInt64s,
     WindowArrays,
 )
 from earshot.kernels.topk_scoring import combine, distance, nearness
@@ -38,6 +42,9 @@ UNIT_SQUARE = 1.000001
 BLOCK = 16
 """Postings under one sphere."""
 
+GROUP = 16
+"""Blocks under one sphere."""
+
 LEAST_BLOCKED = 32
 """Lists shorter than this have no blocks."""
 
@@ -46,20 +53,20 @@ LOW = np.int64(0xFFFFFFFF)
 TOO_MANY = -1
 
 
-@lean_kernel
+@inlined_kernel
 def row_of(window: WindowArrays, sequence: int) -> int:
     """Return the row of a message by the low 32 bits of its sequence."""
     return (np.int64(sequence) - window.facts[FIRST_SEQUENCE]) & LOW
 
 
-@lean_kernel
+@inlined_kernel
 def is_newer(window: WindowArrays, row: int, other: int) -> bool:
     """Whether a message leaves the window after another one."""
     time, other_time = window.times[row], window.times[other]
     return time > other_time or (time == other_time and row > other)
 
 
-@lean_kernel
+@inlined_kernel
 def is_better(
     window: WindowArrays, score: float, row: int, other_score: float, other: int
 ) -> bool:
@@ -67,7 +74,7 @@ def is_better(
     return score > other_score or (score == other_score and is_newer(window, row, other))
 
 
-@lean_kernel
+@inlined_kernel
 def _push(
     window: WindowArrays, scratch: SearchScratch, n: int, limit: int, score: float, row: int
 ) -> int:
@@ -87,7 +94,7 @@ def _push(
     return n
 
 
-@lean_kernel
+@inlined_kernel
 def _replace_worst(
     window: WindowArrays, scratch: SearchScratch, n: int, score: float, row: int
 ) -> None:
@@ -119,40 +126,202 @@ def _sort_heap(window: WindowArrays, scratch: SearchScratch, n: int) -> None:
         scratch.scores[last], scratch.rows[last] = worst_score, worst_row
 
 
-@lean_kernel
+@inlined_kernel
+def _mixed(token: int) -> int:
+    """Return a token id with its bits mixed: entries are sorted by these, which are evenly spread."""
+    return np.int64(np.uint64(token) * np.uint64(0x9E3779B97F4A7C15) >> np.uint64(32))
+
+
+@inlined_kernel
 def _find_entry(segments: SegmentArrays, segment: int, token: int) -> int:
     """Return the entry of a token in a segment, or -1."""
-    low, stop = segments.entry_offsets[segment], segments.entry_offsets[segment + 1]
-    high = stop
-    while low < high:
-        middle = (low + high) >> 1
-        if segments.tokens[middle] < token:
-            low = middle + 1
-        else:
-            high = middle
-    return low if low < stop and segments.tokens[low] == token else -1
+    first = segments.bucket_offsets[segment]
+    n_buckets = segments.bucket_offsets[segment + 1] - first - 1
+    bucket = first + (_mixed(token) * n_buckets >> 32)
+    base = segments.entry_offsets[segment]
+    for entry in range(base + segments.buckets[bucket], base + segments.buckets[bucket + 1]):
+        if segments.tokens[entry] == token:
+            return entry
+    return -1
 
 
-@lean_kernel
-def _text_from(
-    window: WindowArrays, row: int, subscribers: Subscribers, first: int, stop: int, current: int
-) -> float:
-    """Return the cosine of a message and the tokens ``first:stop`` of a subscription.
+class _Query(NamedTuple):
+    """A subscription that messages are searched for."""
 
-    And -1 where it has one of those before ``current``: it was met there already.
+    slot: int
+    first: int  # its tokens are first:stop
+    stop: int
+    alpha: float
+    x: float
+    y: float
+    z: float
+    max_distance: float
+    limit: int
+    factor: float
+
+
+@inlined_kernel
+def signature_bit(token: int) -> int:
+    """Return the bit that stands for a token in signatures."""
+    return np.uint64(1) << (np.uint64(token) * np.uint64(0xD6E8FEB86659FD93) >> np.uint64(58))
+
+
+@inlined_kernel
+def _near_sphere(query: _Query, spheres: Float32s, at: int) -> float:
+    """Return the most that a place inside a sphere can count."""
+    apart = distance(
+        query.x, query.y, query.z,
+        np.float64(spheres[at, 0]), np.float64(spheres[at, 1]), np.float64(spheres[at, 2]),
+    ) - np.float64(spheres[at, 3])  # fmt: skip
+    return nearness(max(apart, 0.0), query.max_distance)
+
+
+@inlined_kernel
+def _offer(
+    window: WindowArrays, scratch: SearchScratch, query: _Query, score: float, row: int
+) -> bool:
+    """Take a scored message if it is good enough; return False where there is no room."""
+    found, bar = scratch.found, scratch.bar
+    if found[0] < query.limit or is_better(
+        window, score, row, scratch.scores[0], scratch.rows[0]
+    ):
+        if query.factor < 1.0 and found[0] == query.limit:
+            if found[1] == len(scratch.more_scores):
+                return False
+            scratch.more_scores[found[1]] = scratch.scores[0]
+            scratch.more_rows[found[1]] = scratch.rows[0]
+            found[1] += 1
+        found[0] = _push(window, scratch, found[0], query.limit, score, row)
+        if found[0] == query.limit:
+            bar[0] = query.factor * scratch.scores[0]
+    elif query.factor < 1.0:
+        if found[1] == len(scratch.more_scores):
+            return False
+        scratch.more_scores[found[1]] = score
+        scratch.more_rows[found[1]] = row
+        found[1] += 1
+    return True
+
+
+@inlined_kernel
+def _walk(
+    window: WindowArrays,
+    subscribers: Subscribers,
+    scratch: SearchScratch,
+    query: _Query,
+    current: int,
+    base_row: int,
+    messages: Int32s,
+    weights: Float32s,
+    signatures: UInt64s,
+    cells: UInt32s,
+    frame: Float64s,
+    start: int,
+    stop: int,
+    caps_at: int,
+    counters: Int64s,
+) -> bool:
+    """Score the messages of postings under the token at ``current``, if they can be good enough.
+
+    One function for all postings: a call with so many arrays costs more than a posting. Return
+    False where there is no room.
     """
-    text = 0.0
-    at_message = window.token_offsets[row]
-    end = window.token_offsets[row + 1]
-    for at in range(at_message, end):
-        token = window.tokens[at]
-        for i in range(first, stop):
-            if subscribers.tokens[i] == token:
-                if i < current:
-                    return -1.0
-                text += np.float64(subscribers.weights[i]) * np.float64(window.weights[at])
-                break
-    return text
+    alpha, bar = query.alpha, scratch.bar
+    tokens, own_weights = subscribers.tokens, subscribers.weights
+    first, last = query.first, query.stop
+    weight = np.float64(own_weights[current])
+    # The other tokens of the subscription: as signatures, before and after this one.
+    before = np.uint64(0)
+    for i in range(first, current):
+        before |= signature_bit(tokens[i])
+    after = np.uint64(0)
+    for i in range(current + 1, last):
+        after |= signature_bit(tokens[i])
+    counters[SEARCH_POSTINGS] += stop - start
+    # How much nearer a message must be for one more in the score; a little more than that.
+    distance_of_one = (1.0 - 1e-12) * query.max_distance / max(alpha, 1e-300)
+    for at in range(start, stop):
+        message_weight = np.float64(weights[at])
+        text = weight * message_weight
+        signature = signatures[at]
+        is_sure = signature & (before | after) == 0
+        if signature & after:
+            square, rest = 0.0, 0.0
+            for i in range(current + 1, last):
+                if signature & signature_bit(tokens[i]):
+                    square += np.float64(own_weights[i]) ** 2
+                    rest += np.float64(own_weights[i]) * scratch.caps[caps_at + i - first]
+            text += min(
+                rest,
+                np.sqrt(square * max(0.0, UNIT_SQUARE - message_weight * message_weight)),
+            )
+        lacking = bar[0] - SLACK - (1.0 - alpha) * text  # what the place must bring
+        if lacking > alpha:
+            continue
+        if lacking > 0.0:
+            # By the cell that the place is in: reading places themselves is what takes time.
+            cell = np.int64(cells[at])
+            dx = query.x - (frame[0] + frame[3] * (cell & 2047))
+            dy = query.y - (frame[1] + frame[4] * (cell >> 11 & 2047))
+            dz = query.z - (frame[2] + frame[5] * (cell >> 22))
+            reach = query.max_distance - lacking * distance_of_one + frame[6]
+            if dx * dx + dy * dy + dz * dz > reach * reach:
+                continue
+        # Messages that have left long ago have no row any more.
+        row = base_row + messages[at]
+        if row < 0 or window.is_live[row] == 0:
+            continue
+        near = nearness(
+            distance(
+                query.x, query.y, query.z,
+                window.places[row, 0], window.places[row, 1], window.places[row, 2],
+            ),
+            query.max_distance,
+        )  # fmt: skip
+        if combine(alpha, near, text) + SLACK < bar[0]:
+            continue
+        counters[SEARCH_CANDIDATES] += 1
+        if not is_sure:
+            text = 0.0
+            for i in range(window.token_offsets[row], window.token_offsets[row + 1]):
+                token = window.tokens[i]
+                for j in range(first, last):
+                    if tokens[j] == token:
+                        if j < current:
+                            text = -np.inf  # it was met under that token already
+                        text += np.float64(own_weights[j]) * np.float64(window.weights[i])
+                        break
+            if text < 0.0:
+                continue
+        score = combine(alpha, near, text)
+        if score >= bar[0] and not _offer(window, scratch, query, score, row):
+            return False
+    return True
+
+
+@inlined_kernel
+def _sink_node(scratch: SearchScratch, at: int, n: int) -> None:
+    """Let a node of the heap of groups sink to its place."""
+    bounds, groups, blocks = scratch.node_bounds, scratch.node_groups, scratch.node_blocks
+    entries, tokens = scratch.node_entries, scratch.node_tokens
+    numbers = scratch.node_segments
+    caps = scratch.node_caps
+    while True:
+        child = 2 * at + 1
+        if child >= n:
+            return
+        if child + 1 < n and bounds[child + 1] > bounds[child]:
+            child += 1
+        if bounds[child] <= bounds[at]:
+            return
+        bounds[at], bounds[child] = bounds[child], bounds[at]
+        groups[at], groups[child] = groups[child], groups[at]
+        blocks[at], blocks[child] = blocks[child], blocks[at]
+        entries[at], entries[child] = entries[child], entries[at]
+        tokens[at], tokens[child] = tokens[child], tokens[at]
+        numbers[at], numbers[child] = numbers[child], numbers[at]
+        caps[at], caps[child] = caps[child], caps[at]
+        at = child
 
 
 @lean_kernel
@@ -172,127 +341,176 @@ def search(
     With a factor of 1 these are the ``limit`` best, sorted, in ``scratch``. With a lower one, all
     that score at least that share of the worst of these: the others in no order in
     ``scratch.more_*``, of which some may score less. Return how many there are of both, the second
-    -1 where there is no room for them, and the work that it was.
+    TOO_MANY where there is no room, and the work that it was.
+
+    Short lists are walked at once. Groups of blocks of the long ones wait in a heap until the most
+    promising of them cannot have anything good enough.
     """
     counters[SEARCHES] += 1
-    first, stop = subscribers.token_offsets[slot], subscribers.token_offsets[slot + 1]
-    alpha = subscribers.alphas[slot]
-    x, y, z = (
-        subscribers.places[slot, 0], subscribers.places[slot, 1], subscribers.places[slot, 2],
+    work = (
+        counters[SEARCH_BLOCKS] + counters[SEARCH_POSTINGS] + 8 * counters[SEARCH_CANDIDATES]
+    )
+    query = _Query(
+        slot, subscribers.token_offsets[slot], subscribers.token_offsets[slot + 1],
+        subscribers.alphas[slot], subscribers.places[slot, 0], subscribers.places[slot, 1],
+        subscribers.places[slot, 2], max_distance, limit, factor,
     )  # fmt: skip
-    n, n_more = 0, 0
-    # What a message must score to be of interest: less than this is ignored.
-    bar = -1.0
-    n_blocks, n_postings, n_candidates = 0, 0, 0
+    found, bar = scratch.found, scratch.bar
+    found[0], found[1] = 0, 0
+    bar[0] = -1.0  # what a message must score to be of interest
     first_sequence = window.facts[FIRST_SEQUENCE]
-    n_rows = window.facts[N_ROWS]
-    for position in range(segments.facts[STOP_SEGMENT], segments.facts[FIRST_SEGMENT] - 1, -1):
-        # The newest messages, in chains, come first; then the segments, newest first.
-        is_chain = position == segments.facts[STOP_SEGMENT]
-        base_row = 0
-        if not is_chain:
-            base_row = segments.first_sequences[position] - first_sequence
-        for current in range(first, stop):
+    n_tokens = query.stop - query.first
+    n_segments = segments.facts[STOP_SEGMENT] - segments.facts[FIRST_SEGMENT]
+    if n_tokens * (n_segments + 1) > len(scratch.caps):
+        return 0, TOO_MANY, 0.0
+    for i in range(n_tokens):
+        scratch.caps[i] = 1.0
+    for current in range(query.first, query.stop):
+        token = subscribers.tokens[current]
+        if token >= len(segments.chain_heads):
+            continue
+        at = np.int64(segments.chain_heads[token])
+        while at >= 0:
+            # By parts, as short lists.
+            n = 0
+            while at >= 0 and n < len(scratch.part_messages):
+                row = (np.int64(segments.chain_messages[at]) - first_sequence) & LOW
+                if row < window.facts[N_ROWS]:
+                    scratch.part_messages[n] = row
+                    scratch.part_weights[n] = segments.chain_weights[at]
+                    scratch.part_signatures[n] = segments.chain_signatures[at]
+                    n += 1
+                at = np.int64(segments.chain_nexts[at])
+            if not _walk(
+                window, subscribers, scratch, query, current, 0, scratch.part_messages,
+                scratch.part_weights, scratch.part_signatures, scratch.part_cells,
+                scratch.no_frame, 0, n, 0, counters,
+            ):  # fmt: skip
+                return 0, TOO_MANY, 0.0
+    n_nodes, caps_at = 0, 0
+    for segment in range(segments.facts[STOP_SEGMENT] - 1, segments.facts[FIRST_SEGMENT] - 1, -1):
+        base_row = segments.first_sequences[segment] - first_sequence
+        caps_at += n_tokens
+        for i in range(n_tokens):
+            entry = _find_entry(segments, segment, subscribers.tokens[query.first + i])
+            scratch.entries[i] = entry
+            scratch.caps[caps_at + i] = np.float64(segments.largest[entry]) if entry >= 0 else 0.0
+        rest = 0.0  # what the less rare tokens can add at most
+        for current in range(query.stop - 1, query.first - 1, -1):
+            entry = scratch.entries[current - query.first]
+            if entry < 0:
+                continue
             weight = np.float64(subscribers.weights[current])
-            rest_square = 0.0
-            for i in range(current + 1, stop):
-                rest_square += np.float64(subscribers.weights[i]) ** 2
-            rest = np.sqrt(rest_square)
-            token = subscribers.tokens[current]
-            if is_chain:
-                if token >= len(segments.chain_heads):
-                    continue
-                at = np.int64(segments.chain_heads[token])
-                block_stop, list_stop, block_at, has_blocks = 0, 0, 0, False
+            start, stop = segments.posting_offsets[entry], segments.posting_offsets[entry + 1]
+            first_group = segments.group_offsets[entry]
+            n_groups = segments.group_offsets[entry + 1] - first_group
+            if n_groups == 0:
+                if not _walk(
+                    window, subscribers, scratch, query, current, base_row, segments.messages,
+                    segments.weights, segments.signatures, segments.cells,
+                    segments.frames[segment], start, stop, caps_at, counters,
+                ):  # fmt: skip
+                    return 0, TOO_MANY, 0.0
             else:
-                entry = _find_entry(segments, position, token)
-                if entry < 0:
-                    continue
-                at = segments.posting_offsets[entry]
-                list_stop = segments.posting_offsets[entry + 1]
-                block_at = segments.block_offsets[entry]
-                has_blocks = segments.block_offsets[entry + 1] > block_at
-                block_stop = at
-                most = np.float64(segments.largest[entry])
-                bound = combine(alpha, 1.0, _text_bound_up_to(weight, rest, most))
-                if bound + SLACK < bar:
-                    continue
-            block_near = 1.0
-            while at >= 0:
-                if not is_chain:
-                    if at >= list_stop:
-                        break
-                    if has_blocks and at >= block_stop:
-                        block_stop = min(at + BLOCK, list_stop)
-                        n_blocks += 1
-                        apart = distance(
-                            x, y, z,
-                            np.float64(segments.spheres[block_at, 0]),
-                            np.float64(segments.spheres[block_at, 1]),
-                            np.float64(segments.spheres[block_at, 2]),
-                        ) - np.float64(segments.spheres[block_at, 3])  # fmt: skip
-                        most = np.float64(segments.block_largest[block_at])
-                        block_at += 1
-                        block_near = nearness(max(apart, 0.0), max_distance)
-                        bound = combine(alpha, block_near, _text_bound_up_to(weight, rest, most))
-                        if bound + SLACK < bar:
-                            at = block_stop
-                            continue
-                    row = base_row + segments.messages[at]
-                    message_weight = np.float64(segments.weights[at])
-                    at += 1
-                else:
-                    row = (np.int64(segments.chain_messages[at]) - first_sequence) & LOW
-                    message_weight = np.float64(segments.chain_weights[at])
-                    at = np.int64(segments.chain_nexts[at])
-                n_postings += 1
-                text_bound = _text_bound(weight, rest, message_weight)
-                if combine(alpha, block_near, text_bound) + SLACK < bar:
-                    continue
-                # Messages that have left long ago have no row any more.
-                if row < 0 or row >= n_rows or window.is_live[row] == 0:
-                    continue
-                near = nearness(
-                    distance(
-                        x, y, z, window.places[row, 0], window.places[row, 1], window.places[row, 2]
-                    ),
-                    max_distance,
-                )  # fmt: skip
-                if combine(alpha, near, text_bound) + SLACK < bar:
-                    continue
-                n_candidates += 1
-                text = _text_from(window, row, subscribers, first, stop, current)
-                if text < 0.0:
-                    continue
-                score = combine(alpha, near, text)
-                if score < bar:
-                    continue
-                if n < limit or is_better(
-                    window, score, row, scratch.scores[0], scratch.rows[0]
-                ):
-                    if factor < 1.0 and n == limit:
-                        if n_more == len(scratch.more_scores):
-                            return n, TOO_MANY, 0.0
-                        scratch.more_scores[n_more] = scratch.scores[0]
-                        scratch.more_rows[n_more] = scratch.rows[0]
-                        n_more += 1
-                    n = _push(window, scratch, n, limit, score, row)
-                    if n == limit:
-                        bar = factor * scratch.scores[0]
-                elif factor < 1.0:
-                    if n_more == len(scratch.more_scores):
-                        return n, TOO_MANY, 0.0
-                    scratch.more_scores[n_more] = score
-                    scratch.more_rows[n_more] = row
-                    n_more += 1
-    _sort_heap(window, scratch, n)
-    counters[SEARCH_BLOCKS] += n_blocks
-    counters[SEARCH_POSTINGS] += n_postings
-    counters[SEARCH_CANDIDATES] += n_candidates
-    return n, n_more, n_blocks + n_postings + 8.0 * n_candidates
+                if n_nodes + n_groups > len(scratch.node_bounds):
+                    return 0, TOO_MANY, 0.0
+                counters[SEARCH_BLOCKS] += n_groups
+                for group in range(n_groups):
+                    bound = combine(
+                        query.alpha,
+                        _near_sphere(query, segments.group_spheres, first_group + group),
+                        min(
+                            _text_bound_up_to(
+                                weight,
+                                _rest_of(subscribers, query, current),
+                                np.float64(segments.group_largest[first_group + group]),
+                            ),
+                            weight * np.float64(segments.group_largest[first_group + group])
+                            + rest,
+                        ),
+                    )
+                    if bound + SLACK < bar[0]:
+                        continue
+                    scratch.node_bounds[n_nodes] = bound
+                    scratch.node_groups[n_nodes] = group
+                    scratch.node_blocks[n_nodes] = (
+                        segments.block_offsets[entry] + group * GROUP
+                    )
+                    scratch.node_entries[n_nodes] = entry
+                    scratch.node_tokens[n_nodes] = current
+                    scratch.node_segments[n_nodes] = segment
+                    scratch.node_caps[n_nodes] = caps_at
+                    n_nodes += 1
+            rest += weight * scratch.caps[caps_at + current - query.first]
+    for at in range(n_nodes // 2 - 1, -1, -1):
+        _sink_node(scratch, at, n_nodes)
+    while n_nodes > 0 and scratch.node_bounds[0] + SLACK >= bar[0]:
+        if not _open_group(window, segments, subscribers, scratch, query, counters):
+            return 0, TOO_MANY, 0.0
+        n_nodes -= 1
+        scratch.node_bounds[0] = scratch.node_bounds[n_nodes]
+        scratch.node_groups[0] = scratch.node_groups[n_nodes]
+        scratch.node_blocks[0] = scratch.node_blocks[n_nodes]
+        scratch.node_entries[0] = scratch.node_entries[n_nodes]
+        scratch.node_tokens[0] = scratch.node_tokens[n_nodes]
+        scratch.node_segments[0] = scratch.node_segments[n_nodes]
+        scratch.node_caps[0] = scratch.node_caps[n_nodes]
+        _sink_node(scratch, 0, n_nodes)
+    _sort_heap(window, scratch, found[0])
+    done = counters[SEARCH_BLOCKS] + counters[SEARCH_POSTINGS] + 8 * counters[SEARCH_CANDIDATES]
+    return found[0], found[1], np.float64(done - work)
+
+
+@inlined_kernel
+def _rest_of(subscribers: Subscribers, query: _Query, current: int) -> float:
+    """Return the length of what follows a token in the subscription."""
+    square = 0.0
+    for i in range(current + 1, query.stop):
+        square += np.float64(subscribers.weights[i]) ** 2
+    return np.sqrt(square)
 
 
 @lean_kernel
+def _open_group(
+    window: WindowArrays,
+    segments: SegmentArrays,
+    subscribers: Subscribers,
+    scratch: SearchScratch,
+    query: _Query,
+    counters: Int64s,
+) -> bool:
+    """Look into the blocks of the most promising group; return False where there is no room."""
+    entry, current = scratch.node_entries[0], scratch.node_tokens[0]
+    group, segment = scratch.node_groups[0], scratch.node_segments[0]
+    base_row = segments.first_sequences[segment] - window.facts[FIRST_SEQUENCE]
+    block, caps_at = scratch.node_blocks[0], scratch.node_caps[0]
+    weight = np.float64(subscribers.weights[current])
+    rest = _rest_of(subscribers, query, current)
+    most_rest = 0.0  # what the less rare tokens can add at most
+    for i in range(current + 1, query.stop):
+        most_rest += np.float64(subscribers.weights[i]) * scratch.caps[caps_at + i - query.first]
+    start = segments.posting_offsets[entry] + group * GROUP * BLOCK
+    stop = min(start + GROUP * BLOCK, segments.posting_offsets[entry + 1])
+    for low in range(start, stop, BLOCK):
+        counters[SEARCH_BLOCKS] += 1
+        near = _near_sphere(query, segments.block_spheres, block)
+        most = np.float64(segments.block_largest[block])
+        block += 1
+        text = min(_text_bound_up_to(weight, rest, most), weight * most + most_rest)
+        bound = combine(query.alpha, near, text)
+        if bound + SLACK < scratch.bar[0]:
+            continue
+        high = min(low + BLOCK, stop)
+        if not _walk(
+            window, subscribers, scratch, query, current, base_row, segments.messages,
+            segments.weights, segments.signatures, segments.cells, segments.frames[segment], low,
+            high, caps_at, counters,
+        ):  # fmt: skip
+            return False
+    return True
+
+
+@inlined_kernel
 def _text_bound(weight: float, rest: float, message_weight: float) -> float:
     """Return the most that a cosine can be, given the weights of the rarest shared token.
 
@@ -304,7 +522,7 @@ def _text_bound(weight: float, rest: float, message_weight: float) -> float:
     return bound
 
 
-@lean_kernel
+@inlined_kernel
 def _text_bound_up_to(weight: float, rest: float, most: float) -> float:
     """Return the same for all weights in messages up to ``most``."""
     peak = weight / np.sqrt(weight * weight + rest * rest)
@@ -314,7 +532,7 @@ def _text_bound_up_to(weight: float, rest: float, most: float) -> float:
 # ---- building ------------------------------------------------------------------------------------
 
 
-@lean_kernel
+@inlined_kernel
 def _spread(value: int) -> int:
     """Put two zeros between the bits of a number of up to 21 bits."""
     value &= 0x1FFFFF
@@ -369,6 +587,26 @@ def sort_by_token(tokens: Int32s) -> Int64s:
 
 
 @kernel
+def _sort_by_mixed(tokens: Int32s) -> Int64s:
+    """Return the stable order of tokens by their mixed ids."""
+    n = len(tokens)
+    order = np.arange(n)
+    other = np.empty(n, np.int64)
+    for shift in (0, 11, 22):
+        counts = np.zeros(2049, np.int64)
+        for i in range(n):
+            counts[(_mixed(tokens[i]) >> shift & 2047) + 1] += 1
+        for digit in range(2048):
+            counts[digit + 1] += counts[digit]
+        for i in range(n):
+            digit = _mixed(tokens[order[i]]) >> shift & 2047
+            other[counts[digit]] = order[i]
+            counts[digit] += 1
+        order, other = other, order
+    return order
+
+
+@kernel
 def fit_sphere(places: Float64s, rows: Int64s, start: int, stop: int, sphere: Float32s) -> None:
     """Set a sphere, in single precision, that has the places of ``rows[start:stop]`` inside."""
     centre = np.zeros(3)
@@ -391,62 +629,145 @@ def fit_sphere(places: Float64s, rows: Int64s, start: int, stop: int, sphere: Fl
 
 
 @kernel
-def build_segment(
-    window: WindowArrays, first: int, stop: int
-) -> tuple[Int32s, Int64s, Int64s, Float32s, Int32s, Float32s, Float32s, Float32s]:
-    """Return the lists of the messages in rows ``first:stop``; see :class:`SegmentArrays`."""
+def frame_of(places: Float64s) -> Float64s:
+    """Return the frame of cells that places are in: corner, sides of a cell, its half diagonal.
+
+    The corner is the middle of the first cell.
+    """
+    frame = np.zeros(7)
+    square = 0.0
+    for axis in range(3):
+        low, high = places[:, axis].min(), places[:, axis].max()
+        side = (high - low) / (1023.0 if axis == 2 else 2047.0)
+        frame[axis] = low
+        frame[3 + axis] = side
+        square += (0.5 * side) ** 2
+        # What rounding may add.
+        frame[6] += 1e-12 * max(abs(low), abs(high))
+    frame[6] += 1.000001 * np.sqrt(square)
+    return frame
+
+
+@inlined_kernel
+def _cell_of(frame: Float64s, places: Float64s, row: int) -> int:
+    cell = 0
+    for axis in range(3):
+        if frame[3 + axis] > 0.0:
+            number = np.int64((places[row, axis] - frame[axis]) / frame[3 + axis] + 0.5)
+            cell |= min(number, 1023 if axis == 2 else 2047) << 11 * axis
+    return cell
+
+
+class Segment(NamedTuple):
+    """The lists of one segment, to be appended to :class:`SegmentArrays`; offsets from 0."""
+
+    tokens: Int32s
+    posting_offsets: Int64s
+    block_offsets: Int64s
+    group_offsets: Int64s
+    largest: Float32s
+    messages: Int32s
+    weights: Float32s
+    signatures: UInt64s
+    cells: UInt32s
+    block_spheres: Float32s
+    block_largest: Float32s
+    group_spheres: Float32s
+    group_largest: Float32s
+    buckets: Int32s
+    frame: Float64s
+
+
+@kernel
+def _fit_spheres(
+    places: Float64s, rows: Int64s, weights: Float32s, start: int, stop: int, step: int,
+    first: int, spheres: Float32s, largest: Float32s,
+) -> int:  # fmt: skip
+    """Set a sphere and the largest weight for every ``step`` postings; return the next number."""
+    for low in range(start, stop, step):
+        high = min(low + step, stop)
+        fit_sphere(places, rows, low, high, spheres[first])
+        largest[first] = weights[low:high].max()
+        first += 1
+    return first
+
+
+@kernel
+def build_segment(window: WindowArrays, first: int, stop: int) -> Segment:
+    """Return the lists of the messages in rows ``first:stop``."""
     order = np.argsort(curve_keys(window.places[first:stop]))
     n_postings = window.token_offsets[stop] - window.token_offsets[first]
     tokens = np.empty(n_postings, np.int32)
     owners = np.empty(n_postings, np.int32)
     sources = np.empty(n_postings, np.int64)
+    signature_of = np.zeros(stop - first, np.uint64)
     n = 0
     for i in range(len(order)):
         row = first + order[i]
         for at in range(window.token_offsets[row], window.token_offsets[row + 1]):
             tokens[n], owners[n], sources[n] = window.tokens[at], order[i], at
+            signature_of[order[i]] |= signature_bit(window.tokens[at])
             n += 1
-    by_token = sort_by_token(tokens)
-    n_entries = 0
-    n_blocks = 0
-    length = 0
+    by_token = _sort_by_mixed(tokens)
+    n_entries, n_blocks, n_groups, length = 0, 0, 0, 0
     for i in range(n):
         length += 1
         if i + 1 == n or tokens[by_token[i + 1]] != tokens[by_token[i]]:
             n_entries += 1
             if length >= LEAST_BLOCKED:
                 n_blocks += (length + BLOCK - 1) // BLOCK
+                n_groups += (length + GROUP * BLOCK - 1) // (GROUP * BLOCK)
             length = 0
-    entry_tokens = np.empty(n_entries, np.int32)
-    posting_offsets = np.zeros(n_entries + 1, np.int64)
-    block_offsets = np.zeros(n_entries + 1, np.int64)
-    largest = np.zeros(n_entries, np.float32)
-    messages = np.empty(n, np.int32)
-    weights = np.empty(n, np.float32)
-    spheres = np.empty((n_blocks, 4), np.float32)
-    block_largest = np.zeros(n_blocks, np.float32)
+    new = Segment(
+        np.empty(n_entries, np.int32),
+        np.zeros(n_entries + 1, np.int64),
+        np.zeros(n_entries + 1, np.int64),
+        np.zeros(n_entries + 1, np.int64),
+        np.zeros(n_entries, np.float32),
+        np.empty(n, np.int32),
+        np.empty(n, np.float32),
+        np.empty(n, np.uint64),
+        np.empty(n, np.uint32),
+        np.empty((n_blocks, 4), np.float32),
+        np.zeros(n_blocks, np.float32),
+        np.empty((n_groups, 4), np.float32),
+        np.zeros(n_groups, np.float32),
+        np.zeros(n_entries // 2 + 2, np.int32),
+        frame_of(window.places[first:stop]),
+    )
+    cell_of = np.empty(stop - first, np.uint32)
+    for row in range(first, stop):
+        cell_of[row - first] = _cell_of(new.frame, window.places, row)
     rows = np.empty(n, np.int64)
-    entry, block = 0, 0
+    entry, block, group = 0, 0, 0
     for i in range(n):
         source = by_token[i]
-        messages[i] = owners[source]
+        new.messages[i] = owners[source]
         rows[i] = first + owners[source]
-        weights[i] = window.weights[sources[source]]
-        largest[entry] = max(largest[entry], weights[i])
+        new.weights[i] = window.weights[sources[source]]
+        new.signatures[i] = signature_of[owners[source]]
+        new.cells[i] = cell_of[owners[source]]
+        new.largest[entry] = max(new.largest[entry], new.weights[i])
         if i + 1 < n and tokens[by_token[i + 1]] == tokens[source]:
             continue
-        entry_tokens[entry] = tokens[source]
-        posting_offsets[entry + 1] = i + 1
-        start = posting_offsets[entry]
+        new.tokens[entry] = tokens[source]
+        new.posting_offsets[entry + 1] = i + 1
+        start = new.posting_offsets[entry]
         if i + 1 - start >= LEAST_BLOCKED:
-            for low in range(start, i + 1, BLOCK):
-                high = min(low + BLOCK, i + 1)
-                fit_sphere(window.places, rows, low, high, spheres[block])
-                block_largest[block] = weights[low:high].max()
-                block += 1
-        block_offsets[entry + 1] = block
+            block = _fit_spheres(
+                window.places, rows, new.weights, start, i + 1, BLOCK, block, new.block_spheres,
+                new.block_largest,
+            )  # fmt: skip
+            group = _fit_spheres(
+                window.places, rows, new.weights, start, i + 1, GROUP * BLOCK, group,
+                new.group_spheres, new.group_largest,
+            )  # fmt: skip
+        new.block_offsets[entry + 1] = block
+        new.group_offsets[entry + 1] = group
         entry += 1
-    return (
-        entry_tokens, posting_offsets, block_offsets, largest, messages, weights, spheres,
-        block_largest,
-    )  # fmt: skip
+    n_buckets = len(new.buckets) - 1
+    for entry in range(n_entries):
+        new.buckets[(_mixed(new.tokens[entry]) * n_buckets >> 32) + 1] += 1
+    for bucket in range(n_buckets):
+        new.buckets[bucket + 1] += new.buckets[bucket]
+    return new

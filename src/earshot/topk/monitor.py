@@ -622,6 +622,17 @@ def _new_scratch(n: int, n_more: int, k: int) -> SearchScratch:
         np.empty(k, np.int64),
         np.empty(n, np.int64),
         np.empty(n, np.int64),
+        np.zeros(2, np.int64),
+        np.zeros(1, np.float64),
+        np.empty(n_more, np.float64),
+        *(np.empty(n_more, np.int64) for _ in range(6)),
+        np.empty(n_more, np.float64),
+        np.empty(n_more, np.int64),
+        np.empty(256, np.int32),
+        np.empty(256, np.float32),
+        np.empty(256, np.uint64),
+        np.zeros(256, np.uint32),
+        np.array([0.0] * 6 + [np.inf]),
     )
 
 

@@ -29,7 +29,10 @@ from earshot.model.arrays import Float64s, nbytes
 
 LEAST_SEGMENT, MOST_SEGMENT = 256, 1 << 16
 SEGMENTS_OF_WINDOW = 16
-"""A segment is about this share of the window, so that few messages are in chains."""
+"""The large ones of the window."""
+
+SMALL_SEGMENTS = 16
+"""As many small ones are merged into a large one, so that few messages are in chains."""
 
 NO_TIME = np.iinfo(np.int64).min
 
@@ -99,14 +102,16 @@ class Window:
         arrays, segments = self.arrays, self.segments
         n_rows = self.n_rows
         used = int(arrays.token_offsets[n_rows])
-        if n_rows + n_messages > len(arrays.times) or used + n_tokens > len(arrays.tokens):
+        # One more offset than rows, so these are full first.
+        is_full = n_rows + n_messages >= len(arrays.token_offsets)
+        if is_full or used + n_tokens > len(arrays.tokens):
             self._forget_expired()
             arrays = self.arrays
             n_rows = self.n_rows
             used = int(arrays.token_offsets[n_rows])
             rows, tokens = n_rows + n_messages, used + n_tokens
             # Twice the room that is needed now: rows are forgotten only when it is used up.
-            if rows > len(arrays.times):
+            if rows >= len(arrays.token_offsets):
                 rows *= 2
             if tokens > len(arrays.tokens):
                 tokens *= 2
@@ -128,6 +133,7 @@ class Window:
             chain_nexts=resized(segments.chain_nexts, n_chained),
             chain_messages=resized(segments.chain_messages, n_chained),
             chain_weights=resized(segments.chain_weights, n_chained),
+            chain_signatures=resized(segments.chain_signatures, n_chained),
         )
 
     def _reserve_late(self, n: int) -> None:
@@ -172,13 +178,17 @@ class Window:
         stop = int(segments.facts[STOP_SEGMENT])
         return self.first_sequence + self.n_rows - int(segments.first_sequences[stop])
 
+    @property
+    def _segment_size(self) -> int:
+        """Messages of a large segment."""
+        return min(max(self.n_live // SEGMENTS_OF_WINDOW, LEAST_SEGMENT), MOST_SEGMENT)
+
     def segment_room(self) -> int:
         """Return how many more messages the chains should take."""
-        size = min(max(self.n_live // SEGMENTS_OF_WINDOW, LEAST_SEGMENT), MOST_SEGMENT)
-        return size - self.n_chained
+        return max(self._segment_size // SMALL_SEGMENTS, LEAST_SEGMENT) - self.n_chained
 
     def close_segment(self) -> None:
-        """Make a segment of the messages in the chains."""
+        """Make a segment of the messages in the chains, and a large one of many small ones."""
         segments = self.segments
         stop = int(segments.facts[STOP_SEGMENT])
         first_row = int(segments.first_sequences[stop]) - self.first_sequence
@@ -192,41 +202,56 @@ class Window:
             segments.chain_heads[chained] = -1
         segments.facts[N_CHAINED] = 0
         self._append_segment(first_row, self.n_rows)
+        self._merge_small()
+
+    def _merge_small(self) -> None:
+        """Put the newest segments into one when together they are as large as one should be."""
+        facts, starts = self.segments.facts, self.segments.first_sequences
+        stop = int(facts[STOP_SEGMENT])
+        size = self._segment_size
+        first = stop
+        while first > facts[FIRST_SEGMENT] and starts[first] - starts[first - 1] < size:
+            first -= 1
+        if stop - first > 1 and starts[stop] - starts[first] >= size:
+            first_row = max(int(starts[first]) - self.first_sequence, 0)
+            facts[STOP_SEGMENT] = first
+            self._append_segment(first_row, self.n_rows)
 
     def _append_segment(self, first_row: int, stop_row: int) -> None:
         self._forget_segments()
         new = build_segment(self.arrays, first_row, stop_row)
-        tokens, posting_offsets, block_offsets, largest, messages, weights, spheres, most = new
         segments = self.segments
-        stop = int(segments.facts[STOP_SEGMENT])
-        entries = int(segments.entry_offsets[stop])
-        postings = int(segments.posting_offsets[entries])
-        blocks = int(segments.block_offsets[entries])
-        segments = segments._replace(
-            first_sequences=resized(segments.first_sequences, stop + 2),
-            entry_offsets=resized(segments.entry_offsets, stop + 2),
-            tokens=resized(segments.tokens, entries + len(tokens)),
-            posting_offsets=resized(segments.posting_offsets, entries + len(tokens) + 1),
-            block_offsets=resized(segments.block_offsets, entries + len(tokens) + 1),
-            largest=resized(segments.largest, entries + len(tokens)),
-            messages=resized(segments.messages, postings + len(messages)),
-            weights=resized(segments.weights, postings + len(messages)),
-            spheres=resized(segments.spheres, blocks + len(spheres)),
-            block_largest=resized(segments.block_largest, blocks + len(spheres)),
+        at = int(segments.facts[STOP_SEGMENT])
+        used: dict[str, int] = {}
+        for kind, names in _KINDS.items():
+            outer = at if kind in _BY_SEGMENT else used["entry"]
+            used[kind] = int(getattr(segments, f"{kind}_offsets")[outer])
+            n = used[kind] + len(getattr(new, names[0]))
+            room = {name: resized(getattr(segments, name), n) for name in names}
+            for name, array in room.items():
+                array[used[kind] : n] = getattr(new, name)
+            segments = segments._replace(**room)
+        first_entry, n_entries = used["entry"], len(new.tokens)
+        offsets = {}
+        for kind in ("posting", "block", "group"):
+            name = f"{kind}_offsets"
+            offsets[name] = resized(getattr(segments, name), first_entry + n_entries + 1)
+            offsets[name][first_entry : first_entry + n_entries + 1] = (
+                getattr(new, name) + used[kind]
+            )
+        self.segments = segments = segments._replace(
+            first_sequences=resized(segments.first_sequences, at + 2),
+            entry_offsets=resized(segments.entry_offsets, at + 2),
+            bucket_offsets=resized(segments.bucket_offsets, at + 2),
+            frames=resized(segments.frames, at + 1),
+            **offsets,
         )
-        segments.first_sequences[stop] = self.first_sequence + first_row
-        segments.first_sequences[stop + 1] = self.first_sequence + stop_row
-        segments.entry_offsets[stop + 1] = entries + len(tokens)
-        segments.tokens[entries : entries + len(tokens)] = tokens
-        segments.posting_offsets[entries : entries + len(tokens) + 1] = posting_offsets + postings
-        segments.block_offsets[entries : entries + len(tokens) + 1] = block_offsets + blocks
-        segments.largest[entries : entries + len(tokens)] = largest
-        segments.messages[postings : postings + len(messages)] = messages
-        segments.weights[postings : postings + len(messages)] = weights
-        segments.spheres[blocks : blocks + len(spheres)] = spheres
-        segments.block_largest[blocks : blocks + len(spheres)] = most
-        segments.facts[STOP_SEGMENT] = stop + 1
-        self.segments = segments
+        segments.first_sequences[at] = self.first_sequence + first_row
+        segments.first_sequences[at + 1] = self.first_sequence + stop_row
+        segments.entry_offsets[at + 1] = first_entry + n_entries
+        segments.bucket_offsets[at + 1] = used["bucket"] + len(new.buckets)
+        segments.frames[at] = new.frame
+        segments.facts[STOP_SEGMENT] = at + 1
 
     def _forget_segments(self) -> None:
         """Drop the segments of which no message is in the window."""
@@ -241,26 +266,23 @@ class Window:
             facts[FIRST_SEGMENT] = first
             return
         # More is gone than is left: move the rest to the start.
-        entries = slice(int(segments.entry_offsets[first]), int(segments.entry_offsets[stop]))
-        postings, blocks = (
-            slice(int(offsets[entries.start]), int(offsets[entries.stop]))
-            for offsets in (segments.posting_offsets, segments.block_offsets)
-        )
-        n_entries = entries.stop - entries.start
-        for array in (segments.tokens, segments.largest):
-            array[:n_entries] = array[entries].copy()
-        for offsets in (segments.posting_offsets, segments.block_offsets):
-            moved = offsets[entries.start : entries.stop + 1].copy()
-            offsets[: n_entries + 1] = moved - moved[0]
-        for array in (segments.messages, segments.weights):
-            array[: postings.stop - postings.start] = array[postings].copy()
-        for array in (segments.spheres, segments.block_largest):
-            array[: blocks.stop - blocks.start] = array[blocks].copy()
-        moved = segments.entry_offsets[first : stop + 1].copy()
-        segments.entry_offsets[: stop - first + 1] = moved - moved[0]
-        segments.first_sequences[: stop - first + 1] = segments.first_sequences[
-            first : stop + 1
-        ].copy()
+        ranges = {"segment": slice(first, stop)}
+        for kind, names in _KINDS.items():
+            offsets = getattr(segments, f"{kind}_offsets")
+            outer = ranges["segment" if kind in _BY_SEGMENT else "entry"]
+            ranges[kind] = slice(int(offsets[outer.start]), int(offsets[outer.stop]))
+            for name in names:
+                array = getattr(segments, name)
+                moved = array[ranges[kind]].copy()
+                array[: len(moved)] = moved
+        for kind in _KINDS:
+            offsets = getattr(segments, f"{kind}_offsets")
+            outer = ranges["segment" if kind in _BY_SEGMENT else "entry"]
+            moved = offsets[outer.start : outer.stop + 1].copy()
+            offsets[: len(moved)] = moved - moved[0]
+        moved = segments.first_sequences[first : stop + 1].copy()
+        segments.first_sequences[: len(moved)] = moved
+        segments.frames[: stop - first] = segments.frames[first:stop].copy()
         facts[FIRST_SEGMENT], facts[STOP_SEGMENT] = 0, stop - first
 
     def reweigh(self, weights: Float64s, later_weight: float) -> None:
@@ -280,9 +302,22 @@ class Window:
         )
         self.segments = _no_segments(len(self.segments.chain_heads))
         self.segments.first_sequences[0] = self.first_sequence
-        size = min(max(self.n_live // SEGMENTS_OF_WINDOW, LEAST_SEGMENT), MOST_SEGMENT)
+        size = self._segment_size
         for row in range(0, n_rows, size):
             self._append_segment(row, min(row + size, n_rows))
+
+
+_KINDS = {
+    "entry": ("tokens", "largest"),
+    "bucket": ("buckets",),
+    "posting": ("messages", "weights", "signatures", "cells"),
+    "block": ("block_spheres", "block_largest"),
+    "group": ("group_spheres", "group_largest"),
+}
+"""The arrays of segments that are as long as the entries, the buckets, and so on."""
+
+_BY_SEGMENT = ("entry", "bucket")
+"""The kinds that have an offset per segment; the others have one per entry."""
 
 
 def _no_segments(n_words: int) -> SegmentArrays:
@@ -290,16 +325,25 @@ def _no_segments(n_words: int) -> SegmentArrays:
         np.zeros(N_SEGMENT_FACTS, np.int64),
         np.zeros(SEGMENTS_OF_WINDOW, np.int64),
         np.zeros(SEGMENTS_OF_WINDOW, np.int64),
+        np.zeros(SEGMENTS_OF_WINDOW, np.int64),
         np.empty(0, np.int32),
+        np.zeros(1, np.int64),
         np.zeros(1, np.int64),
         np.zeros(1, np.int64),
         np.empty(0, np.float32),
         np.empty(0, np.int32),
+        np.empty(0, np.float32),
+        np.empty(0, np.uint64),
+        np.empty(0, np.uint32),
+        np.empty((0, 4), np.float32),
         np.empty(0, np.float32),
         np.empty((0, 4), np.float32),
         np.empty(0, np.float32),
+        np.empty(0, np.int32),
+        np.empty((0, 7), np.float64),
         np.full(n_words, -1, np.int32),
         np.empty(0, np.int32),
         np.empty(0, np.uint32),
         np.empty(0, np.float32),
+        np.empty(0, np.uint64),
     )
