@@ -24,16 +24,19 @@ from earshot.kernels.topk_arrays import (
 )
 from earshot.kernels.topk_ciq import disseminate_ciq, set_threshold_ciq
 from earshot.kernels.topk_igpt import RULES, disseminate_igpt, set_threshold_igpt
+from earshot.kernels.topk_reach import disseminate_reach, set_threshold_reach
 from earshot.kernels.topk_scan import disseminate_scan, set_threshold_scan
 from earshot.kernels.topk_scoring import unit_vectors
 from earshot.topk.ciq import Ciq
 from earshot.topk.contract import Dissemination, Scan
 from earshot.topk.igpt import ALL_RULES, Igpt
+from earshot.topk.reach import Reach
 
 KERNELS: dict[str, Any] = {
     "scan": (disseminate_scan, set_threshold_scan),
     "igpt": (disseminate_igpt, set_threshold_igpt),
     "ciq": (disseminate_ciq, set_threshold_ciq),
+    "reach": (disseminate_reach, set_threshold_reach),
 }
 STRUCTURES = [
     Igpt(),
@@ -42,6 +45,7 @@ STRUCTURES = [
     *[Igpt(cell_capacity=5, n_groups=4, rules=ALL_RULES - {rule}) for rule in RULES],
     *[Igpt(cell_capacity=5, n_groups=4, rules=frozenset({rule})) for rule in RULES],
     Igpt(cell_capacity=5, rules=frozenset()),
+    Reach(),
     Ciq(),
     Ciq(levels=1),
     Ciq(levels=4),
@@ -159,7 +163,7 @@ def random_threshold(rng: Any, case: Case, slot: int) -> float:
     probe = case.probes[rng.integers(0, len(case.probes))]
     alone = case.subscribers._replace(thresholds=np.full(len(case.subscribers.ks), NOTHING_LOST))
     alone.rows[slot], row = 0, alone.rows[slot]
-    component = Scan().build(alone, np.array([slot], np.int32))
+    component = Scan().build(alone, np.array([slot], np.int32), case.max_distance)
     found, _ = find(Scan(), component, BASE, case._replace(subscribers=alone), probe)
     alone.rows[slot] = row
     score = found[0][1] if found else 0.7
@@ -187,7 +191,7 @@ def find(
 def check(structure: Dissemination, component: Any, case: Case) -> int:
     """Compare with a scan for all messages; return the number of answers."""
     n_found = 0
-    scan = Scan().build(case.subscribers, component.slots)
+    scan = Scan().build(case.subscribers, component.slots, case.max_distance)
     for probe in case.probes:
         found, counters = find(structure, component, BASE, case, probe)
         expected, _ = find(Scan(), scan, BASE, case, probe)
@@ -207,7 +211,9 @@ def test_it_finds_what_a_scan_finds(structure: Dissemination, space: str) -> Non
     n_found = 0
     for seed in range(6):
         case = shared_case(seed, space)
-        n_found += check(structure, structure.build(case.subscribers, every_slot(case)), case)
+        n_found += check(
+            structure, structure.build(case.subscribers, every_slot(case), case.max_distance), case
+        )
     assert n_found > 100
 
 
@@ -218,7 +224,7 @@ def test_it_follows_thresholds(structure: Dissemination, space: str) -> None:
     set_threshold = KERNELS[structure.name][1]
     for seed in range(3):
         case = random_case(seed + 40, space=space, n_messages=6)
-        component: Any = structure.build(case.subscribers, every_slot(case))
+        component: Any = structure.build(case.subscribers, every_slot(case), case.max_distance)
         for _ in range(4):
             for slot in rng.integers(0, len(component.slots), 25):
                 case.subscribers.thresholds[slot] = random_threshold(rng, case, slot)
@@ -230,12 +236,12 @@ def test_it_follows_thresholds(structure: Dissemination, space: str) -> None:
 def test_after_changes_it_is_as_if_built_anew(structure: Dissemination) -> None:
     rng = np.random.default_rng(3)
     case = random_case(5, n=200)
-    component: Any = structure.build(case.subscribers, every_slot(case))
+    component: Any = structure.build(case.subscribers, every_slot(case), case.max_distance)
     find(structure, component, BASE, case, case.probes[0])  # what is made at first use, is made
     for slot in rng.integers(0, 200, 400):
         case.subscribers.thresholds[slot] = rng.random()
         KERNELS[structure.name][1](component, case.subscribers, slot)
-    rebuilt = structure.build(case.subscribers, every_slot(case))
+    rebuilt = structure.build(case.subscribers, every_slot(case), case.max_distance)
     for probe in case.probes:
         found, counters = find(structure, component, BASE, case, probe)
         expected, counters_anew = find(structure, rebuilt, BASE, case, probe)
@@ -243,13 +249,13 @@ def test_after_changes_it_is_as_if_built_anew(structure: Dissemination) -> None:
         assert counters.tolist() == counters_anew.tolist()
 
 
-@pytest.mark.parametrize("structure", [Igpt(cell_capacity=5), Igpt(), Ciq()], ids=name_of)
+@pytest.mark.parametrize("structure", [Igpt(cell_capacity=5), Igpt(), Ciq(), Reach()], ids=name_of)
 def test_what_has_another_home_does_not_count(structure: Dissemination) -> None:
     rng = np.random.default_rng(1)
     case = random_case(11, n=80)
     slots = rng.permutation(80).astype(np.int32)[:60]
     case.subscribers.rows[slots] = np.arange(60)
-    component: Any = structure.build(case.subscribers, slots)
+    component: Any = structure.build(case.subscribers, slots, case.max_distance)
     whole = check(structure, component, case)
     gone, moved, other = slots[:10], slots[10:20], slots[20:30]
     case.subscribers.homes[gone] = NO_HOME
@@ -263,22 +269,31 @@ def test_what_has_another_home_does_not_count(structure: Dissemination) -> None:
     check(structure, component, case)
 
 
-@pytest.mark.parametrize("structure", [Igpt(), Ciq()], ids=name_of)
+@pytest.mark.parametrize("structure", [Igpt(), Ciq(), Reach()], ids=name_of)
 def test_none_and_one(structure: Dissemination) -> None:
     case = random_case(2)
-    assert check(structure, structure.build(case.subscribers, every_slot(case)[:0]), case) == 0
+    assert (
+        check(
+            structure,
+            structure.build(case.subscribers, every_slot(case)[:0], case.max_distance),
+            case,
+        )
+        == 0
+    )
     n_found = 0
     for slot in every_slot(case):
         case.subscribers.rows[slot] = 0
-        component: Any = structure.build(case.subscribers, np.array([slot], np.int32))
+        component: Any = structure.build(
+            case.subscribers, np.array([slot], np.int32), case.max_distance
+        )
         n_found += check(structure, component, case)
     assert n_found > 0
 
 
-@pytest.mark.parametrize("structure", [Igpt(cell_capacity=5), Ciq()], ids=name_of)
+@pytest.mark.parametrize("structure", [Igpt(cell_capacity=5), Ciq(), Reach()], ids=name_of)
 def test_stamps_may_wrap(structure: Dissemination) -> None:
     case = random_case(3)
-    component: Any = structure.build(case.subscribers, every_slot(case))
+    component: Any = structure.build(case.subscribers, every_slot(case), case.max_distance)
     if isinstance(structure, Igpt):
         component.facts[1] = 0xFFFFFFFF - 3
     check(structure, component, case)
@@ -294,11 +309,15 @@ def test_equal_scores_of_equal_vectors_are_kept() -> None:
     case = Case(subscribers, probes_of(places, vectors, 40), 1.0)
     for slot in range(50):
         own, _ = find(
-            Scan(), Scan().build(subscribers, every_slot(case)), BASE, case, case.probes[slot]
+            Scan(),
+            Scan().build(subscribers, every_slot(case), case.max_distance),
+            BASE,
+            case,
+            case.probes[slot],
         )
         subscribers.thresholds[slot] = dict(own)[slot]
     for structure in STRUCTURES:
-        component = structure.build(subscribers, every_slot(case))
+        component = structure.build(subscribers, every_slot(case), case.max_distance)
         assert check(structure, component, case) >= 50
 
 
@@ -331,7 +350,7 @@ def large_case(least: float = 0.55) -> Case:
 
 
 def totals(structure: Dissemination, case: Case) -> tuple[int, dict[str, int]]:
-    component: Any = structure.build(case.subscribers, every_slot(case))
+    component: Any = structure.build(case.subscribers, every_slot(case), case.max_distance)
     total, n_found = np.zeros(len(COUNTERS), np.int64), 0
     for probe in case.probes:
         found, counters = find(structure, component, BASE, case, probe)

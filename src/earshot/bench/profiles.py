@@ -34,6 +34,27 @@ class FigureEffort(NamedTuple):
     most_ranked: int  # subscriptions of the suites ranking_*, at most
 
 
+class TopkEffort(NamedTuple):
+    """Sizes of the suites of top-k over a window."""
+
+    n_subscriptions: int
+    window: int  # messages
+    n_arrivals: int  # messages that are measured
+    aging: float  # windows that go by between filling and measuring
+    sizes: tuple[int, ...]  # numbers of subscriptions of the suite topk_subscriptions
+    windows: tuple[int, ...]  # of the suite topk_window
+    datasets: tuple[str, ...]  # of the suites that compare data sets
+    tuning_kmax: tuple[float, ...]  # factors of the suite topk_tuning
+    tuning_skyband: tuple[float, ...]
+    kmax: tuple[float, ...]  # factors of the suite topk_reevaluation
+    skyband: tuple[float, ...]
+    most_ciq: int  # subscriptions with which CIQ takes part where sizes vary, at most
+    repetitions: int  # measurements of each method, at most
+    budget_s: float  # of each method; no call is begun after that
+    states_kept: int  # saved states that wait for another suite, on disk
+    suites: tuple[str, ...]  # those that can be run
+
+
 @dataclass(frozen=True)
 class Profile:
     """Sizes and time limits of a run.
@@ -47,7 +68,8 @@ class Profile:
         suites: Names of the suites that are run.
         effort: How long to measure.
         spark: Sizes of the Spark suites.
-        figures: Sizes of the suites that redraw figures.
+        figures: Sizes of the suites that redraw the figures of the R^t papers.
+        topk: Sizes of the suites ``topk_*``.
         shard_counts: Numbers of shards of the suite ``placement``.
         focus: Competitors of the suites ``threads`` and ``churn``; all who are able if empty.
     """
@@ -61,6 +83,7 @@ class Profile:
     effort: Effort
     spark: SparkEffort
     figures: FigureEffort
+    topk: TopkEffort
     shard_counts: tuple[int, ...]
     focus: tuple[str, ...] = ()
 
@@ -71,6 +94,14 @@ _FIGURES = (
     "token_orders", "rt_trees", "rt_rivals", "rt_updates", "rt_growth", "ranking_alpha",
     "ranking_threshold",
 )  # fmt: skip
+
+_TOPK = (
+    "topk_tuning", "topk_groups", "topk_pruning", "topk_dissemination", "topk_reevaluation",
+    "topk_keywords", "topk_k", "topk_subscriptions", "topk_window", "topk_zipf", "topk_time",
+)  # fmt: skip
+_TOPK_DATA = ("tweets", "gn", "yelp")
+_KMAX_FACTORS = (1.0, 2.0, 3.0, 4.0, 5.0, 6.0)
+_SKYBAND_FACTORS = (1.0, 0.95, 0.9, 0.85, 0.8, 0.75)
 
 # The rest of WORKLOADS belongs to the suites that redraw figures.
 _MATCHED = (
@@ -88,7 +119,7 @@ PROFILES: dict[str, Profile] = {
             n_messages=200,
             workloads=("headline", "short_range", "long_point"),
             sizes=(1_000, 5_000),
-            suites=(*_IN_PROCESS, "real", "placement", *_FIGURES, *_SPARK, "spark_stream"),
+            suites=(*_IN_PROCESS, "real", "placement", *_FIGURES, *_TOPK, *_SPARK, "spark_stream"),
             effort=Effort(budget_s=0.5, repetitions=2, n_latency=20, opened=tuple(INDEXES)),
             spark=SparkEffort(
                 n_messages=2_000,
@@ -107,6 +138,24 @@ PROFILES: dict[str, Profile] = {
                 operations_budget_s=0.4,
                 most_ordered=5_000,
                 most_ranked=2_000,
+            ),
+            topk=TopkEffort(
+                n_subscriptions=300,
+                window=500,
+                n_arrivals=200,
+                aging=0.0,
+                sizes=(60, 300),
+                windows=(100, 500),
+                datasets=_TOPK_DATA,
+                tuning_kmax=(1.0, 3.0),
+                tuning_skyband=(1.0, 0.95),
+                kmax=(3.0,),
+                skyband=(0.95,),
+                most_ciq=300,
+                repetitions=1,
+                budget_s=1.0,
+                states_kept=8,
+                suites=_TOPK,
             ),
             shard_counts=(8,),
         ),
@@ -135,6 +184,24 @@ PROFILES: dict[str, Profile] = {
                 operations_budget_s=5.0,
                 most_ordered=1_000_000,
                 most_ranked=1_000_000,
+            ),
+            topk=TopkEffort(
+                n_subscriptions=100_000,
+                window=100_000,
+                n_arrivals=10_000,
+                aging=0.0,
+                sizes=(50_000, 100_000, 150_000, 200_000, 250_000),
+                windows=(50_000, 100_000, 150_000, 200_000, 250_000),
+                datasets=_TOPK_DATA,
+                tuning_kmax=_KMAX_FACTORS,
+                tuning_skyband=_SKYBAND_FACTORS,
+                kmax=(2.0, 3.0, 4.0),
+                skyband=(1.0, 0.95, 0.9),
+                most_ciq=250_000,
+                repetitions=2,
+                budget_s=60.0,
+                states_kept=8,
+                suites=_TOPK,
             ),
             shard_counts=(8, 64, 512),
             focus=(DEFAULT_INDEX,),
@@ -165,6 +232,24 @@ PROFILES: dict[str, Profile] = {
                 most_ordered=10_000_000,
                 # Thresholds are part of a ranked index, so that each point is a build of its own.
                 most_ranked=1_000_000,
+            ),
+            topk=TopkEffort(
+                n_subscriptions=1_000_000,
+                window=1_000_000,
+                n_arrivals=100_000,
+                aging=0.0,
+                sizes=(1_000_000, 5_000_000),
+                windows=(1_000_000,),
+                datasets=("tweets",),
+                tuning_kmax=_KMAX_FACTORS,
+                tuning_skyband=_SKYBAND_FACTORS,
+                kmax=(2.0, 3.0, 4.0, 6.0),
+                skyband=(1.0, 0.98, 0.95, 0.9),
+                most_ciq=1_000_000,
+                repetitions=1,
+                budget_s=600.0,
+                states_kept=2,
+                suites=("topk_dissemination", "topk_reevaluation", "topk_subscriptions"),
             ),
             shard_counts=(8, 64, 512),
             focus=(DEFAULT_INDEX,),

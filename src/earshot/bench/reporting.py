@@ -11,13 +11,16 @@ from earshot.bench.plots import plot_growth, plot_match
 from earshot.bench.rt_plots import FIGURE_SUITES, draw, figure_table, figures_of
 from earshot.bench.rt_targets import figure_target_table
 from earshot.bench.targets import lead, target_table
+from earshot.bench.topk_plots import SHAPES, draw_topk
+from earshot.bench.topk_targets import topk_target_table
 from earshot.errors import InvalidFile
 from earshot.workloads.synthetic import WORKLOADS
 
 BEGIN, END = "<!-- benchmark:begin -->", "<!-- benchmark:end -->"
 
 KIND = ("suite", "workload", "competitor", "n_subscriptions", "n_threads", "changes_per_call",
-        "n_shards", "token_order", "message_tokens", "alpha", "threshold")  # fmt: skip
+        "n_shards", "token_order", "message_tokens", "alpha", "threshold", "window", "k",
+        "n_keywords", "keywords_from")  # fmt: skip
 """Fields that tell rows of one profile apart; of equal ones the newest counts."""
 
 Row = dict[str, Any]
@@ -57,6 +60,13 @@ def report(results: str | Path, *, readme: str | Path | None = None) -> Path:
             "What the figures of the R^t papers are meant to show again. Work is compared on the "
             "same messages; of all points of a figure, the worst one is told.",
             shapes,
+        ]
+    topk = topk_target_table(every)
+    if topk:
+        pieces += [
+            "Of top-k over a window. Methods are compared on the same messages; of kmax and of "
+            "Skyband, the factor counts that made a message cheapest.",
+            topk,
         ]
     for profile, rows in runs.items():
         pieces += _profile_report(folder, profile, rows)
@@ -193,6 +203,32 @@ README_COLUMNS: list[Column] = [
 _WHO: list[Column] = [("workload", _text("workload")), ("competitor", _text("competitor"))]
 _SIZE: Column = ("subscriptions", _number("n_subscriptions"))
 
+TOPK_COLUMNS: list[Column] = [
+    ("data", _text("workload")),
+    ("method", _text("competitor")),
+    ("subscriptions", _number("n_subscriptions")),
+    ("window", _number("window")),
+    ("k", _number("k")),
+    ("keywords", lambda row: "-".join(str(n) for n in dict.fromkeys(row["keywords"]))),
+    ("keywords from", _text("keywords_from")),
+    ("arrival µs", _number("amp_us", 1)),
+    ("expiry µs", _number("emp_us", 1)),
+    ("messages/s", _rate),
+    ("buffer", _number("mean_buffer", 1)),
+    ("changes/message", _number("changes_per_message", 1)),
+    ("groups/message", _number("counters_per_message.groups", 1)),
+    ("postings/message", _number("counters_per_message.postings", 1)),
+    ("candidates/message", _number("counters_per_message.candidates", 1)),
+    ("re-evaluations/message", _number("counters_per_message.reevaluations", 3)),
+    ("structure B/subscription", _number("structure_bytes_per_subscription", 1)),
+    ("buffers B/subscription", _number("buffers_bytes_per_subscription", 1)),
+    ("B/message", _number("bytes_per_message", 1)),
+    ("messages", _number("n_messages")),
+    ("fill s", _number("setup_s", 1)),
+    ("build s", _number("build_s", 2)),
+    ("checksum", _text("checksum")),
+]
+
 SUITE_COLUMNS: dict[str, list[Column]] = {
     "match": MATCH_COLUMNS,
     "real": MATCH_COLUMNS,
@@ -290,7 +326,7 @@ def _by_rate(rows: list[Row]) -> list[Row]:
 def _profile_report(folder: Path, profile: str, rows: list[Row]) -> list[str]:
     pieces = [f"## {profile}", *_origins(rows)]
     present = {row["suite"] for row in rows}
-    for suite in [name for name in (*SUITE_COLUMNS, *FIGURE_SUITES) if name in present]:
+    for suite in [name for name in (*SUITE_COLUMNS, *FIGURE_SUITES, *SHAPES) if name in present]:
         of_suite = [row for row in rows if row["suite"] == suite]
         sizes = sorted({row["n_subscriptions"] for row in of_suite})
         pieces.append(f"### {suite} ({', '.join(f'{size:,}' for size in sizes)} subscriptions)")
@@ -299,6 +335,11 @@ def _profile_report(folder: Path, profile: str, rows: list[Row]) -> list[str]:
                 image = folder / f"{profile}-{figure.name}.png"
                 draw(image, figure)
                 pieces += [f"![{figure.title}]({image.name})", figure_table(figure)]
+            continue
+        if suite in SHAPES:
+            image = folder / f"{profile}-{suite}.png"
+            draw_topk(image, suite, of_suite)
+            pieces += [f"![{SHAPES[suite].title}]({image.name})", table(of_suite, TOPK_COLUMNS)]
             continue
         if suite in ("match", "growth"):
             image = folder / f"{profile}-{suite}.png"

@@ -26,6 +26,7 @@ from earshot.bench.rt_figures import (
     token_orders_suite,
 )
 from earshot.bench.rt_updates import rt_updates_suite
+from earshot.bench.topk_figures import TOPK_SUITES
 from earshot.encoding import encode_messages, encode_subscriptions
 from earshot.engine import Engine
 from earshot.files import read_messages
@@ -216,6 +217,7 @@ SUITES: dict[str, Callable[[Context], Iterator[Row]]] = {
     "rt_growth": rt_growth_suite,
     "ranking_alpha": ranking_alpha_suite,
     "ranking_threshold": ranking_threshold_suite,
+    **TOPK_SUITES,
     # First, so that its workers are asked before any has done other work.
     "spark_memory": _spark_suite("spark_memory", "earshot.bench.spark", "memory_suite"),
     "spark_batch": _spark_suite("spark_batch", "earshot.bench.spark", "batch_suite"),

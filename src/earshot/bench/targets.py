@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from operator import itemgetter
 from typing import Any, NamedTuple
 
@@ -233,10 +233,10 @@ TARGETS: tuple[Target, ...] = (
 """In the order of the report. The second field is what is wanted; see :class:`Target`."""
 
 
-def target_table(rows: list[Row]) -> str:
+def target_table(rows: list[Row], targets: Sequence[Target] = TARGETS) -> str:
     """Return one line per target that was measured, as a Markdown table."""
     lines = ["| target | wanted | measured | reached | subscriptions | how |", "| --- " * 6 + "|"]
-    for target in TARGETS:
+    for target in targets:
         measured = target.measure(rows)
         if measured is None:
             continue

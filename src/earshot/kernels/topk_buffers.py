@@ -18,6 +18,8 @@ from earshot.kernels.topk_arrays import (
     EXPIRED,
     FIRST_SEQUENCE,
     KMAX,
+    LATE_START,
+    LATE_STOP,
     MATCH,
     N_BUFFERED,
     N_ENTRIES,
@@ -139,9 +141,11 @@ def chain(window: WindowArrays, buffers: BufferArrays, slot: int) -> None:
     if length == 0:
         return
     oldest = row_of(window, buffers.sequences[start])
+    # Without late messages rows are in the order of time, which need not be looked up.
+    has_late = window.facts[LATE_START] < window.facts[LATE_STOP]
     for i in range(start + 1, start + length):
         row = row_of(window, buffers.sequences[i])
-        if is_newer(window, oldest, row):
+        if row < oldest if not has_late else is_newer(window, oldest, row):
             oldest = row
     _chain_to(window, buffers, slot, oldest)
 
@@ -211,7 +215,7 @@ def best_size(k: int, cost: float) -> int:
             high = two
         else:
             low = one
-    return np.int64(np.ceil(0.5 * (low + high)))
+    return int(np.ceil(0.5 * (low + high)))
 
 
 @inlined_kernel
@@ -224,14 +228,14 @@ def _expected_cost(known: float, k: float, cost: float) -> float:
 @inlined_kernel
 def kept_of(known: int, k: int) -> int:
     """Return how many of so many messages a skyband is expected to keep."""
-    return np.int64(np.ceil(k * (1.0 + np.log(known / k))))
+    return int(np.ceil(k * (1.0 + np.log(known / k))))
 
 
 @lean_kernel
 def _known_by_model(buffers: BufferArrays, policy: Policy, slot: int, k: int) -> int:
     cost = np.float64(buffers.costs[slot])
     if cost == 0.0:
-        cost = policy.typical_cost
+        cost = np.float64(policy.typical_cost)
     return best_size(k, cost * policy.search_weight)
 
 
@@ -375,17 +379,13 @@ def admit(
         _chain_to(window, buffers, slot, row)
     if position < k:
         if length >= k:
-            emit(
-                output, window, cause, -1, DISPLACED, slot, displaced_sequence, displaced_score
-            )
+            emit(output, window, cause, -1, DISPLACED, slot, displaced_sequence, displaced_score)
         emit(output, window, cause, 1, MATCH, slot, sequence, score)
     return DONE, is_changed
 
 
 @inlined_kernel
-def _is_below_boundary(
-    window: WindowArrays, buffers: BufferArrays, slot: int, row: int
-) -> bool:
+def _is_below_boundary(window: WindowArrays, buffers: BufferArrays, slot: int, row: int) -> bool:
     """Whether a message with just the threshold's score is older than where the threshold is.
 
     Then others like it may have been left out. If the one at the boundary has left the window, so

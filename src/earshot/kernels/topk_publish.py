@@ -13,6 +13,7 @@ from numba import types
 from numba.extending import overload
 
 from earshot.kernels.jit import inlined_kernel, kernel, lean_kernel
+from earshot.kernels.ticks import ticks
 from earshot.kernels.topk_arrays import (
     ARRIVALS,
     BASE,
@@ -52,6 +53,7 @@ from earshot.kernels.topk_buffers import (
 )
 from earshot.kernels.topk_ciq import CiqArrays, disseminate_ciq, set_threshold_ciq
 from earshot.kernels.topk_igpt import IgptArrays, disseminate_igpt, set_threshold_igpt
+from earshot.kernels.topk_reach import ReachArrays, disseminate_reach, set_threshold_reach
 from earshot.kernels.topk_scan import disseminate_scan, set_threshold_scan, verify
 from earshot.kernels.topk_window import LOW, is_newer, row_of, signature_bit
 from earshot.model.arrays import Float64s, Int32s, Int64s
@@ -75,6 +77,7 @@ class State(NamedTuple):
     found_scores: Float64s
     pending: Int32s  # slots that no component holds
     counters: Int64s
+    ticks: Int64s  # (2,) of the clock, that arrivals and expiries took
 
 
 class Rules(NamedTuple):
@@ -112,6 +115,7 @@ def set_threshold(component: Any, subscribers: Subscribers, slot: int) -> None:
 _KERNELS = {
     CiqArrays: (disseminate_ciq, set_threshold_ciq),
     IgptArrays: (disseminate_igpt, set_threshold_igpt),
+    ReachArrays: (disseminate_reach, set_threshold_reach),
     ScanArrays: (disseminate_scan, set_threshold_scan),
 }
 
@@ -119,12 +123,12 @@ _KERNELS = {
 @overload(disseminate, jit_options={"_nrt": False})
 def _disseminate(
     component, home, subscribers, probe, max_distance, found_slots, found_scores, n_found, counters
-):  # type: ignore[no-untyped-def]
+):
     if not isinstance(component, types.BaseNamedTuple):
         return None
     chosen = _KERNELS[component.instance_class][0]
 
-    def implementation(  # type: ignore[no-untyped-def]
+    def implementation(
         component, home, subscribers, probe, max_distance, found_slots, found_scores, n_found,
         counters,
     ):  # fmt: skip
@@ -137,12 +141,12 @@ def _disseminate(
 
 
 @overload(set_threshold, jit_options={"_nrt": False})
-def _set_threshold(component, subscribers, slot):  # type: ignore[no-untyped-def]
+def _set_threshold(component, subscribers, slot):
     if not isinstance(component, types.BaseNamedTuple):
         return None
     chosen = _KERNELS[component.instance_class][1]
 
-    def implementation(component, subscribers, slot):  # type: ignore[no-untyped-def]
+    def implementation(component, subscribers, slot):
         chosen(component, subscribers, slot)
 
     return implementation
@@ -336,12 +340,13 @@ def publish(
         cause = first_cause + message
         if progress[PHASE] == EXPIRING:
             clock = max(window.facts[NEWEST_TIME], times[message])
-            status = expire_due(
-                state, base, young, rules, clock, rules.window - 1, cause, output
-            )
+            started = ticks()
+            status = expire_due(state, base, young, rules, clock, rules.window - 1, cause, output)
+            state.ticks[1] += ticks() - started
             if status != DONE:
                 return status
             progress[PHASE] = ARRIVING
+        started = ticks()
         if progress[PHASE] == ARRIVING:
             _enter(window, state.segments, vectors, counts, places, times, message)
             n_tokens = vectors.offsets[message + 1] - vectors.offsets[message]
@@ -385,6 +390,7 @@ def publish(
             if is_changed:
                 _follow(state, base, young, slot)
             progress[CANDIDATE] += 1
+        state.ticks[0] += ticks() - started
         progress[PHASE] = EXPIRING
         progress[MESSAGE] += 1
     return DONE

@@ -13,9 +13,7 @@ LONG = 32
 
 
 @inlined_kernel
-def distance(
-    x: float, y: float, z: float, other_x: float, other_y: float, other_z: float
-) -> float:
+def distance(x: float, y: float, z: float, other_x: float, other_y: float, other_z: float) -> float:
     """Return the length of the straight line between two places."""
     dx = x - other_x
     dy = y - other_y

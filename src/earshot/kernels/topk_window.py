@@ -67,9 +67,7 @@ def is_newer(window: WindowArrays, row: int, other: int) -> bool:
 
 
 @inlined_kernel
-def is_better(
-    window: WindowArrays, score: float, row: int, other_score: float, other: int
-) -> bool:
+def is_better(window: WindowArrays, score: float, row: int, other_score: float, other: int) -> bool:
     """Whether a message comes before another one in a result."""
     return score > other_score or (score == other_score and is_newer(window, row, other))
 
@@ -128,8 +126,8 @@ def _sort_heap(window: WindowArrays, scratch: SearchScratch, n: int) -> None:
 
 @inlined_kernel
 def _mixed(token: int) -> int:
-    """Return a token id with its bits mixed: entries are sorted by these, which are evenly spread."""
-    return np.int64(np.uint64(token) * np.uint64(0x9E3779B97F4A7C15) >> np.uint64(32))
+    """Return a token id with its bits mixed: evenly spread, so entries are sorted by it."""
+    return int(np.uint64(token) * np.uint64(0x9E3779B97F4A7C15) >> np.uint64(32))
 
 
 @inlined_kernel
@@ -161,7 +159,7 @@ class _Query(NamedTuple):
 
 
 @inlined_kernel
-def signature_bit(token: int) -> int:
+def signature_bit(token: int) -> np.uint64:
     """Return the bit that stands for a token in signatures."""
     return np.uint64(1) << (np.uint64(token) * np.uint64(0xD6E8FEB86659FD93) >> np.uint64(58))
 
@@ -182,9 +180,7 @@ def _offer(
 ) -> bool:
     """Take a scored message if it is good enough; return False where there is no room."""
     found, bar = scratch.found, scratch.bar
-    if found[0] < query.limit or is_better(
-        window, score, row, scratch.scores[0], scratch.rows[0]
-    ):
+    if found[0] < query.limit or is_better(window, score, row, scratch.scores[0], scratch.rows[0]):
         if query.factor < 1.0 and found[0] == query.limit:
             if found[1] == len(scratch.more_scores):
                 return False
@@ -282,13 +278,13 @@ def _walk(
             continue
         counters[SEARCH_CANDIDATES] += 1
         if not is_sure:
-            text = 0.0
+            text = np.float64(0.0)
             for i in range(window.token_offsets[row], window.token_offsets[row + 1]):
                 token = window.tokens[i]
                 for j in range(first, last):
                     if tokens[j] == token:
                         if j < current:
-                            text = -np.inf  # it was met under that token already
+                            text = np.float64(-np.inf)  # it was met under that token already
                         text += np.float64(own_weights[j]) * np.float64(window.weights[i])
                         break
             if text < 0.0:
@@ -347,9 +343,7 @@ def search(
     promising of them cannot have anything good enough.
     """
     counters[SEARCHES] += 1
-    work = (
-        counters[SEARCH_BLOCKS] + counters[SEARCH_POSTINGS] + 8 * counters[SEARCH_CANDIDATES]
-    )
+    work = counters[SEARCH_BLOCKS] + counters[SEARCH_POSTINGS] + 8 * counters[SEARCH_CANDIDATES]
     query = _Query(
         slot, subscribers.token_offsets[slot], subscribers.token_offsets[slot + 1],
         subscribers.alphas[slot], subscribers.places[slot, 0], subscribers.places[slot, 1],
@@ -425,25 +419,22 @@ def search(
                                 _rest_of(subscribers, query, current),
                                 np.float64(segments.group_largest[first_group + group]),
                             ),
-                            weight * np.float64(segments.group_largest[first_group + group])
-                            + rest,
+                            weight * np.float64(segments.group_largest[first_group + group]) + rest,
                         ),
                     )
                     if bound + SLACK < bar[0]:
                         continue
                     scratch.node_bounds[n_nodes] = bound
                     scratch.node_groups[n_nodes] = group
-                    scratch.node_blocks[n_nodes] = (
-                        segments.block_offsets[entry] + group * GROUP
-                    )
+                    scratch.node_blocks[n_nodes] = segments.block_offsets[entry] + group * GROUP
                     scratch.node_entries[n_nodes] = entry
                     scratch.node_tokens[n_nodes] = current
                     scratch.node_segments[n_nodes] = segment
                     scratch.node_caps[n_nodes] = caps_at
                     n_nodes += 1
             rest += weight * scratch.caps[caps_at + current - query.first]
-    for at in range(n_nodes // 2 - 1, -1, -1):
-        _sink_node(scratch, at, n_nodes)
+    for node in range(n_nodes // 2 - 1, -1, -1):
+        _sink_node(scratch, node, n_nodes)
     while n_nodes > 0 and scratch.node_bounds[0] + SLACK >= bar[0]:
         if not _open_group(window, segments, subscribers, scratch, query, counters):
             return 0, TOO_MANY, 0.0
@@ -653,7 +644,7 @@ def _cell_of(frame: Float64s, places: Float64s, row: int) -> int:
     cell = 0
     for axis in range(3):
         if frame[3 + axis] > 0.0:
-            number = np.int64((places[row, axis] - frame[axis]) / frame[3 + axis] + 0.5)
+            number = int((places[row, axis] - frame[axis]) / frame[3 + axis] + 0.5)
             cell |= min(number, 1023 if axis == 2 else 2047) << 11 * axis
     return cell
 

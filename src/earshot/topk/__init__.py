@@ -6,9 +6,12 @@ from earshot.errors import InvalidParameter
 from earshot.topk.ciq import Ciq
 from earshot.topk.contract import Dissemination, Scan
 from earshot.topk.igpt import Igpt
+from earshot.topk.reach import Reach
 from earshot.topk.reevaluation import Cskyband, Kmax, Reevaluation, Skyband
 
-DISSEMINATIONS: dict[str, type[Dissemination]] = {each.name: each for each in (Igpt, Ciq, Scan)}
+DISSEMINATIONS: dict[str, type[Dissemination]] = {
+    each.name: each for each in (Reach, Igpt, Ciq, Scan)
+}
 """How messages find subscriptions, by name; the default first."""
 
 REEVALUATIONS: dict[str, type[Reevaluation]] = {

@@ -44,7 +44,7 @@ class Ciq(Dissemination):
         if not 1 <= self.levels <= MAX_LEVELS:
             raise InvalidParameter(f"levels is {self.levels}; give 1 to {MAX_LEVELS}")
 
-    def build(self, subscribers: Subscribers, slots: Int32s) -> CiqArrays:
+    def build(self, subscribers: Subscribers, slots: Int32s, max_distance: float) -> CiqArrays:
         """Return a component of these slots; row i of it is ``slots[i]``."""
         n = len(slots)
         places = subscribers.places[slots]

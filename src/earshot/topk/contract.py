@@ -24,7 +24,9 @@ class Dissemination(ABC):
     name: ClassVar[str]
 
     @abstractmethod
-    def build(self, subscribers: Subscribers, slots: Int32s) -> tuple[Any, ...]:
+    def build(
+        self, subscribers: Subscribers, slots: Int32s, max_distance: float
+    ) -> tuple[Any, ...]:
         """Return a component of these slots; row i of it is ``slots[i]``."""
 
 
@@ -34,6 +36,6 @@ class Scan(Dissemination):
 
     name: ClassVar[str] = "scan"
 
-    def build(self, subscribers: Subscribers, slots: Int32s) -> ScanArrays:
+    def build(self, subscribers: Subscribers, slots: Int32s, max_distance: float) -> ScanArrays:
         """Return the slots as they are."""
         return ScanArrays(slots.copy())

@@ -80,7 +80,7 @@ class Igpt(Dissemination):
                 f"unknown rules {', '.join(unknown)}; choose from {', '.join(RULES)}"
             )
 
-    def build(self, subscribers: Subscribers, slots: Int32s) -> IgptArrays:
+    def build(self, subscribers: Subscribers, slots: Int32s, max_distance: float) -> IgptArrays:
         """Return a component of these slots; row i of it is ``slots[i]``."""
         n = len(slots)
         places = subscribers.places[slots]

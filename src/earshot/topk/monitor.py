@@ -44,7 +44,12 @@ from earshot.kernels.topk_buffers import DONE, NEEDS_ENTRIES, NEEDS_MORE, NEEDS_
 from earshot.kernels.topk_publish import N_PROGRESS, NO_LIMIT, Rules, State
 from earshot.kernels.topk_scoring import unit_vectors
 from earshot.model.arrays import Float64s, Int32s, Int64s, gather_ranges, nbytes
-from earshot.topk import find_dissemination, find_reevaluation
+from earshot.topk import (
+    DISSEMINATIONS,
+    REEVALUATIONS,
+    find_dissemination,
+    find_reevaluation,
+)
 from earshot.topk.contract import Dissemination
 from earshot.topk.reevaluation import Reevaluation
 from earshot.topk.window import Window, resized
@@ -116,7 +121,8 @@ class Monitor:
         self._subscribers = _no_subscribers()
         self._buffers = _no_buffers()
         self._n_slots = 0
-        self._is_alive = np.empty(0, np.bool_)
+        self._is_alive: Any = np.empty(0, np.bool_)
+        self._pending: Int32s = np.empty(0, np.int32)
         self._counters = np.zeros(len(COUNTERS), np.int64)
         self._start()
 
@@ -137,6 +143,7 @@ class Monitor:
         self._found_slots = np.empty(0, np.int32)
         self._found_scores = np.empty(0, np.float64)
         self._output = _new_output(LEAST_OUTPUT)
+        self._ticks = np.zeros(2, np.int64)
         self._index_all()
 
     # ---- questions ----------------------------------------------------------------------------
@@ -175,6 +182,17 @@ class Monitor:
     def n_buffered(self) -> int:
         """Entries in all buffers."""
         return int(self._buffers.facts[N_BUFFERED])
+
+    @property
+    def ticks(self) -> tuple[int, int]:
+        """Ticks of the processor's clock that arrivals and expiries took; 0 where it is hidden."""
+        arrival, expiry = self._ticks.tolist()
+        return arrival, expiry
+
+    def restructure(self, dissemination: str | Dissemination) -> None:
+        """Let messages find subscriptions in another way from now on."""
+        self.dissemination = find_dissemination(dissemination)
+        self._index_all()
 
     def memory(self) -> dict[str, int]:
         """Return bytes by part, room to grow included."""
@@ -280,21 +298,24 @@ class Monitor:
             stop = min(n, first + max(self._messages.segment_room(), 1))
             n_tokens = int(vectors.offsets[stop] - vectors.offsets[first])
             self._messages.reserve(stop - first, n_tokens, self._n_words)
-            progress = np.zeros(N_PROGRESS, np.int64)
             part = vectors._replace(offsets=vectors.offsets[first : stop + 1])
-
-            def run(part: Vectors = part, first: int = first, stop: int = stop) -> int:
-                status: int = topk_publish.publish(
-                    self._state(), self._base, self._young, self._rules, part, counts,
-                    messages.places[first:stop], times[first:stop], progress, first, self._output,
-                )  # fmt: skip
-                return status
-
-            self._run(run)
+            rows = slice(first, stop)
+            self._publish(part, counts, messages.places[rows], times[rows], first)
             first = stop
             if self._messages.segment_room() <= 0:
                 self._messages.close_segment()
         return self._take_output()
+
+    def _publish(
+        self, vectors: Vectors, counts: Any, places: Float64s, times: Int64s, first_row: int
+    ) -> None:
+        progress = np.zeros(N_PROGRESS, np.int64)
+        self._run(
+            lambda: topk_publish.publish(
+                self._state(), self._base, self._young, self._rules, vectors, counts, places,
+                times, progress, first_row, self._output,
+            )
+        )  # fmt: skip
 
     def advance(self, clock_us: int) -> Changes:
         """Let the messages leave that a clock leaves behind; only in a window by time."""
@@ -377,16 +398,14 @@ class Monitor:
         self._pending = np.empty(0, np.int32)
 
     def _component(self, slots: Int32s, home: int) -> tuple[Any, ...]:
-        component = self.dissemination.build(self._subscribers, slots)
+        component = self.dissemination.build(self._subscribers, slots, self._max_distance)
         self._subscribers.homes[slots] = home
         self._subscribers.rows[slots] = np.arange(len(slots))
         return component
 
     # ---- inside -------------------------------------------------------------------------------
 
-    def _vectors(
-        self, offsets: Int64s, tokens: Int32s, counts: Any
-    ) -> tuple[Vectors, Any]:
+    def _vectors(self, offsets: Int64s, tokens: Int32s, counts: Any) -> tuple[Vectors, Any]:
         """Return rows of tokens as vectors of length 1, and the counts in their order."""
         start = int(offsets[0])
         tokens = np.ascontiguousarray(tokens[start : offsets[-1]], np.int32)
@@ -420,6 +439,7 @@ class Monitor:
             self._found_scores,
             self._pending,
             self._counters,
+            self._ticks,
         )
 
     def _fill(self, slots: Int32s, reason: int) -> Changes:
@@ -460,7 +480,7 @@ class Monitor:
     def _take_output(self) -> Changes:
         output = self._output
         n = int(output.length[0])
-        taken = Changes(*(array[:n].copy() for array in output[1:]))
+        taken = Changes._make(array[:n].copy() for array in output[1:])
         output.length[0] = 0
         if len(output.rows) > 1 << 20:
             self._output = _new_output(LEAST_OUTPUT)
@@ -488,9 +508,9 @@ class Monitor:
                     results.scores[is_new],
                 )
             )
-        joined = Changes(*(np.concatenate(pair) for pair in zip(*parts, strict=True)))
+        joined = Changes._make(np.concatenate(pair) for pair in zip(*parts, strict=True))
         order = np.argsort(joined.rows, kind="stable")
-        return Changes(*(array[order] for array in joined))
+        return Changes._make(array[order] for array in joined)
 
     # ---- saving -------------------------------------------------------------------------------
 
@@ -530,8 +550,6 @@ class Monitor:
     @classmethod
     def open(cls, directory: str | Path) -> Self:
         """Open a saved monitor by memory-mapping its arrays; changes stay in this process."""
-        from earshot.topk import DISSEMINATIONS, REEVALUATIONS
-
         facts = storage.read_facts(directory)
         self = cls.__new__(cls)
         name, parameters = facts["dissemination"]
@@ -614,25 +632,27 @@ def _with_slots(buffers: BufferArrays, n: int) -> BufferArrays:
 
 
 def _new_scratch(n: int, n_more: int, k: int) -> SearchScratch:
-    return SearchScratch(
-        np.empty(n, np.float64),
-        np.empty(n, np.int64),
-        np.empty(n_more, np.float64),
-        np.empty(n_more, np.int64),
-        np.empty(k, np.int64),
-        np.empty(n, np.int64),
-        np.empty(n, np.int64),
-        np.zeros(2, np.int64),
-        np.zeros(1, np.float64),
-        np.empty(n_more, np.float64),
-        *(np.empty(n_more, np.int64) for _ in range(6)),
-        np.empty(n_more, np.float64),
-        np.empty(n_more, np.int64),
-        np.empty(256, np.int32),
-        np.empty(256, np.float32),
-        np.empty(256, np.uint64),
-        np.zeros(256, np.uint32),
-        np.array([0.0] * 6 + [np.inf]),
+    return SearchScratch._make(
+        [
+            np.empty(n, np.float64),
+            np.empty(n, np.int64),
+            np.empty(n_more, np.float64),
+            np.empty(n_more, np.int64),
+            np.empty(k, np.int64),
+            np.empty(n, np.int64),
+            np.empty(n, np.int64),
+            np.zeros(2, np.int64),
+            np.zeros(1, np.float64),
+            np.empty(n_more, np.float64),
+            *(np.empty(n_more, np.int64) for _ in range(6)),
+            np.empty(n_more, np.float64),
+            np.empty(n_more, np.int64),
+            np.empty(256, np.int32),
+            np.empty(256, np.float32),
+            np.empty(256, np.uint64),
+            np.zeros(256, np.uint32),
+            np.array([0.0] * 6 + [np.inf]),
+        ]
     )
 
 
@@ -650,7 +670,7 @@ def _new_output(n: int) -> Output:
 
 def _larger_output(output: Output) -> Output:
     n = 2 * len(output.rows)
-    return Output(output.length, *(_longer(array, n) for array in output[1:]))
+    return Output._make([output.length, *(_longer(array, n) for array in output[1:])])
 
 
 def _longer(array: Any, n: int) -> Any:

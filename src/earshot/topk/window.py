@@ -157,7 +157,14 @@ class Window:
         if first == 0:
             return
         kept = n_rows - first
-        for array in (arrays.places, arrays.times, arrays.is_live, arrays.is_late, arrays.heads):
+        by_row: tuple[Any, ...] = (
+            arrays.places,
+            arrays.times,
+            arrays.is_live,
+            arrays.is_late,
+            arrays.heads,
+        )
+        for array in by_row:
             array[:kept] = array[first:n_rows].copy()
         token_first, token_stop = (int(arrays.token_offsets[row]) for row in (first, n_rows))
         for array in (arrays.tokens, arrays.weights, arrays.counts):

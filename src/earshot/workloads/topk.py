@@ -1,0 +1,257 @@
+"""Workloads for top-k over a window, in the shapes of the data sets of [PVLDB16] Table 1.
+
+Words and places of messages are those of :mod:`earshot.workloads.synthetic`. Subscriptions are
+drawn from messages of the same stream, far behind all that are ever published: the place of the
+message and some of its words ([PVLDB16] section 7.1). Rows are made in blocks with a random
+generator each, so any piece of a workload is the same whatever was asked for before.
+
+In time, messages come more often by day than by night. Within a block they are spread at random
+over the time that as many take on average, as a Poisson process is once its number is known.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, Literal, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from earshot.errors import InvalidParameter
+from earshot.model.arrays import EVERYWHERE_TOKEN, Float64s, Int32s, Int64s
+from earshot.workloads.synthetic import Workload
+
+BLOCK_ROWS = 1 << 12
+
+FIRST_DRAWN = 1 << 30
+"""The message that the first subscription is drawn from; those before are for publishing."""
+
+MAX_DISTANCE = math.sqrt(2.0)
+"""Diagonal of the unit square, in which all places are."""
+
+DAY_US = 24 * 60 * 60 * 1_000_000
+DAILY_SWING = 0.8
+"""The busiest moment of a day has (1 + this) times the mean rate, the quietest (1 - this)."""
+
+_SUBSCRIPTIONS, _TIMES = 10, 11  # streams of random numbers, beside those of the synthetic module
+
+KeywordSource = Literal["messages", "zipf"]
+
+
+class SubscriptionRows(NamedTuple):
+    """Subscriptions, in the order of the arguments of ``Monitor.subscribe``."""
+
+    places: Float64s  # (n, 3) Cartesian
+    token_offsets: Int64s  # (n + 1,)
+    tokens: Int32s  # distinct within a subscription
+    alphas: Float64s  # (n,)
+    ks: Int32s  # (n,)
+
+
+class MessageRows(NamedTuple):
+    """Messages, with the fields of ``TopkMessages`` of the kernels."""
+
+    token_offsets: Int64s  # (n + 1,)
+    tokens: Int32s  # distinct within a message
+    counts: npt.NDArray[np.uint16]  # occurrences; the synthetic words of a message are distinct
+    places: Float64s  # (n, 3) Cartesian
+    times: Int64s  # (n,) in microseconds, ascending
+
+
+@dataclass(frozen=True, kw_only=True)
+class TopkWorkload:
+    """A reproducible stream of messages, and subscriptions drawn from it.
+
+    Attributes:
+        name: Name in reports.
+        n_words: Size of the vocabulary; words follow Zipf's law.
+        tokens_min: Fewest words of a message.
+        tokens_max: Most words of a message.
+        tokens_mean: Mean number of words.
+        seed: Seed of all random draws.
+        keywords_min: Fewest keywords of a subscription.
+        keywords_max: Most keywords; every number in between is equally likely.
+        keywords_from: ``"messages"``: words of the message that gives the place; ``"zipf"``: drawn
+            by Zipf's law, whatever that message says.
+        k: Messages that a subscription wants.
+        messages_per_day: Mean number of messages of a day.
+    """
+
+    name: str
+    n_words: int
+    tokens_min: int
+    tokens_max: int
+    tokens_mean: float
+    seed: int = 1
+    keywords_min: int = 1
+    keywords_max: int = 5
+    keywords_from: KeywordSource = "messages"
+    k: int = 20
+    messages_per_day: float = 100_000.0
+
+    def __post_init__(self) -> None:
+        """Reject what cannot be generated."""
+        rules = {
+            # So that a subscription has as many keywords as were drawn for it.
+            "keywords_max <= tokens_min": self.keywords_max <= self.tokens_min,
+            "keywords_from 'messages' or 'zipf'": self.keywords_from in ("messages", "zipf"),
+            "k >= 1": self.k >= 1,
+            "messages_per_day > 0": 0 < self.messages_per_day < math.inf,
+        }
+        broken = [rule for rule, holds in rules.items() if not holds]
+        if broken:
+            raise InvalidParameter(f"workload '{self.name}': expected {'; '.join(broken)}")
+        _ = self._stream  # which has rules of its own
+
+    @property
+    def max_distance(self) -> float:
+        """Distance at which a place counts nothing."""
+        return MAX_DISTANCE
+
+    def frequencies(self) -> Int64s:
+        """Return how often each token is expected, for ``idf_weights``."""
+        return self._stream.frequencies()
+
+    def duration_us(self, n_messages: int) -> int:
+        """Return how long so many messages take on average."""
+        return round(n_messages / self.messages_per_day * DAY_US)
+
+    def subscriptions(self, start: int, stop: int) -> SubscriptionRows:
+        """Return subscriptions ``start:stop``."""
+        parts = [self._block(random, first, rows) for random, first, rows in self._blocks(
+            _SUBSCRIPTIONS, start, stop)]  # fmt: skip
+        lengths, tokens, places, alphas = (
+            _joined([part[i] for part in parts], dtype)
+            for i, dtype in enumerate((np.int64, np.int32, np.float64, np.float64))
+        )
+        return SubscriptionRows(
+            places.reshape(-1, 3),
+            _offsets(lengths),
+            tokens,
+            alphas,
+            np.full(stop - start, self.k, np.int32),
+        )
+
+    def messages(self, start: int, stop: int) -> MessageRows:
+        """Return messages ``start:stop``."""
+        if stop > FIRST_DRAWN:
+            raise InvalidParameter(
+                f"messages {start}:{stop} asked for; from {FIRST_DRAWN} on they are subscriptions"
+            )
+        offsets, tokens, places = self._spoken(start, stop)
+        return MessageRows(
+            offsets, tokens, np.ones(len(tokens), np.uint16), places, self._times(start, stop)
+        )
+
+    @cached_property
+    def _stream(self) -> Workload:
+        return Workload(
+            name=self.name,
+            seed=self.seed,
+            n_words=self.n_words,
+            tokens_min=self.tokens_min,
+            tokens_max=self.tokens_max,
+            tokens_mean=self.tokens_mean,
+            keywords_min=self.keywords_min,
+            keywords_max=self.keywords_max,
+        )
+
+    def _spoken(self, start: int, stop: int) -> tuple[Int64s, Int32s, Float64s]:
+        """Return offsets, words and places of messages, without the token that all carry."""
+        rows = self._stream.messages(start, stop)
+        n = stop - start
+        places = np.zeros((n, 3))
+        places[:, :2] = rows.boxes[:, :2]  # messages are points
+        tokens = rows.token_ids[rows.token_ids != EVERYWHERE_TOKEN]
+        return rows.token_offsets - np.arange(n + 1), tokens, places
+
+    def _block(
+        self, random: np.random.Generator, first: int, rows: slice
+    ) -> tuple[Int64s, Int32s, Float64s, Float64s]:
+        """Return numbers of keywords, keywords, places and alphas of some rows of a block."""
+        alphas = random.random(BLOCK_ROWS)
+        offsets, words, places = self._spoken(FIRST_DRAWN + first, FIRST_DRAWN + first + BLOCK_ROWS)
+        if self.keywords_from == "zipf":
+            drawn = self._stream.subscriptions(first, first + BLOCK_ROWS)
+            offsets, tokens = drawn.token_offsets, drawn.token_ids
+            lengths = np.diff(offsets)
+        else:
+            lengths = random.integers(self.keywords_min, self.keywords_max + 1, BLOCK_ROWS)
+            tokens = _some_of_each(random, offsets, words, lengths)
+            offsets = _offsets(lengths)
+        tokens = tokens[offsets[rows.start] : offsets[rows.stop]]
+        return lengths[rows], tokens, places[rows], alphas[rows]
+
+    def _times(self, start: int, stop: int) -> Int64s:
+        parts = []
+        for random, first, rows in self._blocks(_TIMES, start, stop):
+            at = np.sort(random.random(BLOCK_ROWS)) * BLOCK_ROWS + first
+            parts.append(at[rows])
+        return _by_day(_joined(parts, np.float64) / self.messages_per_day)
+
+    def _blocks(
+        self, stream: int, start: int, stop: int
+    ) -> Iterator[tuple[np.random.Generator, int, slice]]:
+        """Yield each block's random generator, its first row, and the rows wanted of it."""
+        if not 0 <= start <= stop:
+            raise InvalidParameter(f"rows {start}:{stop} asked for; expected 0 <= start <= stop")
+        for block in range(start // BLOCK_ROWS, -(-stop // BLOCK_ROWS)):
+            first = block * BLOCK_ROWS
+            rows = slice(max(start - first, 0), min(stop - first, BLOCK_ROWS))
+            yield np.random.default_rng([self.seed, stream, block]), first, rows
+
+
+def _some_of_each(
+    random: np.random.Generator, offsets: Int64s, words: Int32s, wanted: Int64s
+) -> Int32s:
+    """Return ``wanted[i]`` words of each row i, drawn without putting back."""
+    lengths = np.diff(offsets)
+    rows = np.repeat(np.arange(len(lengths)), lengths)
+    shuffled = words[np.lexsort((random.random(len(words)), rows))]
+    ranks = np.arange(len(words)) - np.repeat(offsets[:-1], lengths)
+    return shuffled[ranks < wanted[rows]]
+
+
+def _by_day(days: Float64s) -> Int64s:
+    """Return when, in microseconds, a share of the messages has come, given in mean days of them.
+
+    The rate is ``1 - DAILY_SWING * cos(2 pi t)`` of its mean, so midnight is the quietest.
+    """
+    moments = np.linspace(0.0, 1.0, 24 * 60 + 1)
+    shares = moments - DAILY_SWING / (2 * np.pi) * np.sin(2 * np.pi * moments)
+    whole = np.floor(days)
+    times = whole + np.interp(days - whole, shares, moments)
+    return np.rint(times * DAY_US).astype(np.int64)
+
+
+def _offsets(lengths: Int64s) -> Int64s:
+    offsets = np.zeros(len(lengths) + 1, np.int64)
+    np.cumsum(lengths, out=offsets[1:])
+    return offsets
+
+
+def _joined(parts: list[npt.NDArray[Any]], dtype: type) -> npt.NDArray[Any]:
+    return np.concatenate(parts) if parts else np.empty(0, dtype)
+
+
+TOPK_WORKLOADS: dict[str, TopkWorkload] = {
+    workload.name: workload
+    for workload in (
+        TopkWorkload(name="tweets", n_words=1_700_000, tokens_min=6, tokens_max=20, tokens_mean=9),
+        TopkWorkload(name="gn", n_words=208_000, tokens_min=5, tokens_max=15, tokens_mean=7),
+        TopkWorkload(name="yelp", n_words=85_000, tokens_min=10, tokens_max=150, tokens_mean=37),
+    )
+}
+"""By the names of the data sets; sizes of vocabularies and mean lengths are those of Table 1."""
+
+
+def find_topk_workload(name: str) -> TopkWorkload:
+    """Return the workload of that name."""
+    try:
+        return TOPK_WORKLOADS[name]
+    except KeyError:
+        known = ", ".join(TOPK_WORKLOADS)
+        raise InvalidParameter(f"no workload '{name}'; expected one of {known}") from None
