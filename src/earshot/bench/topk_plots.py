@@ -11,8 +11,14 @@ from earshot.errors import MissingExtra
 Row = dict[str, Any]
 Value = Callable[[Row], Any]
 
-WIDE_SPAN = 12.0
-"""Largest over smallest value of a panel from which on its axis is logarithmic."""
+WIDE_SPAN, WIDE_SPAN_OF_BARS = 12.0, 100.0
+"""Largest over smallest value of a panel from which on its axis is logarithmic.
+
+Bars are compared by their lengths, which a logarithmic axis cuts somewhere.
+"""
+
+LEAST_WIDTH = 8.0
+"""Of an image; a title needs that."""
 
 PANELS_PER_LINE = 3
 
@@ -30,7 +36,12 @@ class Panel(NamedTuple):
         """Places on the horizontal axis: numbers ascending, names as they came."""
         found = dict.fromkeys(x for points in self.lines.values() for x, _ in points)
         ticks = [tick for tick in found if tick is not None]
-        return ticks if any(isinstance(tick, str) for tick in ticks) else sorted(ticks)
+        return ticks if self.has_names else sorted(ticks)
+
+    @property
+    def has_names(self) -> bool:
+        """Whether the horizontal axis has names instead of numbers."""
+        return any(isinstance(x, str) for points in self.lines.values() for x, _ in points)
 
 
 def _field(name: str) -> Value:
@@ -124,14 +135,13 @@ def draw_topk(image: Path, suite: str, rows: list[Row]) -> None:
     panels = panels_of(suite, rows)
     width = 2 if suite == "topk_tuning" else min(max(len(panels), 1), PANELS_PER_LINE)
     height = -(-max(len(panels), 1) // width)
-    canvas = _canvas(1.0 + 4.2 * width, 1.2 + 3.2 * height)
+    canvas = _canvas(max(1.0 + 4.2 * width, LEAST_WIDTH), 1.2 + 3.2 * height)
     all_axes = canvas.subplots(height, width, squeeze=False).ravel()
     labels = list(dict.fromkeys(label for panel in panels for label in panel.lines))
     colours = {label: f"C{i % 10}" for i, label in enumerate(labels)}
     handles: dict[str, Any] = {}
     for axes, panel in zip(all_axes, panels, strict=False):
-        drawn = _bars if any(isinstance(tick, str) for tick in panel.ticks) else _lines
-        drawn(axes, panel, colours)
+        (_bars if panel.has_names else _lines)(axes, panel, colours)
         _scale(axes, panel)
         for handle, label in zip(*axes.get_legend_handles_labels(), strict=True):
             handles.setdefault(label, handle)
@@ -140,7 +150,7 @@ def draw_topk(image: Path, suite: str, rows: list[Row]) -> None:
     canvas.suptitle(f"{SHAPES[suite].title}: one thread, {_sizes_told(rows)}", fontsize=11)
     canvas.legend(
         list(handles.values()), list(handles), loc="outside lower center",
-        ncols=max(1, min(len(handles), 2 * width)), frameon=False, fontsize=8,
+        ncols=max(1, min(len(handles), 2 * max(width, 2))), frameon=False, fontsize=8,
     )  # fmt: skip
     canvas.savefig(image, dpi=120)
 
@@ -167,7 +177,8 @@ def _bars(axes: Any, panel: Panel, colours: dict[str, str]) -> None:
 
 def _scale(axes: Any, panel: Panel) -> None:
     shown = [y for points in panel.lines.values() for _, y in points]
-    if max(shown) > WIDE_SPAN * max(min(shown), 1e-12) > 0:
+    span = WIDE_SPAN_OF_BARS if panel.has_names else WIDE_SPAN
+    if max(shown) > span * max(min(shown), 1e-12):
         axes.set_yscale("log")
     else:
         axes.set_ylim(bottom=0.0)

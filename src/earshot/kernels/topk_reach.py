@@ -197,20 +197,27 @@ def disseminate_reach(
                 counters[POSTINGS] += last - first
                 for posting in range(first, last):
                     alpha = np.float64(facts[posting, ALPHA])
-                    text = np.float64(facts[posting, WEIGHT]) * weight
-                    if component.signatures[posting] & signature:
-                        text += np.float64(facts[posting, REST]) * rest
-                    lacking = np.float64(facts[posting, THRESHOLD]) - SLACK - (1.0 - alpha) * text
+                    least = np.float64(facts[posting, THRESHOLD]) - SLACK
+                    own = (1.0 - alpha) * np.float64(facts[posting, WEIGHT]) * weight
+                    after = (1.0 - alpha) * np.float64(facts[posting, REST]) * rest
+                    lacking = least - own - after
                     if lacking > alpha:
                         continue
-                    if lacking > 0.0:
-                        dx = x - np.float64(facts[posting, X])
-                        dy = y - np.float64(facts[posting, Y])
-                        dz = z - np.float64(facts[posting, Z])
-                        # Multiplied by alpha, to save the division.
+                    dx = x - np.float64(facts[posting, X])
+                    dy = y - np.float64(facts[posting, Y])
+                    dz = z - np.float64(facts[posting, Z])
+                    # Multiplied by alpha, to save the division.
+                    square = (dx * dx + dy * dy + dz * dz) * alpha * alpha
+                    reach = max_distance * (alpha - lacking) + error * alpha
+                    if lacking > 0.0 and square > reach * reach:
+                        continue
+                    if component.signatures[posting] & signature == 0:
+                        # None of the tokens that follow is in the message.
+                        lacking = least - own
+                        if lacking > alpha:
+                            continue
                         reach = max_distance * (alpha - lacking) + error * alpha
-                        square = dx * dx + dy * dy + dz * dz
-                        if square * alpha * alpha > reach * reach:
+                        if lacking > 0.0 and square > reach * reach:
                             continue
                     row = component.rows[posting]
                     slot = component.slots[row]
