@@ -473,10 +473,7 @@ class TopkEngine:
             if expires <= int(clocks_us[0]):
                 hindrances.append(f"the subscription ends at {instant(expires).isoformat()}")
             monitor, slot = self._monitor, int(slots[0])
-            weights = np.full(len(vocabulary), monitor._later_weight)
-            n_weighed = min(len(weights), len(monitor._weights))
-            weights[:n_weighed] = monitor._weights[:n_weighed]
-            asking = monitor._subscribers
+            asking = monitor.subscribers
             first, last = asking.token_offsets[slot : slot + 2]
             return explain_entry(
                 message,
@@ -489,7 +486,7 @@ class TopkEngine:
                 ),
                 messages=encoded.messages,
                 vocabulary=vocabulary,
-                weights=weights,
+                weights=monitor.word_weights(len(vocabulary)),
                 max_distance=_max_distance(self.topk, self.space),
                 unit=" m" if self.space == "lonlat" else "",
                 scores=monitor.results(slots).scores.tolist(),

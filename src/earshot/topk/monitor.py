@@ -159,6 +159,18 @@ class Monitor:
         return int(self._is_alive[: self._n_slots].sum())
 
     @property
+    def subscribers(self) -> Subscribers:
+        """What the slots ask for; the arrays have room to grow."""
+        return self._subscribers
+
+    def word_weights(self, n_words: int) -> Float64s:
+        """Return the weights of the first words, by token."""
+        weights = np.full(n_words, self._later_weight)
+        known = self._weights[:n_words]
+        weights[: len(known)] = known
+        return weights
+
+    @property
     def n_messages(self) -> int:
         """Messages in the window."""
         return self._messages.n_live
