@@ -174,6 +174,10 @@ class BufferArrays(NamedTuple):
     capacities: Int32s  # 0 where there is no room yet
     lengths: Int32s
     boundaries: UInt32s  # sequence of the worst message that the threshold was taken from
+    has_boundary: (
+        UInt8s  # whether there is one: messages with the same score may have been left out
+    )
+    sizes: Int32s  # messages that it should know of after a search; 0: not told yet
     nexts: Int32s  # next slot in the chain of the same message, or -1
     previous: Int32s  # the one before, or -1
     oldest: UInt32s  # sequence of the message it is chained to
@@ -221,6 +225,10 @@ class SearchScratch(NamedTuple):
     node_caps: Int64s  # where the caps of the segment are
     caps: Float64s  # largest weight of each token of the subscription, by segment
     entries: Int64s  # entry of each token in a segment
+    rest_squares: Float64s  # by token of the subscription: squares of the weights that follow
+    rarer: UInt64s  # by token: signature of those before
+    commoner: UInt64s  # by token: signature of those that follow
+    positions: Int32s  # by token id: position in the subscription, from 1; only where it has many
     part_messages: Int32s  # a part of a chain, as a list
     part_weights: Float32s
     part_signatures: UInt64s

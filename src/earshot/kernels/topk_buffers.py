@@ -23,6 +23,7 @@ from earshot.kernels.topk_arrays import (
     MATCH,
     N_BUFFERED,
     N_ENTRIES,
+    N_ROWS,
     NOTHING_LOST,
     REEVALUATIONS,
     REFILL,
@@ -233,10 +234,12 @@ def kept_of(known: int, k: int) -> int:
 
 @lean_kernel
 def _known_by_model(buffers: BufferArrays, policy: Policy, slot: int, k: int) -> int:
-    cost = np.float64(buffers.costs[slot])
-    if cost == 0.0:
-        cost = np.float64(policy.typical_cost)
-    return best_size(k, cost * policy.search_weight)
+    if buffers.sizes[slot] == 0:
+        cost = np.float64(buffers.costs[slot])
+        if cost == 0.0:
+            cost = np.float64(policy.typical_cost)
+        buffers.sizes[slot] = best_size(k, cost * policy.search_weight)
+    return np.int64(buffers.sizes[slot])  # type: ignore[return-value]
 
 
 @lean_kernel
@@ -269,6 +272,7 @@ def _raise_threshold(
     buffers.lengths[slot] = kept
     subscribers.thresholds[slot] = buffers.scores[start + kept - 1]
     buffers.boundaries[slot] = buffers.sequences[start + kept - 1]
+    buffers.has_boundary[slot] = 1
     return True
 
 
@@ -393,7 +397,8 @@ def _is_below_boundary(window: WindowArrays, buffers: BufferArrays, slot: int, r
     """
     boundary = row_of(window, buffers.boundaries[slot])
     return (
-        boundary < len(window.is_live)
+        buffers.has_boundary[slot] != 0
+        and boundary < window.facts[N_ROWS]
         and window.is_live[boundary] != 0
         and is_newer(window, boundary, row)
     )
@@ -510,7 +515,7 @@ def refill(
     if n_more == TOO_MANY:
         return NEEDS_MORE, 0
     is_all = n < limit
-    threshold, boundary = NOTHING_LOST, np.int64(-1)  # no message has that row
+    threshold, boundary = NOTHING_LOST, np.int64(-1)
     if not is_all:
         threshold, boundary = scratch.scores[n - 1], scratch.rows[n - 1]
         if factor < 1.0:
@@ -537,8 +542,10 @@ def refill(
             np.uint16(scratch.counts[at]) if policy.kind != KMAX else np.uint16(0)
         )
     subscribers.thresholds[slot] = threshold
+    buffers.has_boundary[slot] = 1 if boundary >= 0 else 0
     buffers.boundaries[slot] = np.uint32((first_sequence + boundary) & LOW)
     buffers.costs[slot] = np.float32(max(cost, 1.0))
+    buffers.sizes[slot] = 0  # to be told anew by this cost
     return DONE, kept
 
 

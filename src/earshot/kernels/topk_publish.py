@@ -60,6 +60,10 @@ from earshot.model.arrays import Float64s, Int32s, Int64s
 
 NO_LIMIT = -1
 
+NO_CLOCK = -(2**63)
+
+SILENT = -1
+
 MESSAGE, PHASE, CANDIDATE, N_CANDIDATES, N_PROGRESS = range(5)
 EXPIRING, ARRIVING, ADMITTING = range(3)
 
@@ -331,9 +335,13 @@ def publish(
     times: Int64s,
     progress: Int64s,
     first_cause: int,
+    final_clock: int,
     output: Output,
 ) -> int:
-    """Publish messages from ``progress`` on, each after what leaves before it."""
+    """Publish messages from ``progress`` on, each after what leaves before it.
+
+    And then let leave what does by ``final_clock``, unless that is NO_CLOCK.
+    """
     window, subscribers, probe = state.window, state.subscribers, state.probe
     while progress[MESSAGE] < len(places):
         message = progress[MESSAGE]
@@ -393,7 +401,9 @@ def publish(
         state.ticks[0] += ticks() - started
         progress[PHASE] = EXPIRING
         progress[MESSAGE] += 1
-    return DONE
+    if final_clock == NO_CLOCK:
+        return DONE
+    return expire_due(state, base, young, rules, final_clock, 0, first_cause, output)
 
 
 # ---- subscriptions -------------------------------------------------------------------------------
@@ -408,12 +418,15 @@ def fill(
     progress: Int64s,
     output: Output,
 ) -> int:
-    """Fill the empty buffers of slots from the window; what they hold comes by ``reason``."""
+    """Fill the empty buffers of slots from the window; what they hold comes by ``reason``.
+
+    Unless that is SILENT: then nothing is told.
+    """
     buffers = state.buffers
     while progress[MESSAGE] < len(slots):
         slot = slots[progress[MESSAGE]]
         k = np.int64(state.subscribers.ks[slot])
-        if not has_output(output, k):
+        if reason != SILENT and not has_output(output, k):
             return NEEDS_OUTPUT
         status, n = refill(
             state.window, state.segments, state.subscribers, buffers, rules.policy,
@@ -423,7 +436,7 @@ def fill(
             return status
         chain(state.window, buffers, slot)
         start = buffers.starts[slot]
-        for i in range(min(n, k)):
+        for i in range(min(n, k) if reason != SILENT else 0):
             emit(
                 output, state.window, progress[MESSAGE], 1, reason, slot,
                 buffers.sequences[start + i], buffers.scores[start + i],

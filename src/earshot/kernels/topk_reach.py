@@ -43,15 +43,14 @@ STEP = 2.0**-0.25
 
 N_CODES = 256
 NOWHERE, EVERYWHERE = 0, N_CODES - 1
-LEAST_RADIUS, MOST_RADIUS = 1e-6, 4.0
-"""Radii that codes stand for, by the largest distance that counts."""
+LEAST_RADIUS = 1e-6
+"""The smallest radius that a code stands for, by the largest distance that counts."""
 
 SLACK = 1e-6
 """Postings are in single precision: no bound may lose by that."""
 
 X, Y, Z, ALPHA, WEIGHT, REST, THRESHOLD, N_FACTS = range(8)
 
-N_CLASSES = 20
 _WIDE = 0.25
 
 
@@ -75,7 +74,8 @@ class ReachArrays(NamedTuple):
     group_centres: Float32s
     group_codes: UInt8s
     squares: Float64s  # (256,) square of the radius that a code stands for
-    scale: Float64s  # (3,) largest distance, error of places, room of a code in logarithms
+    scale: Float64s  # (4,) largest distance, error of places, logarithm of the ratio of two codes,
+    # radius from which on a ball is everywhere
     opened: Int64s  # (n_groups, 4) working memory: first block, position of the token, list, length
     opened_blocks: Int64s  # (n_blocks, 3) first posting, the one behind the last, token
 
@@ -119,7 +119,7 @@ def _code_of(radius: float, scale: Float64s) -> int:
     """Return the smallest code for a radius."""
     if radius < 0.0:
         return NOWHERE
-    if radius >= MOST_RADIUS * scale[0]:
+    if radius >= scale[3]:
         return EVERYWHERE
     steps = np.log(max(radius / scale[0], LEAST_RADIUS) / LEAST_RADIUS) / scale[2]
     return min(int(np.ceil(steps + 1e-9)) + 1, EVERYWHERE)
@@ -223,7 +223,7 @@ def disseminate_reach(
             for ahead in range(first, last, 2):
                 prefetch(facts, ahead)
         counters[CELLS] += GROUP
-    current, weight, rest = -1, 0.0, 0.0
+    current, weight, rest = -1, np.float64(0.0), np.float64(0.0)
     for j in range(n_blocks):
         first, last, i = component.opened_blocks[j]
         if i != current:
@@ -403,13 +403,22 @@ def build_reach(subscribers: Subscribers, slots: Int32s, max_distance: float) ->
             row_offsets[row] + subscribers.token_offsets[slot + 1] - subscribers.token_offsets[slot]
         )
     n = row_offsets[-1]
-    most = 0.0
+    largest, spread = 0.0, 0.0
     for axis in range(3):
         if n_rows:
-            most = max(most, np.abs(places[:, axis]).max())
-    scale = np.array([
-        max_distance, 4e-7 * most, np.log(MOST_RADIUS / LEAST_RADIUS) / (N_CODES - 2),
-    ])  # fmt: skip
+            low, high = places[:, axis].min(), places[:, axis].max()
+            largest = max(largest, -low, high)
+            spread = max(spread, high - low)
+    # Farther than this from any centre is out of reach, or nothing is.
+    most = 4.0 * (max_distance + spread)
+    scale = np.array(
+        [
+            max_distance,
+            4e-7 * largest,
+            np.log(most / (LEAST_RADIUS * max_distance)) / (N_CODES - 2),
+            most,
+        ]
+    )
     squares = np.empty(N_CODES)
     squares[NOWHERE] = -1.0
     squares[EVERYWHERE] = np.inf

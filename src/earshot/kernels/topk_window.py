@@ -45,6 +45,9 @@ BLOCK = 16
 GROUP = 16
 """Blocks under one sphere."""
 
+MANY = 16
+"""Words from which a subscription is looked up by word, instead of compared with each."""
+
 LEAST_BLOCKED = 32
 """Lists shorter than this have no blocks."""
 
@@ -226,13 +229,8 @@ def _walk(
     tokens, own_weights = subscribers.tokens, subscribers.weights
     first, last = query.first, query.stop
     weight = np.float64(own_weights[current])
-    # The other tokens of the subscription: as signatures, before and after this one.
-    before = np.uint64(0)
-    for i in range(first, current):
-        before |= signature_bit(tokens[i])
-    after = np.uint64(0)
-    for i in range(current + 1, last):
-        after |= signature_bit(tokens[i])
+    before, after = scratch.rarer[current - first], scratch.commoner[current - first]
+    n_after = last - current - 1
     counters[SEARCH_POSTINGS] += stop - start
     # How much nearer a message must be for one more in the score; a little more than that.
     distance_of_one = (1.0 - 1e-12) * query.max_distance / max(alpha, 1e-300)
@@ -242,11 +240,13 @@ def _walk(
         signature = signatures[at]
         is_sure = signature & (before | after) == 0
         if signature & after:
-            square, rest = 0.0, 0.0
-            for i in range(current + 1, last):
-                if signature & signature_bit(tokens[i]):
-                    square += np.float64(own_weights[i]) ** 2
-                    rest += np.float64(own_weights[i]) * scratch.caps[caps_at + i - first]
+            square, rest = scratch.rest_squares[current - first], np.inf
+            if n_after <= MANY:
+                square, rest = 0.0, 0.0
+                for i in range(current + 1, last):
+                    if signature & signature_bit(tokens[i]):
+                        square += np.float64(own_weights[i]) ** 2
+                        rest += np.float64(own_weights[i]) * scratch.caps[caps_at + i - first]
             text += min(
                 rest,
                 np.sqrt(square * max(0.0, UNIT_SQUARE - message_weight * message_weight)),
@@ -281,12 +281,19 @@ def _walk(
             text = np.float64(0.0)
             for i in range(window.token_offsets[row], window.token_offsets[row + 1]):
                 token = window.tokens[i]
-                for j in range(first, last):
-                    if tokens[j] == token:
-                        if j < current:
-                            text = np.float64(-np.inf)  # it was met under that token already
-                        text += np.float64(own_weights[j]) * np.float64(window.weights[i])
-                        break
+                found = -1
+                if last - first > MANY:
+                    found = first + scratch.positions[token] - 1
+                else:
+                    for j in range(first, last):
+                        if tokens[j] == token:
+                            found = j
+                            break
+                if found < first:
+                    continue
+                if found < current:
+                    text = np.float64(-np.inf)  # it was met under that token already
+                text += np.float64(own_weights[found]) * np.float64(window.weights[i])
             if text < 0.0:
                 continue
         score = combine(alpha, near, text)
@@ -349,16 +356,33 @@ def search(
         subscribers.alphas[slot], subscribers.places[slot, 0], subscribers.places[slot, 1],
         subscribers.places[slot, 2], max_distance, limit, factor,
     )  # fmt: skip
+    n_segments = segments.facts[STOP_SEGMENT] - segments.facts[FIRST_SEGMENT]
+    if (query.stop - query.first) * (n_segments + 1) > len(scratch.caps):
+        return 0, TOO_MANY, 0.0
+    _prepare(subscribers, query, scratch)
+    has_room = _search(window, segments, subscribers, scratch, query, counters)
+    _finish(subscribers, query, scratch)
+    done = counters[SEARCH_BLOCKS] + counters[SEARCH_POSTINGS] + 8 * counters[SEARCH_CANDIDATES]
+    if not has_room:
+        return 0, TOO_MANY, 0.0
+    return scratch.found[0], scratch.found[1], np.float64(done - work)
+
+
+@lean_kernel
+def _search(
+    window: WindowArrays,
+    segments: SegmentArrays,
+    subscribers: Subscribers,
+    scratch: SearchScratch,
+    query: _Query,
+    counters: Int64s,
+) -> bool:
+    """Do what :func:`search` says; return False where there is no room."""
     found, bar = scratch.found, scratch.bar
     found[0], found[1] = 0, 0
     bar[0] = -1.0  # what a message must score to be of interest
     first_sequence = window.facts[FIRST_SEQUENCE]
     n_tokens = query.stop - query.first
-    n_segments = segments.facts[STOP_SEGMENT] - segments.facts[FIRST_SEGMENT]
-    if n_tokens * (n_segments + 1) > len(scratch.caps):
-        return 0, TOO_MANY, 0.0
-    for i in range(n_tokens):
-        scratch.caps[i] = 1.0
     for current in range(query.first, query.stop):
         token = subscribers.tokens[current]
         if token >= len(segments.chain_heads):
@@ -380,7 +404,7 @@ def search(
                 scratch.part_weights, scratch.part_signatures, scratch.part_cells,
                 scratch.no_frame, 0, n, 0, counters,
             ):  # fmt: skip
-                return 0, TOO_MANY, 0.0
+                return False
     n_nodes, caps_at = 0, 0
     for segment in range(segments.facts[STOP_SEGMENT] - 1, segments.facts[FIRST_SEGMENT] - 1, -1):
         base_row = segments.first_sequences[segment] - first_sequence
@@ -391,6 +415,7 @@ def search(
             scratch.caps[caps_at + i] = np.float64(segments.largest[entry]) if entry >= 0 else 0.0
         rest = 0.0  # what the less rare tokens can add at most
         for current in range(query.stop - 1, query.first - 1, -1):
+            rest_length = np.sqrt(scratch.rest_squares[current - query.first])
             entry = scratch.entries[current - query.first]
             if entry < 0:
                 continue
@@ -404,10 +429,10 @@ def search(
                     segments.weights, segments.signatures, segments.cells,
                     segments.frames[segment], start, stop, caps_at, counters,
                 ):  # fmt: skip
-                    return 0, TOO_MANY, 0.0
+                    return False
             else:
                 if n_nodes + n_groups > len(scratch.node_bounds):
-                    return 0, TOO_MANY, 0.0
+                    return False
                 counters[SEARCH_BLOCKS] += n_groups
                 for group in range(n_groups):
                     bound = combine(
@@ -416,7 +441,7 @@ def search(
                         min(
                             _text_bound_up_to(
                                 weight,
-                                _rest_of(subscribers, query, current),
+                                rest_length,
                                 np.float64(segments.group_largest[first_group + group]),
                             ),
                             weight * np.float64(segments.group_largest[first_group + group]) + rest,
@@ -437,7 +462,7 @@ def search(
         _sink_node(scratch, node, n_nodes)
     while n_nodes > 0 and scratch.node_bounds[0] + SLACK >= bar[0]:
         if not _open_group(window, segments, subscribers, scratch, query, counters):
-            return 0, TOO_MANY, 0.0
+            return False
         n_nodes -= 1
         scratch.node_bounds[0] = scratch.node_bounds[n_nodes]
         scratch.node_groups[0] = scratch.node_groups[n_nodes]
@@ -448,17 +473,34 @@ def search(
         scratch.node_caps[0] = scratch.node_caps[n_nodes]
         _sink_node(scratch, 0, n_nodes)
     _sort_heap(window, scratch, found[0])
-    done = counters[SEARCH_BLOCKS] + counters[SEARCH_POSTINGS] + 8 * counters[SEARCH_CANDIDATES]
-    return found[0], found[1], np.float64(done - work)
+    return True
 
 
-@inlined_kernel
-def _rest_of(subscribers: Subscribers, query: _Query, current: int) -> float:
-    """Return the length of what follows a token in the subscription."""
-    square = 0.0
-    for i in range(current + 1, query.stop):
+@lean_kernel
+def _prepare(subscribers: Subscribers, query: _Query, scratch: SearchScratch) -> None:
+    """Set what is known of each token of the subscription and those before and after it."""
+    first, stop = query.first, query.stop
+    square, signature = 0.0, np.uint64(0)
+    for i in range(stop - 1, first - 1, -1):
+        scratch.caps[i - first] = 1.0
+        scratch.rest_squares[i - first] = square
+        scratch.commoner[i - first] = signature
         square += np.float64(subscribers.weights[i]) ** 2
-    return np.sqrt(square)
+        signature |= signature_bit(subscribers.tokens[i])
+    signature = np.uint64(0)
+    for i in range(first, stop):
+        scratch.rarer[i - first] = signature
+        signature |= signature_bit(subscribers.tokens[i])
+        if stop - first > MANY:
+            scratch.positions[subscribers.tokens[i]] = i - first + 1
+
+
+@lean_kernel
+def _finish(subscribers: Subscribers, query: _Query, scratch: SearchScratch) -> None:
+    """Forget the positions of the tokens again."""
+    if query.stop - query.first > MANY:
+        for i in range(query.first, query.stop):
+            scratch.positions[subscribers.tokens[i]] = 0
 
 
 @lean_kernel
@@ -476,7 +518,7 @@ def _open_group(
     base_row = segments.first_sequences[segment] - window.facts[FIRST_SEQUENCE]
     block, caps_at = scratch.node_blocks[0], scratch.node_caps[0]
     weight = np.float64(subscribers.weights[current])
-    rest = _rest_of(subscribers, query, current)
+    rest = np.sqrt(scratch.rest_squares[current - query.first])
     most_rest = 0.0  # what the less rare tokens can add at most
     for i in range(current + 1, query.stop):
         most_rest += np.float64(subscribers.weights[i]) * scratch.caps[caps_at + i - query.first]

@@ -41,7 +41,14 @@ from earshot.kernels.topk_arrays import (
     WindowArrays,
 )
 from earshot.kernels.topk_buffers import DONE, NEEDS_ENTRIES, NEEDS_MORE, NEEDS_OUTPUT
-from earshot.kernels.topk_publish import N_PROGRESS, NO_LIMIT, Rules, State
+from earshot.kernels.topk_publish import (
+    N_PROGRESS,
+    NO_CLOCK,
+    NO_LIMIT,
+    SILENT,
+    Rules,
+    State,
+)
 from earshot.kernels.topk_scoring import unit_vectors
 from earshot.model.arrays import Float64s, Int32s, Int64s, gather_ranges, nbytes
 from earshot.topk import (
@@ -63,6 +70,12 @@ YOUNG_SHARE = 8
 """The young component is merged into the base when it holds one of so many there."""
 
 LEAST_OUTPUT = 1 << 14
+
+LEAST_DISTANCE, MOST_DISTANCE = 1e-9, 1e15
+"""Structures hold places in single precision, whose squares must neither vanish nor overflow."""
+
+SLOTS_AT_ONCE = 1 << 16
+"""Slots whose results are compared at a time, before and after a change of all."""
 
 
 class Results(NamedTuple):
@@ -109,8 +122,10 @@ class Monitor:
             raise InvalidParameter("expected one of window and duration_us")
         if (window if window is not None else duration_us or 0) < 1:
             raise InvalidParameter(f"window is {window or duration_us}; expected 1 or more")
-        if not 0.0 < max_distance < np.inf:
-            raise InvalidParameter(f"max_distance is {max_distance}; expected a positive number")
+        if not LEAST_DISTANCE <= max_distance <= MOST_DISTANCE:
+            raise InvalidParameter(
+                f"max_distance is {max_distance}; expected {LEAST_DISTANCE:g} to {MOST_DISTANCE:g}"
+            )
         self.dissemination = find_dissemination(dissemination)
         self.reevaluation = find_reevaluation(reevaluation)
         self._window = window
@@ -139,7 +154,7 @@ class Monitor:
             np.zeros(3), np.empty(16, np.int32), np.empty(16, np.float32), np.zeros(1, np.int64),
             np.zeros(1, np.float32),
         )  # fmt: skip
-        self._scratch = _new_scratch(256, 1024, 16)
+        self._scratch = _new_scratch(256, 1024, 16, 1)
         self._found_slots = np.empty(0, np.int32)
         self._found_scores = np.empty(0, np.float64)
         self._output = _new_output(LEAST_OUTPUT)
@@ -244,6 +259,7 @@ class Monitor:
         ks: Int32s,
     ) -> Changes:
         """Add subscriptions in the next slots, and fill them from the window."""
+        self._begin()
         n, first = len(places), self._n_slots
         token_offsets = np.asarray(token_offsets, np.int64)
         vectors = self._vectors(token_offsets, tokens, np.ones(len(tokens), np.uint16))[0]
@@ -286,17 +302,19 @@ class Monitor:
 
     def move(self, slots: Int32s, places: Float64s) -> Changes:
         """Let subscriptions, each named once, be somewhere else."""
+        self._begin()
         slots = np.ascontiguousarray(slots, np.int32)
         before = self.results(slots)
         topk_publish.empty(self._state(), slots)
         self._subscribers.places[slots] = places
         self._leave_home(slots)
-        self._fill(slots, MOVE)
+        self._fill(slots, SILENT)
         self._add_pending(slots)
         return self._difference(slots, before, MOVE)
 
     def publish(self, messages: TopkMessages) -> Changes:
         """Let messages arrive, each after what leaves the window before it."""
+        self._begin()
         n = len(messages.places)
         vectors, counts = self._vectors(messages.token_offsets, messages.tokens, messages.counts)
         times = messages.times if self._window is None else np.zeros(n, np.int64)
@@ -319,29 +337,35 @@ class Monitor:
         return self._take_output()
 
     def _publish(
-        self, vectors: Vectors, counts: Any, places: Float64s, times: Int64s, first_row: int
+        self,
+        vectors: Vectors,
+        counts: Any,
+        places: Float64s,
+        times: Int64s,
+        first_row: int,
+        final_clock: int = NO_CLOCK,
     ) -> None:
         progress = np.zeros(N_PROGRESS, np.int64)
         self._run(
             lambda: topk_publish.publish(
                 self._state(), self._base, self._young, self._rules, vectors, counts, places,
-                times, progress, first_row, self._output,
+                times, progress, first_row, final_clock, self._output,
             )
         )  # fmt: skip
 
     def advance(self, clock_us: int) -> Changes:
         """Let the messages leave that a clock leaves behind; only in a window by time."""
+        self._begin()
         if self._window is None:
-            self._run(
-                lambda: topk_publish.expire_due(
-                    self._state(), self._base, self._young, self._rules, clock_us, 0, 0,
-                    self._output,
-                )
-            )  # fmt: skip
+            none = Vectors(np.zeros(1, np.int64), np.empty(0, np.int32), np.empty(0, np.float32))
+            self._publish(
+                none, np.empty(0, np.uint16), np.empty((0, 3)), np.empty(0, np.int64), 0, clock_us
+            )
         return self._take_output()
 
     def reweigh(self, weights: Float64s, later_weight: float) -> Changes:
         """Give words other weights, by token, and score everything anew."""
+        self._begin()
         self._weights = np.array(weights, np.float64)
         self._later_weight = float(later_weight)
         alive = np.flatnonzero(self._is_alive[: self._n_slots]).astype(np.int32)
@@ -356,7 +380,7 @@ class Monitor:
         )
         subscribers.tokens[:n_tokens] = vectors.tokens
         subscribers.weights[:n_tokens] = vectors.weights
-        self._fill(alive, REWEIGH)
+        self._fill(alive, SILENT)
         self._index_all()
         changes = self._difference(alive, before, REWEIGH)
         return changes._replace(rows=np.zeros_like(changes.rows))
@@ -428,6 +452,9 @@ class Monitor:
             self._probe = self._probe._replace(
                 weight_of=resized(self._probe.weight_of, self._n_words)
             )
+            self._scratch = self._scratch._replace(
+                positions=resized(self._scratch.positions, self._n_words)
+            )
         vectors = Vectors(offsets, np.empty_like(tokens), np.empty(len(tokens), np.float32))
         ordered = np.empty_like(counts)
         unit_vectors(
@@ -486,8 +513,15 @@ class Monitor:
                 assert status == NEEDS_MORE
                 scratch = self._scratch
                 self._scratch = _new_scratch(
-                    2 * len(scratch.scores), 2 * len(scratch.more_scores), len(scratch.newest)
+                    2 * len(scratch.scores),
+                    2 * len(scratch.more_scores),
+                    len(scratch.newest),
+                    len(scratch.positions),
                 )
+
+    def _begin(self) -> None:
+        """Forget what a call wrote that was interrupted."""
+        self._output.length[0] = 0
 
     def _take_output(self) -> Changes:
         output = self._output
@@ -500,6 +534,20 @@ class Monitor:
 
     def _difference(self, slots: Int32s, before: Results, reason: int) -> Changes:
         """Return the changes from what slots held before to what they hold now."""
+        parts = []
+        for first in range(0, max(len(slots), 1), SLOTS_AT_ONCE):
+            some = slots[first : first + SLOTS_AT_ONCE]
+            offsets = before.offsets[first : first + len(some) + 1]
+            held = slice(int(offsets[0]), int(offsets[-1]))
+            part = self._difference_of(
+                some,
+                Results(offsets - offsets[0], before.sequences[held], before.scores[held]),
+                reason,
+            )
+            parts.append(part._replace(rows=part.rows + np.int32(first)))
+        return Changes._make(np.concatenate(each) for each in zip(*parts, strict=True))
+
+    def _difference_of(self, slots: Int32s, before: Results, reason: int) -> Changes:
         after = self.results(slots)
         parts = []
         for results, others, sign in ((before, after, -1), (after, before, 1)):
@@ -588,7 +636,9 @@ class Monitor:
         )
         self._probe = self._probe._replace(weight_of=np.zeros(self._n_words, np.float32))
         most = int(self._subscribers.ks.max(initial=1))
-        self._scratch = self._scratch._replace(newest=np.empty(max(most, 16), np.int64))
+        self._scratch = self._scratch._replace(
+            newest=np.empty(max(most, 16), np.int64), positions=np.zeros(self._n_words, np.int32)
+        )
         return self
 
 
@@ -599,8 +649,8 @@ class _Rest(NamedTuple):
 
 
 _BY_SLOT = (
-    "starts", "capacities", "lengths", "boundaries", "nexts", "previous", "oldest", "is_chained",
-    "costs",
+    "starts", "capacities", "lengths", "boundaries", "has_boundary", "sizes", "nexts", "previous",
+    "oldest", "is_chained", "costs",
 )  # fmt: skip
 
 _N_CLASSES = 64
@@ -627,6 +677,8 @@ def _no_buffers() -> BufferArrays:
         np.empty(0, np.int32),
         np.empty(0, np.int32),
         np.empty(0, np.uint32),
+        np.empty(0, np.uint8),
+        np.empty(0, np.int32),
         np.empty(0, np.int32),
         np.empty(0, np.int32),
         np.empty(0, np.uint32),
@@ -643,7 +695,7 @@ def _with_slots(buffers: BufferArrays, n: int) -> BufferArrays:
     return buffers._replace(**{name: resized(getattr(buffers, name), n) for name in _BY_SLOT})
 
 
-def _new_scratch(n: int, n_more: int, k: int) -> SearchScratch:
+def _new_scratch(n: int, n_more: int, k: int, n_words: int) -> SearchScratch:
     return SearchScratch._make(
         [
             np.empty(n, np.float64),
@@ -659,6 +711,10 @@ def _new_scratch(n: int, n_more: int, k: int) -> SearchScratch:
             *(np.empty(n_more, np.int64) for _ in range(6)),
             np.empty(n_more, np.float64),
             np.empty(n_more, np.int64),
+            np.empty(n_more, np.float64),
+            np.empty(n_more, np.uint64),
+            np.empty(n_more, np.uint64),
+            np.zeros(n_words, np.int32),
             np.empty(256, np.int32),
             np.empty(256, np.float32),
             np.empty(256, np.uint64),

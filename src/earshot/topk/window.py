@@ -110,10 +110,11 @@ class Window:
             n_rows = self.n_rows
             used = int(arrays.token_offsets[n_rows])
             rows, tokens = n_rows + n_messages, used + n_tokens
-            # Twice the room that is needed now: rows are forgotten only when it is used up.
-            if rows >= len(arrays.token_offsets):
+            # Room for a quarter more at least: rows are forgotten only when it is used up, and
+            # that takes as long as there are rows.
+            if rows + rows // 4 >= len(arrays.token_offsets):
                 rows *= 2
-            if tokens > len(arrays.tokens):
+            if tokens + tokens // 4 > len(arrays.tokens):
                 tokens *= 2
             self.arrays = arrays._replace(
                 places=resized(arrays.places, rows),
