@@ -11,7 +11,7 @@ import pyarrow.csv
 import pyarrow.parquet as pq
 import pytest
 
-from earshot import TopK, cli
+from earshot import TopK, TopkEngine, cli
 from earshot.errors import InvalidParameter
 from earshot.jobs import Reading, RejectSink, load_topk_engine, read_topk, topk_files
 
@@ -169,6 +169,21 @@ def test_words_weigh_by_the_first_messages(folder: Folder) -> None:
     assert len({same[0], one[0], every[0]}) == 3
     assert every == scores("--weights", 5)
     assert one[0] < every[0] < same[0]  # fire is everywhere, smoke is rarer
+
+
+def test_messages_count_once_for_the_weights_of_a_saved_state(folder: Folder) -> None:
+    """Although the first of them are read twice: to weigh words, and to be published."""
+    for n_learned in (0, 3, 100):
+        saved = folder / f"state{n_learned}"
+        folder.facts(
+            *folder.files, "--window", 9, *OPTIONS, "--weights", n_learned,
+            "--out", folder / "o.csv", "--save", saved,
+        )  # fmt: skip
+        vocabulary = TopkEngine.open(saved).vocabulary
+        counts = dict(
+            zip(vocabulary.tokens(range(len(vocabulary))), vocabulary.frequencies, strict=True)
+        )
+        assert (counts[""], counts["fire"], counts["smoke"]) == (5, 3, 2)
 
 
 def test_no_updates_leave_a_file_with_columns(folder: Folder) -> None:

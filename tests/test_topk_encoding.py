@@ -97,7 +97,9 @@ def test_settings_are_normalised() -> None:
         (lambda: TopK(9, alpha=1.5), "alpha is 1.5; expected a number from 0 to 1"),
         (lambda: TopK(9, alpha=float("nan")), "alpha is nan; expected"),
         (lambda: TopK(9, alpha=False), "alpha is False; expected"),
-        (lambda: TopK(9, max_distance=0), "max_distance is 0; expected a number greater than 0"),
+        (lambda: TopK(9, max_distance=0), "max_distance is 0; expected a number from 1e-09 to"),
+        (lambda: TopK(9, max_distance=9e-10), "max_distance is 9e-10; expected a number from"),
+        (lambda: TopK(9, max_distance=1.1e15), "expected a number from 1e-09 to 1e+15, or None"),
         (lambda: TopK(9, max_distance=float("inf")), "max_distance is inf; expected"),
         (lambda: TopK(9, lateness=timedelta(-1)), "expected a timedelta of at least 0"),
         (lambda: TopK(9, lateness=30), "lateness is 30; expected a timedelta"),  # type: ignore[arg-type]
@@ -422,6 +424,54 @@ def test_bad_messages_are_set_aside(bad: dict[str, Any], field: str, reason: str
     assert counts_of_rows(found, vocabulary) == [{"first": 2}, {"last": 1}]
     assert found.messages.places.tolist() == [[1, 1, 0], [3, 4, 0]]
     assert found.messages.times.tolist() == [NO_TIME_US, NOON_US]
+
+
+@pytest.mark.parametrize("field", ["x", "y"])
+def test_coordinates_of_a_plane_have_a_bound(field: str) -> None:
+    points = pa.table(
+        {
+            "id": [1, 2, 3],
+            "keywords": [["new"], ["far"], ["wide"]],
+            "x": [1e15, 0.0, 0.0],
+            "y": [0.0, -1e15, 0.0],
+        }
+    )
+    column = points.schema.get_field_index(field)
+    points = points.set_column(column, field, pa.array([0.0, -1.1e15, float("inf")]))
+    rules = (Analyzer(), Vocabulary(), "planar")
+    listening = encode_topk_subscriptions(points, *rules)  # type: ignore[arg-type]
+    speaking = encode_topk_messages(points, *rules)  # type: ignore[arg-type]
+    moving = encode_points(points, "planar")
+    for found in (listening, speaking, moving):
+        first, second = found.rejects  # type: ignore[attr-defined]
+        assert (first.row, first.field) == (1, field)
+        assert first.reason == (
+            "is -1100000000000000.0; top-k over a window takes coordinates from -1e+15 to 1e+15"
+        )
+        assert (second.row, second.field) == (2, field)
+        assert found.ids.to_pylist() == [1]  # type: ignore[attr-defined]
+
+
+def test_words_of_refused_messages_are_not_kept() -> None:
+    vocabulary = Vocabulary()
+    batch = pa.table(
+        {
+            "id": [1, 2, 3, 4],
+            "text": ["good text", "bad text", None, None],
+            "keywords": [None, None, ["fine words", "here"], ["wrong", "words"]],
+            "x": [0.0, None, 0.0, 500.0],
+            "y": [0.0, None, 0.0, 0.0],
+        }
+    )
+    found = encode_topk_messages(batch, Analyzer(), vocabulary, "lonlat")
+    assert [(each.row, each.field) for each in found.rejects] == [(1, "x"), (3, "x")]
+    assert vocabulary.tokens(range(1, len(vocabulary))) == [
+        "good", "text", "fine", "words", "here",
+    ]  # fmt: skip
+    assert counts_of_rows(found, vocabulary) == [
+        {"good": 1, "text": 1},
+        {"fine": 1, "words": 1, "here": 1},
+    ]
 
 
 def test_a_word_may_occur_65535_times() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import random
+from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -34,6 +35,7 @@ from earshot import (
 )
 from earshot.errors import (
     DuplicateSubscription,
+    EarshotError,
     InvalidInput,
     InvalidParameter,
     InvalidRow,
@@ -43,6 +45,7 @@ from earshot.errors import (
 from earshot.model.batches import id_array, message_batch, subscription_batch
 from earshot.model.schemas import updates_schema
 from earshot.model.subscriptions import Id
+from earshot.topk.monitor import Monitor
 from earshot.topk_updates import WindowIds
 
 NOON = datetime(2026, 5, 1, 12, tzinfo=UTC)
@@ -168,6 +171,30 @@ def test_a_count_window_knows_no_late_messages() -> None:
         "+1 1 match", "-1 1 displaced", "+2 1 match", "-2 1 displaced", "+3 1 match",
     ]  # fmt: skip
     assert engine.time == NOON + 5 * MINUTE
+
+
+def test_refused_events_may_be_passed_over() -> None:
+    engine = plane(10 * MINUTE, k=5, alpha=1)
+    late, unknown = Publish(fire(2, minutes=0)), Unsubscribe("nobody", NOON + 12 * MINUTE)
+    again = Subscribe(Subscription("ann", ["rain"], region=HERE))
+    events: list[Event] = [
+        Subscribe(Subscription("ann", ["fire"], region=HERE)),
+        Publish(fire(1, minutes=1)),
+        late,
+        again,
+        unknown,  # the clock moves all the same
+        Publish(fire(3, minutes=13)),
+    ]
+    refused = list[tuple[Event, EarshotError]]()
+    updates = engine.process(events, on_reject=lambda event, error: refused.append((event, error)))
+    assert said(list(updates)) == ["+1 ann match", "-1 ann expired", "+3 ann match"]
+    assert [event for event, _ in refused] == [late, again, unknown]
+    errors = [type(error) for _, error in refused]
+    assert errors == [InvalidRow, DuplicateSubscription, UnknownSubscription]
+    with pytest.raises(InvalidRow, match="is before"):
+        list(engine.process([late]))
+    with pytest.raises(InvalidInput, match="is not an event"):
+        list(engine.process([late, "fire"], on_reject=lambda *_: None))  # type: ignore[list-item]
 
 
 # ---- lateness -----------------------------------------------------------------------------------
@@ -304,6 +331,22 @@ def test_all_or_nothing_and_what_can_be_done() -> None:
     (error,) = engine.try_unsubscribe_batch(id_array(["ann", "nobody"]))
     assert (error.row, error.reason) == (1, "no subscription 'nobody'")
     assert engine.contains_batch(id_array(["ann", "ben"])).tolist() == [False, True]
+
+    strangers = engine.try_unsubscribe_batch(id_array([1, 2]))
+    assert [each.reason for each in strangers] == ["no subscription 1", "no subscription 2"]
+    moved = engine.try_move_batch(subscription_batch([Subscription(1, ["x"], region=HERE)]))
+    assert [each.reason for each in moved.rejects] == ["no subscription 1"]
+    twice = subscription_batch([Subscription("ben", ["x"], region=Point(n, 0)) for n in (1, 2)])
+    (error,) = engine.try_move_batch(twice).rejects
+    assert (error.row, error.reason) == (1, "id 'ben' was already used, 1 row before")
+    with pytest.raises(InvalidRow, match="already used"):
+        engine.move_batch(twice)
+    engine.subscribe(Subscription("cho", ["fire"], region=HERE))
+    rejects = engine.try_unsubscribe_batch(id_array(["cho", "ben", "cho", "nobody", "ben"]))
+    assert [(each.row, each.reason) for each in rejects] == [
+        (2, "no subscription 'cho'"), (3, "no subscription 'nobody'"), (4, "no subscription 'ben'"),
+    ]  # fmt: skip
+    assert len(engine) == 0
     with pytest.raises(InvalidParameter, match="on_error is 'drop'"):
         engine.publish_batch(message_batch([fire(1)]), on_error="drop")
 
@@ -508,6 +551,23 @@ def test_reweighing_may_change_results() -> None:
     assert engine.reweigh_batch().table().num_rows == 0
 
 
+def test_what_was_learned_may_be_forgotten() -> None:
+    engine = plane(9, k=5, alpha=0)
+    engine.subscribe(Subscription("ann", ["fire", "smoke"], region=HERE))
+    batch = message_batch([Message(1, "fire", place=HERE), Message(2, "rain fire", place=HERE)])
+    engine.learn(batch)
+    engine.reweigh(forget=True)
+    assert engine.vocabulary.frequencies.tolist() == [0, 0, 0, 0]
+    found = [update.score for update in engine.publish_batch(batch).updates()]
+    words, counts = engine.vocabulary, engine.vocabulary.frequencies
+    assert {words.token_of(n): int(counts[n]) for n in range(1, 4)} == {
+        "fire": 2, "smoke": 0, "rain": 1,
+    }  # fmt: skip
+    assert counts[0] == 2
+    fire_weight, smoke = 1, math.log(3) + 1  # the weights are those that were learned
+    assert found[0] == pytest.approx(fire_weight / math.hypot(fire_weight, smoke), abs=1e-4)
+
+
 def test_explain() -> None:
     engine = plane(9, alpha=0.25)
     engine.subscribe(Subscription("ann", ["fire", "smoke"], region=HERE))
@@ -531,6 +591,50 @@ def test_explain() -> None:
     assert other.reasons[1] == "✗ the text lacks 'fire', 'smoke'"
     assert engine.explain(message, "ann").matched  # of equal score, the newer is better
     assert "more" not in engine.vocabulary.tokens(range(len(engine.vocabulary)))
+
+
+def test_explain_what_leaves_first() -> None:
+    engine = plane(2, alpha=1)
+    engine.subscribe(
+        Subscription("one", ["fire"], region=HERE),
+        Subscription("two", ["fire"], region=HERE, k=2),
+        Subscription("many", ["fire"], region=HERE, k=3),
+    )
+    engine.publish(fire(1, 1), fire(2, 5))
+    new = fire(3, 4)
+    reasons = {each: engine.explain(new, each).reasons[-1] for each in ("one", "two", "many")}
+    assert reasons == {
+        "one": "✗ it is below the last of the best 1, which has 0.9; one of these leaves before it "
+        "arrives, and it enters only if no better message of the window takes that place",
+        "two": "✓ it reaches the last of the best 2, which has 0.5",
+        "many": "✓ 1 of 3 places are taken",
+    }
+    worse = engine.explain(fire(3, 6), "two")
+    assert not worse.matched
+    assert "one of these leaves" in worse.reasons[-1]
+    engine.publish(fire(3, 2), Message(4, "rain", place=HERE))  # the oldest is 3 now
+    assert "one of these leaves" in engine.explain(fire(5, 9), "one").reasons[-1]
+    engine.publish(fire(5, 2), fire(6, 1))
+    engine.publish(fire(7, 3))
+    assert engine.explain(fire(8, 3), "one").reasons[-1].endswith("takes that place")
+
+
+def test_explain_in_a_window_of_time() -> None:
+    engine = plane(10 * MINUTE, alpha=1, lateness=5 * MINUTE)
+    engine.subscribe(Subscription("ann", ["fire"], region=HERE))
+    engine.publish(fire(1, 2, minutes=0))
+    outcomes = {
+        (distance, minutes): (found.matched, found.reasons[-1].split(", which has 0.8")[1])
+        for distance, minutes in ((2, 0), (2, -1), (1, -1), (3, 0), (3, 20))
+        for found in [engine.explain(fire(2, distance, minutes=minutes), "ann")]
+    }
+    assert outcomes == {
+        (2, 0): (True, ""),
+        (2, -1): (False, ", and enters only if it is the more recent"),
+        (1, -1): (True, ""),
+        (3, 0): (False, ""),
+        (3, 20): (False, " now; what leaves with its time may make room"),
+    }
 
 
 def test_explain_what_is_late_or_over() -> None:
@@ -588,6 +692,85 @@ def test_engines_are_opened_as_what_they_are(tmp_path: Path) -> None:
     assert len(TopkEngine.open(tmp_path / "topk")) == 0
     with pytest.raises(SavedIndexError, match="not a saved index"):
         TopkEngine.open(tmp_path)
+
+
+# ---- interrupted calls --------------------------------------------------------------------------
+
+
+CALLS: dict[str, Callable[[TopkEngine], object]] = {
+    "publish": lambda engine: engine.publish(fire("b", minutes=1)),
+    "subscribe": lambda engine: engine.subscribe(Subscription("ben", ["fire"], region=HERE)),
+    "move": lambda engine: engine.move("ann", Point(1, 1)),
+    "unsubscribe": lambda engine: engine.unsubscribe("ann"),
+    "advance": lambda engine: engine.advance(NOON + 60 * MINUTE),
+    "reweigh": lambda engine: engine.reweigh(),
+}
+
+
+@pytest.mark.parametrize("after", [False, True], ids=["before", "after"])
+@pytest.mark.parametrize("error", [KeyboardInterrupt, MemoryError])
+@pytest.mark.parametrize("name", CALLS)
+def test_an_interrupted_engine_refuses_to_go_on(
+    name: str,
+    error: type[BaseException],
+    after: bool,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    engine = plane(10 * MINUTE)
+    engine.subscribe(Subscription("ann", ["fire"], region=HERE))
+    engine.publish(fire("a", minutes=0))
+    whole = getattr(Monitor, name)
+
+    def interrupted(*arguments: Any) -> None:
+        if after:
+            whole(*arguments)
+        raise error
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Monitor, name, interrupted)
+        with pytest.raises(error):
+            CALLS[name](engine)
+    calls = [*CALLS.values(), lambda engine: engine.results("ann"), len]
+    for call in [*calls, lambda engine: engine.save(tmp_path / "saved")]:
+        with pytest.raises(EarshotError, match="an earlier call was interrupted"):
+            call(engine)
+    assert not (tmp_path / "saved").exists()
+
+
+def test_an_interrupt_while_words_are_looked_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    engine = plane(9)
+
+    def interrupted(*_: Any, **__: Any) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Analyzer, "count", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            engine.publish(fire(1))
+    with pytest.raises(EarshotError, match="interrupted"):
+        engine.publish(fire(1))
+
+
+def test_errors_of_the_caller_leave_the_engine_as_it_was() -> None:
+    engine = plane(9)
+    for wrong in (pa.table({"text": ["a"]}), pa.table({"id": [1], "x": ["a"]}), "no batch"):
+        for call in (engine.publish_batch, engine.subscribe_batch, engine.learn, engine.move_batch):
+            with pytest.raises((InvalidInput, AttributeError)):
+                call(wrong)
+    engine.subscribe(Subscription("ann", ["fire"], region=HERE))
+    assert said(engine.publish(fire(1))) == ["+1 ann match"]
+
+
+def test_updates_keep_their_ids_when_the_engine_goes_on() -> None:
+    engine = plane(9)
+    engine.subscribe(Subscription("ann", ["fire"], region=HERE))
+    found = engine.publish_batch(message_batch([fire(1)]))
+    engine.unsubscribe("ann")
+    names = [f"s{n}" for n in range(3_000)]
+    engine.subscribe(*(Subscription(name, ["rain"], region=HERE) for name in names))
+    engine.unsubscribe(*names[1:])
+    assert said(found.updates()) == ["+1 ann match"]
 
 
 # ---- settings -----------------------------------------------------------------------------------

@@ -377,7 +377,7 @@ def _learn(engine: TopkEngine, messages: str | Path, n_learned: int, reading: Re
         n_left -= part.batch.num_rows
         if n_left <= 0:
             break
-    engine.reweigh()
+    engine.reweigh(forget=True)  # they are counted as they are published
 
 
 def topk_files(

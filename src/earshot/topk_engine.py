@@ -14,13 +14,15 @@ messages leave.
 of the messages counted so far have them: those that were published, and those of
 :meth:`TopkEngine.learn`.
 
-Calls may come from any thread: the engine serialises them.
+Calls may come from any thread: the engine serialises them. One that is interrupted while it changes
+the engine (Ctrl-C, no memory left) leaves it unusable: later calls say so.
 """
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -35,29 +37,32 @@ from earshot.encoding import NEVER_US, NO_TIME_US
 from earshot.encoding.topk import (
     EncodedTopkMessages,
     EncodedTopkSubscriptions,
+    accepted_rows,
     encode_points,
     encode_topk_messages,
     encode_topk_subscriptions,
+    late_rows,
+    take_messages,
 )
 from earshot.errors import (
     DuplicateSubscription,
+    EarshotError,
     InvalidInput,
     InvalidParameter,
     InvalidRow,
     SavedIndexError,
+    UnknownSubscription,
 )
 from earshot.expiry import ExpiryQueue
 from earshot.explanation import Explanation
 from earshot.ids import IdArrays, IdTable
 from earshot.kernels.topk_arrays import Changes, TopkMessages
 from earshot.model.arrays import (
-    EARTH_RADIUS_M,
     EVERYWHERE_TOKEN,
     Float64s,
     Int32s,
     Int64s,
     Space,
-    gather_ranges,
 )
 from earshot.model.batches import id_array, instant, message_batch, subscription_batch, time_us
 from earshot.model.events import Event, Move, Publish, Subscribe, Unsubscribe
@@ -72,7 +77,7 @@ from earshot.model.updates import Update
 from earshot.text import Analyzer, TokenLists, Vocabulary
 from earshot.text.vocabulary import VocabularyArrays
 from earshot.topk.contract import Dissemination
-from earshot.topk.monitor import Counters, Monitor
+from earshot.topk.monitor import PENDING_MOST, Counters, Monitor
 from earshot.topk.reevaluation import Reevaluation
 from earshot.topk_updates import (
     Asking,
@@ -84,8 +89,6 @@ from earshot.topk_updates import (
 )
 
 Batch: TypeAlias = pa.RecordBatch | pa.Table
-
-_MICROSECOND = timedelta(microseconds=1)
 
 
 class TopkEngine:
@@ -115,8 +118,8 @@ class TopkEngine:
         window = topk.window if isinstance(topk.window, int) else None
         monitor = Monitor(
             window=window,
-            duration_us=_duration_us(topk) if window is None else None,
-            max_distance=_max_distance(topk, space),
+            duration_us=topk.duration_us if window is None else None,
+            max_distance=topk.distance_in(space),
             dissemination=dissemination,
             reevaluation=reevaluation,
         )
@@ -138,11 +141,11 @@ class TopkEngine:
         self._vocabulary = vocabulary
         self._ids = ids
         self._message_ids = WindowIds()
-        self._lock = threading.RLock()
+        self._lock = _Guard()
         self._clock_us = NO_TIME_US
         self._has_time = not isinstance(topk.window, int)
-        self._duration_us = _duration_us(topk)
-        self._lateness_us = topk.lateness // _MICROSECOND
+        self._duration_us = topk.duration_us
+        self._lateness_us = topk.lateness_us
         self._expires: GrowingArray | None = None  # expiry of each slot, once any has one
         self._expiry_queue = ExpiryQueue()
         self._has_ended = False  # whether a subscription has, since slots were last looked through
@@ -171,48 +174,62 @@ class TopkEngine:
     def move(self, subscription_id: Id, place: RegionOrPoint) -> list[Update]:
         """Let a subscription listen at another point; words, k, alpha and expiry stay."""
         moved = Subscription(subscription_id, ("x",), region=place)
-        return self.move_batch(subscription_batch([moved])).updates()
+        with self._lock:
+            return self.move_batch(subscription_batch([moved])).updates()
 
     def publish(self, *messages: Message) -> list[Update]:
         """Publish messages in this order; return the updates they cause."""
-        return self.publish_batch(message_batch(messages)).updates()
+        with self._lock:
+            return self.publish_batch(message_batch(messages)).updates()
 
-    def process(self, events: Iterable[Event]) -> Iterator[Update]:
+    def process(
+        self,
+        events: Iterable[Event],
+        *,
+        on_reject: Callable[[Event, EarshotError], object] | None = None,
+    ) -> Iterator[Update]:
         """Take events in order; yield the updates of each before the next one is taken.
 
         Every event is worked on by itself; :meth:`publish_batch` is much faster for many messages.
+
+        Args:
+            events: What happens.
+            on_reject: Called with each event that is refused, a late message for instance, and
+                with the reason; then the next one is taken. By default the reason is raised.
         """
         for event in events:
-            match event:
-                case Publish(message):
-                    yield from self.publish(message)
-                case Subscribe(subscription):
-                    yield from self._advance_to(event.time)
-                    yield from self.subscribe(subscription)
-                case Unsubscribe(subscription_id):
-                    yield from self._advance_to(event.time)
-                    self.unsubscribe(subscription_id)
-                case Move(subscription_id, place):
-                    yield from self._advance_to(event.time)
-                    yield from self.move(subscription_id, place)
-                case _:
-                    raise InvalidInput(
-                        f"{event!r} is not an event; expected Subscribe, Unsubscribe, Move or "
-                        f"Publish"
-                    )
+            if not isinstance(event, Publish | Subscribe | Unsubscribe | Move):
+                raise InvalidInput(
+                    f"{event!r} is not an event; expected Subscribe, Unsubscribe, Move or Publish"
+                )
+            if not isinstance(event, Publish):
+                yield from self._advance_to(event.time)
+            try:
+                updates = self._take_event(event)
+            except (InvalidInput, UnknownSubscription) as error:
+                if on_reject is None:
+                    raise
+                on_reject(event, error)
+            else:
+                yield from updates
 
     def advance(self, time: datetime) -> list[Update]:
         """Set the clock to ``time`` if that is later; subscriptions may end, messages may leave."""
         check_time(time, "time")
         return self._advance_to(time)
 
-    def reweigh(self) -> list[Update]:
+    def reweigh(self, *, forget: bool = False) -> list[Update]:
         """Weigh words by how rare they are among the messages counted so far.
 
         A word that n of N messages have weighs ``ln((N + 1) / (n + 1)) + 1``, and so does one that
         comes later, with n = 0. Results are ranked anew. Nothing else changes a weight.
+
+        Args:
+            forget: Count from 0 again afterwards. For messages that were learned from and are
+                published as well, so that they do not count twice in the next reweighing.
         """
-        return self.reweigh_batch().updates()
+        with self._lock:
+            return self.reweigh_batch(forget=forget).updates()
 
     # ---- events in batches --------------------------------------------------------------------
 
@@ -230,14 +247,17 @@ class TopkEngine:
         with self._lock:
             encoded = self._encode(batch, source, first_row, rows)
             _raise_first(encoded.rejects)
-            return self._add(encoded)
+            with self._lock.change():
+                return self._add(encoded)
 
     def try_subscribe_batch(
         self, batch: Batch, *, source: str = "", first_row: int = 0, rows: Int64s | None = None
     ) -> TopkUpdates:
         """Add the good rows of a batch of subscriptions; the others are the ``rejects``."""
         with self._lock:
-            return self._add(self._encode(batch, source, first_row, rows))
+            encoded = self._encode(batch, source, first_row, rows)
+            with self._lock.change():
+                return self._add(encoded)
 
     def unsubscribe_batch(self, ids: pa.Array) -> None:
         """End all these subscriptions or, if any is unknown, none."""
@@ -245,18 +265,25 @@ class TopkEngine:
             slots = self._ids.slots_of(ids)
             if len(np.unique(slots)) < len(slots):
                 raise InvalidInput("the same subscription is named more than once in a batch")
-            self._remove(slots)
-            self._compact()
+            self._end(slots)
 
     def try_unsubscribe_batch(self, ids: pa.Array) -> list[InvalidRow]:
-        """End those of the subscriptions that there are; return the others, each as a row."""
+        """End those of the subscriptions that there are; return the others, each as a row.
+
+        As one after the other: one that is named again is not there any more.
+        """
         with self._lock:
-            known = self._ids.contains(ids)
-            self.unsubscribe_batch(ids.filter(pa.array(known)))
-            return [_unknown_row(ids, row, row) for row in np.flatnonzero(~known).tolist()]
+            known = self.contains_batch(ids)
+            slots, firsts = np.unique(
+                self._ids.slots_of(ids.filter(pa.array(known))), return_index=True
+            )
+            ends = np.zeros(len(ids), bool)
+            ends[np.flatnonzero(known)[firsts]] = True
+            self._end(slots)
+            return [_unknown_row(ids, row, row) for row in np.flatnonzero(~ends).tolist()]
 
     def move_batch(self, batch: Batch) -> TopkUpdates:
-        """Move subscriptions, all or none: ``id``, ``x`` and ``y`` of each."""
+        """Move subscriptions, all or none: ``id``, ``x`` and ``y`` of each, an id at most once."""
         with self._lock:
             encoded = encode_points(batch, self.space)
             _raise_first(encoded.rejects)
@@ -264,11 +291,15 @@ class TopkEngine:
             return self._move(slots, encoded.places, [])
 
     def try_move_batch(self, batch: Batch) -> TopkUpdates:
-        """Move what can be moved; the ``rejects`` say what is wrong with the other rows."""
+        """Move what can be moved; the ``rejects`` say what is wrong with the other rows.
+
+        One subscription moves once in a batch: of several rows with its id the first good one
+        counts, and the others are rejects.
+        """
         with self._lock:
             encoded = encode_points(batch, self.space)
-            rows = _accepted_rows(batch.num_rows, encoded.rejects, 0, None)
-            known = self._ids.contains(encoded.ids)
+            rows = accepted_rows(batch.num_rows, encoded.rejects, 0, None)
+            known = self.contains_batch(encoded.ids)
             unknown = [
                 _unknown_row(encoded.ids, at, int(rows[at]))
                 for at in np.flatnonzero(~known).tolist()
@@ -297,7 +328,7 @@ class TopkEngine:
         """
         with self._lock:
             encoded = self._encode_messages(batch, on_error, source, first_row, rows)
-            numbers = _accepted_rows(batch.num_rows, encoded.rejects, first_row, rows)
+            numbers = accepted_rows(batch.num_rows, encoded.rejects, first_row, rows)
             ids, messages = encoded.ids, encoded.messages
             clocks_us = np.maximum.accumulate(np.maximum(messages.times, self._clock_us))
             late = self._late_rows(messages.times, clocks_us, numbers, source)
@@ -311,9 +342,10 @@ class TopkEngine:
                 messages = messages._replace(times=times)
             if late:
                 kept = np.flatnonzero(~np.isin(numbers, [each.row for each in late]))
-                ids, messages = ids.take(pa.array(kept)), _take(messages, kept)
+                ids, messages = ids.take(pa.array(kept)), take_messages(messages, kept)
                 clocks_us = clocks_us[kept]
-            return self._publish(ids, messages, clocks_us, rejects, len(late))
+            with self._lock.change():
+                return self._publish(ids, messages, clocks_us, rejects, len(late))
 
     def advance_batch(self, time: datetime) -> TopkUpdates:
         """As :meth:`advance`, with the updates as a table."""
@@ -321,11 +353,15 @@ class TopkEngine:
         with self._lock:
             return self._advance(time_us(time))
 
-    def reweigh_batch(self) -> TopkUpdates:
+    def reweigh_batch(self, *, forget: bool = False) -> TopkUpdates:
         """As :meth:`reweigh`, with the updates as a table."""
-        with self._lock:
+        with self._lock, self._lock.change():
             before = self._monitor.counters
             changes = self._monitor.reweigh(*idf_weights(self._vocabulary.frequencies))
+            if forget:
+                words = self._vocabulary.arrays
+                nothing = np.zeros_like(words.frequencies)
+                self._vocabulary = Vocabulary.from_arrays(words._replace(frequencies=nothing))
             return self._updates(changes, before)
 
     def learn(
@@ -345,7 +381,8 @@ class TopkEngine:
             encoded = self._encode_messages(batch, on_error, source, first_row, rows)
             if on_error == "raise":
                 _raise_first(encoded.rejects)
-            self._count(encoded.messages)
+            with self._lock.change():
+                self._count(encoded.messages)
             return encoded.rejects
 
     # ---- questions ----------------------------------------------------------------------------
@@ -427,11 +464,13 @@ class TopkEngine:
         except InvalidInput:  # no id can be that
             return False
         with self._lock:
-            return self._ids.kind == id_kind(ids.type) and bool(self._ids.contains(ids)[0])
+            return bool(self.contains_batch(ids)[0])
 
     def contains_batch(self, ids: pa.Array) -> npt.NDArray[np.bool_]:
-        """Return which of the ids belong to a subscription."""
+        """Return which of the ids belong to a subscription; none do that are of another kind."""
         with self._lock:
+            if self._ids.kind != id_kind(ids.type):
+                return np.zeros(len(ids), bool)
             return self._ids.contains(ids)
 
     @property
@@ -455,7 +494,10 @@ class TopkEngine:
     def explain(self, message: Message, subscription_id: Id) -> Explanation:
         """Say in words what a message would score for a subscription, and whether it would enter.
 
-        That is, whether it would be among the best if it were published now. Nothing changes.
+        That is, whether it is sure to be among the best if it were published now. Where that
+        depends on what else is in the window, because messages leave before it arrives, it is not,
+        and the last reason says so. In a window of time it is compared with the results as they
+        are now. Nothing changes.
         """
         with self._lock:
             slots = self._ids.slots_of(id_array([subscription_id]))
@@ -473,6 +515,14 @@ class TopkEngine:
             if expires <= int(clocks_us[0]):
                 hindrances.append(f"the subscription ends at {instant(expires).isoformat()}")
             monitor, slot = self._monitor, int(slots[0])
+            found = monitor.results(slots)
+            n_leaving: int | None = None
+            if not self._has_time:
+                is_full = monitor.n_messages == self.topk.window
+                oldest = monitor.next_sequence - monitor.n_messages
+                n_leaving = int((found.sequences == oldest).sum()) if is_full else 0
+            elif clocks_us[0] == self._clock_us:
+                n_leaving = 0
             asking = monitor.subscribers
             first, last = asking.token_offsets[slot : slot + 2]
             return explain_entry(
@@ -487,9 +537,11 @@ class TopkEngine:
                 messages=encoded.messages,
                 vocabulary=vocabulary,
                 weights=monitor.word_weights(len(vocabulary)),
-                max_distance=_max_distance(self.topk, self.space),
+                max_distance=self.topk.distance_in(self.space),
                 unit=" m" if self.space == "lonlat" else "",
-                scores=monitor.results(slots).scores.tolist(),
+                scores=found.scores.tolist(),
+                n_leaving=n_leaving,
+                is_latest=not self._has_time or int(times[0]) in (NO_TIME_US, int(clocks_us[0])),
                 hindrances=hindrances,
             )
 
@@ -586,27 +638,46 @@ class TopkEngine:
         other.move("a", here)
         other.reweigh()
         other.results("a")
+        # As many as it takes to number the slots anew once they are gone.
+        names = [str(n) for n in range(PENDING_MOST + 1)]
+        other.subscribe(*(Subscription(name, ("up",), region=here) for name in names))
+        other.unsubscribe(*names)
+        other.advance(start + timedelta(days=1))
         other.unsubscribe("a")
 
     # ---- inside -------------------------------------------------------------------------------
 
+    def _take_event(self, event: Event) -> list[Update]:
+        match event:
+            case Publish(message):
+                return self.publish(message)
+            case Subscribe(subscription):
+                return self.subscribe(subscription)
+            case Move(subscription_id, place):
+                return self.move(subscription_id, place)
+            case Unsubscribe(subscription_id):
+                self.unsubscribe(subscription_id)
+        return []
+
     def _encode(
         self, batch: Batch, source: str, first_row: int, rows: Int64s | None
     ) -> EncodedTopkSubscriptions:
-        return encode_topk_subscriptions(
-            batch, self.analyzer, self._vocabulary, self.space,
-            source=source, first_row=first_row, rows=rows, is_taken=self._ids.contains,
-        )  # fmt: skip
+        with self._lock.change(unless=Exception):  # the vocabulary grows; errors come before it
+            return encode_topk_subscriptions(
+                batch, self.analyzer, self._vocabulary, self.space,
+                source=source, first_row=first_row, rows=rows, is_taken=self._ids.contains,
+            )  # fmt: skip
 
     def _encode_messages(
         self, batch: Batch, on_error: str, source: str, first_row: int, rows: Int64s | None
     ) -> EncodedTopkMessages:
         if on_error not in ("raise", "reject"):
             raise InvalidParameter(f"on_error is {on_error!r}; expected 'raise' or 'reject'")
-        return encode_topk_messages(
-            batch, self.analyzer, self._vocabulary, self.space,
-            source=source, first_row=first_row, rows=rows,
-        )  # fmt: skip
+        with self._lock.change(unless=Exception):
+            return encode_topk_messages(
+                batch, self.analyzer, self._vocabulary, self.space,
+                source=source, first_row=first_row, rows=rows,
+            )  # fmt: skip
 
     def _add(self, encoded: EncodedTopkSubscriptions) -> TopkUpdates:
         first_slot, n = len(self._ids), len(encoded.ids)
@@ -635,8 +706,14 @@ class TopkEngine:
         return self._updates(changes, before, encoded.rejects, n)
 
     def _move(self, slots: Int32s, places: Float64s, rejects: list[InvalidRow]) -> TopkUpdates:
-        before = self._monitor.counters
-        return self._updates(self._monitor.move(slots, places), before, rejects, len(slots))
+        with self._lock.change():
+            before = self._monitor.counters
+            return self._updates(self._monitor.move(slots, places), before, rejects, len(slots))
+
+    def _end(self, slots: Int32s) -> None:
+        with self._lock.change():
+            self._remove(slots)
+            self._compact()
 
     def _remove(self, slots: Int32s) -> None:
         """End subscriptions; the caller compacts when nothing names their slots any more."""
@@ -663,7 +740,7 @@ class TopkEngine:
             # Up to the first message that finds another subscription at its end.
             next_us = self._expiry_queue.next_us
             stop = n if next_us is None else int(np.searchsorted(clocks_us, next_us))
-            changes = self._monitor.publish(_take(messages, np.arange(start, stop)))
+            changes = self._monitor.publish(take_messages(messages, np.arange(start, stop)))
             parts.append(changes._replace(rows=changes.rows + np.int32(start)))
             self._message_ids.append(ids.slice(start, stop - start))
             self._clock_us = int(clocks_us[stop - 1])
@@ -680,30 +757,10 @@ class TopkEngine:
         """Return what is wrong with the messages that cannot be taken at their clocks."""
         if not self._has_time:
             return []
-        has_clock = clocks_us != NO_TIME_US
-        clocks = np.where(has_clock, clocks_us, 0)
-        happened = np.where(times == NO_TIME_US, clocks, times)
-        is_late = happened < clocks - self._lateness_us
-        is_over = happened <= clocks - self._duration_us
-        wrong = np.flatnonzero(is_late | is_over | ~has_clock)
-        errors = []
-        for row in wrong.tolist():
-            if not has_clock[row]:
-                reason = "is missing, and no event before had one; a window of time needs it"
-            else:
-                clock = int(clocks[row])
-                time, at = (instant(int(each)).isoformat() for each in (happened[row], clock))
-                if is_late[row]:
-                    bound = instant(clock - self._lateness_us).isoformat()
-                    reason = (
-                        f"{time} is before {bound}: the clock is at {at}, and a message may be "
-                        f"late by {self.topk.lateness}; allow more lateness or sort the messages"
-                    )
-                else:
-                    bound = instant(clock - self._duration_us).isoformat()
-                    reason = f"{time} is not after {bound}, where the window of {at} begins"
-            errors.append(InvalidRow(source, int(numbers[row]), "time", reason))
-        return errors
+        return late_rows(
+            times, clocks_us, numbers, source,
+            duration_us=self._duration_us, lateness_us=self._lateness_us,
+        )  # fmt: skip
 
     def _count(self, messages: TopkMessages) -> None:
         """Count the words of messages; the token that every message has counts the messages."""
@@ -718,13 +775,14 @@ class TopkEngine:
             return self._advance(time_us(time)).updates()
 
     def _advance(self, clock_us: int) -> TopkUpdates:
-        before, changes = self._monitor.counters, _no_changes()
-        if clock_us > self._clock_us:
-            self._end_subscriptions(clock_us)
-            if self._has_time:
-                changes = self._monitor.advance(clock_us)
-            self._clock_us = clock_us
-        return self._updates(changes, before)
+        with self._lock.change():
+            before, changes = self._monitor.counters, _no_changes()
+            if clock_us > self._clock_us:
+                self._end_subscriptions(clock_us)
+                if self._has_time:
+                    changes = self._monitor.advance(clock_us)
+                self._clock_us = clock_us
+            return self._updates(changes, before)
 
     def _updates(
         self,
@@ -742,7 +800,7 @@ class TopkEngine:
             n_rows,
             n_late,
             changes,
-            self._ids,
+            IdTable(self._ids.kind, self._ids.arrays),
         )
         self._message_ids.forget_before(self._monitor.first_sequence)
         self._compact()
@@ -777,23 +835,44 @@ class TopkEngine:
             self._expiry_queue = self._expiry_queue.renumbered(renamed)
 
 
+class _Guard:
+    """Lets one thread in at a time, and none after a change that was not completed."""
+
+    def __init__(self) -> None:
+        self._lock = threading.RLock()
+        self._is_whole = True
+
+    def __enter__(self) -> None:
+        self._lock.acquire()
+        # Within a change that this thread makes nobody enters.
+        if not self._is_whole:
+            self._lock.release()
+            raise EarshotError(
+                "an earlier call was interrupted while it changed the engine, whose parts may "
+                "disagree now; open the last saved state, or make a new engine"
+            )
+
+    def __exit__(self, *_: object) -> None:
+        self._lock.release()
+
+    @contextmanager
+    def change(self, unless: type[Exception] | tuple[()] = ()) -> Iterator[None]:
+        """Note that parts of the engine disagree until this is left, for good by an exception.
+
+        Args:
+            unless: Exceptions that come before anything has changed.
+        """
+        self._is_whole = False
+        try:
+            yield
+        except unless:
+            self._is_whole = True
+            raise
+        self._is_whole = True
+
+
 class _Expiry(NamedTuple):
     expires: Int64s  # (n_slots,) in microseconds; empty where no subscription ends
-
-
-def _duration_us(topk: TopK) -> int:
-    return 0 if isinstance(topk.window, int) else topk.window // _MICROSECOND
-
-
-def _max_distance(topk: TopK, space: Space) -> float:
-    if topk.max_distance is not None:
-        return topk.max_distance
-    if space == "planar":
-        raise InvalidParameter(
-            "max_distance is not given; a plane has no end, so say from which distance on the "
-            "place scores 0"
-        )
-    return 2 * EARTH_RADIUS_M
 
 
 def _no_changes() -> Changes:
@@ -803,20 +882,6 @@ def _no_changes() -> Changes:
     )  # fmt: skip
 
 
-def _take(messages: TopkMessages, rows: npt.NDArray[np.int64]) -> TopkMessages:
-    """Return the given messages, in that order."""
-    if len(rows) == len(messages.times):
-        return messages  # rows are distinct and ascending here
-    offsets, positions = gather_ranges(messages.token_offsets, rows)
-    return TopkMessages(
-        offsets,
-        messages.tokens[positions],
-        messages.counts[positions],
-        messages.places[rows],
-        messages.times[rows],
-    )
-
-
 def _raise_first(rejects: list[InvalidRow]) -> None:
     if rejects:
         raise rejects[0]
@@ -824,17 +889,6 @@ def _raise_first(rejects: list[InvalidRow]) -> None:
 
 def _by_row(errors: Iterable[InvalidRow]) -> list[InvalidRow]:
     return sorted(errors, key=lambda error: error.row)
-
-
-def _accepted_rows(
-    n: int, rejects: list[InvalidRow], first_row: int, rows: Int64s | None
-) -> Int64s:
-    """Return the number, in the source, of each row that is not among the rejects."""
-    numbers = np.arange(first_row, first_row + n) if rows is None else rows
-    if not rejects:
-        return numbers
-    accepted: Int64s = numbers[~np.isin(numbers, [each.row for each in rejects])]
-    return accepted
 
 
 def _unknown_row(ids: pa.Array, at: int, row: int) -> InvalidRow:

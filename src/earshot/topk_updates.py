@@ -61,7 +61,7 @@ class TopkUpdates:
     n_rows: int
     n_late: int
     _changes: Changes
-    _ids: IdTable
+    _ids: IdTable  # as they were: that of the engine goes on changing
 
     def __len__(self) -> int:
         return len(self._changes.signs)
@@ -216,6 +216,8 @@ def explain_entry(
     max_distance: float,
     unit: str,
     scores: Sequence[float],
+    n_leaving: int | None,
+    is_latest: bool,
     hindrances: Sequence[str],
 ) -> Explanation:
     """Explain what a message would score for a subscription, and whether it would be a result.
@@ -230,6 +232,8 @@ def explain_entry(
         max_distance: Distance from which on the place scores 0.
         unit: Of distances, to be printed.
         scores: Scores of the subscription's results now, best first.
+        n_leaving: How many of these leave the window before the message arrives; None: unknown.
+        is_latest: Whether it is more recent than all of these.
         hindrances: Why the message could not enter whatever its score.
     """
     wanted = _unit_vector(asking.tokens, np.ones(len(asking.tokens)), weights)
@@ -260,16 +264,10 @@ def explain_entry(
             f"score {score:.6g} = {asking.alpha:.6g} * {place:.6g} + {1 - asking.alpha:.6g} * "
             f"{text:.6g}"
         )
-    is_full = len(scores) >= asking.k
-    enters = bool(shared) and (not is_full or score >= scores[-1])
-    mark = "✓" if enters else "✗"
-    if not is_full and shared:
-        reasons.append(f"{mark} {len(scores)} of {asking.k} places are taken")
-    elif shared:
-        reasons.append(
-            f"{mark} it {'reaches' if enters else 'is below'} the last of the best {asking.k}, "
-            f"which has {scores[-1]:.6g}"
-        )
+    enters = False
+    if shared:
+        enters, outcome = _entry(score, scores, asking.k, n_leaving, is_latest)
+        reasons.append(outcome)
     reasons += [f"✗ {each}" for each in hindrances]
     return Explanation(
         enters and not hindrances,
@@ -278,6 +276,28 @@ def explain_entry(
         tuple(reasons),
         score if shared else None,
     )
+
+
+def _entry(
+    score: float, scores: Sequence[float], k: int, n_leaving: int | None, is_latest: bool
+) -> tuple[bool, str]:
+    """Return whether a message is sure to enter, and why it does or not."""
+    if len(scores) < k:  # so there is nothing in the window that could take a place
+        return True, f"✓ {len(scores) - (n_leaving or 0)} of {k} places are taken"
+    last = f"the last of the best {k}, which has {scores[-1]:.6g}"
+    # All others of the window are worse than the last, so none of those that refill is better.
+    if score > scores[-1] or (score == scores[-1] and is_latest):
+        return True, f"✓ it reaches {last}"
+    if n_leaving:
+        return False, (
+            f"✗ it is below {last}; one of these leaves before it arrives, and it enters only if "
+            f"no better message of the window takes that place"
+        )
+    if n_leaving is None:
+        return False, f"✗ it is below {last} now; what leaves with its time may make room"
+    if score == scores[-1]:
+        return False, f"✗ it is as good as {last}, and enters only if it is the more recent"
+    return False, f"✗ it is below {last}"
 
 
 def _unit_vector(tokens: Int32s, counts: npt.NDArray[Any], weights: Float64s) -> dict[int, float]:

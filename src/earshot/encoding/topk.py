@@ -7,11 +7,13 @@ regions with extent, and no threshold.
 from __future__ import annotations
 
 from collections.abc import Callable
+from datetime import timedelta
 from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from earshot.encoding.columns import (
     NEVER_US,
@@ -28,16 +30,18 @@ from earshot.encoding.columns import (
     is_given,
 )
 from earshot.encoding.conditions import lacks_keywords, wanted_tokens
-from earshot.encoding.messages import row_words
+from earshot.encoding.messages import Words, row_words
 from earshot.errors import InvalidRow
 from earshot.kernels.topk_arrays import TopkMessages
 from earshot.model.arrays import Float64s, Int32s, Int64s, Space, gather_ranges
+from earshot.model.batches import instant
 from earshot.model.regions import Point, cartesian, parse_geometries, point_problems
 from earshot.model.schemas import BOX_FIELDS, POINT_FIELDS
-from earshot.model.topk import MAX_K
+from earshot.model.topk import MAX_COORDINATE, MAX_K
 from earshot.text import Analyzer, TokenCounts, Vocabulary, merge_counts
 
 _POINTS = f"top-k over a window needs a point; give {' and '.join(POINT_FIELDS)}"
+_COORDINATES = f"coordinates from -{MAX_COORDINATE:g} to {MAX_COORDINATE:g}"
 _TOO_MANY = "holds a word more than 65,535 times; leave some out"
 
 UInt16s = npt.NDArray[np.uint16]
@@ -130,7 +134,7 @@ def encode_topk_messages(
     first_row: int = 0,
     rows: Int64s | None = None,
 ) -> EncodedTopkMessages:
-    """Encode a batch of messages; their tokens are added to the vocabulary.
+    """Encode a batch of messages; the tokens of good rows are added to the vocabulary.
 
     So a subscription that comes later finds the messages that hold its words. With ``grow=False``
     tokens that are not in the vocabulary are left out. The other arguments are as for
@@ -140,8 +144,10 @@ def encode_topk_messages(
     problems = Problems(columns.n)
     check_ids(columns, problems)
     check_times(columns, "time", problems)
-    token_offsets, tokens, counts = _word_counts(columns, analyzer, vocabulary, grow, problems)
+    words = row_words(columns, analyzer, problems)
     points = _message_points(columns, space, problems)
+    words = _words_of_good_rows(words, problems)
+    token_offsets, tokens, counts = _word_counts(words, analyzer, vocabulary, grow, problems)
     accepted = problems.accepted()
     if accepted is not None:
         token_offsets, positions = gather_ranges(token_offsets, np.flatnonzero(accepted))
@@ -180,6 +186,74 @@ def encode_points(
         cartesian(points, space),
         problems.errors(source, first_row, rows),
     )
+
+
+def take_messages(messages: TopkMessages, rows: Int64s) -> TopkMessages:
+    """Return the given messages, in that order."""
+    if len(rows) == len(messages.times):
+        return messages  # rows are distinct and ascending here
+    offsets, positions = gather_ranges(messages.token_offsets, rows)
+    return TopkMessages(
+        offsets,
+        messages.tokens[positions],
+        messages.counts[positions],
+        messages.places[rows],
+        messages.times[rows],
+    )
+
+
+def accepted_rows(n: int, rejects: list[InvalidRow], first_row: int, rows: Int64s | None) -> Int64s:
+    """Return the number, in the source, of each row that is not among the rejects."""
+    numbers = np.arange(first_row, first_row + n) if rows is None else rows
+    if not rejects:
+        return numbers
+    accepted: Int64s = numbers[~np.isin(numbers, [each.row for each in rejects])]
+    return accepted
+
+
+def late_rows(
+    times: Int64s,
+    clocks_us: Int64s,
+    numbers: Int64s,
+    source: str,
+    *,
+    duration_us: int,
+    lateness_us: int,
+) -> list[InvalidRow]:
+    """Return what is wrong with the messages that a window of time cannot take.
+
+    Args:
+        times: When they happened, NO_TIME_US where that is not said.
+        clocks_us: The clock that each of them finds, NO_TIME_US where there is none.
+        numbers: Row of each, for errors.
+        source: Where the rows came from.
+        duration_us: Length of the window.
+        lateness_us: How much older than the clock a message may be.
+    """
+    has_clock = clocks_us != NO_TIME_US
+    clocks = np.where(has_clock, clocks_us, 0)
+    happened = np.where(times == NO_TIME_US, clocks, times)
+    is_late = happened < clocks - lateness_us
+    is_over = happened <= clocks - duration_us
+    errors = []
+    for row in np.flatnonzero(is_late | is_over | ~has_clock).tolist():
+        if not has_clock[row]:
+            reason = "is missing, and no event before had one; a window of time needs it"
+        else:
+            clock = int(clocks[row])
+            time, at = (instant(int(each)).isoformat() for each in (happened[row], clock))
+            if is_late[row]:
+                bound = instant(clock - lateness_us).isoformat()
+                reason = (
+                    f"{time} is before {bound}: the clock is at {at}, and a message may be late by "
+                    f"{timedelta(microseconds=lateness_us)}; allow more lateness or sort the "
+                    f"messages"
+                )
+            else:
+                bound = instant(clock - duration_us).isoformat()
+                reason = f"{time} is not after {bound}, where the window of {at} begins"
+        errors.append(InvalidRow(source, int(numbers[row]), "time", reason))
+    return errors
 
 
 # ---- what subscriptions ask for -----------------------------------------------------------------
@@ -223,11 +297,26 @@ def _alphas(columns: Columns, problems: Problems) -> Float64s:
 # ---- what messages say --------------------------------------------------------------------------
 
 
+def _words_of_good_rows(words: Words, problems: Problems) -> Words:
+    """Return the words without those of refused rows, which nobody will look for."""
+    accepted = problems.accepted()
+    if accepted is None:
+        return words
+    texts, keywords, has_keywords = words
+    if texts is not None:
+        texts = pc.if_else(pa.array(accepted), texts, pa.scalar(None, texts.type))
+    if keywords is not None:
+        kept = np.repeat(accepted, np.diff(keywords.row_ends))
+        nothing = pa.scalar(None, keywords.texts.type)
+        keywords = keywords._replace(texts=pc.if_else(pa.array(kept), keywords.texts, nothing))
+    return Words(texts, keywords, has_keywords)
+
+
 def _word_counts(
-    columns: Columns, analyzer: Analyzer, vocabulary: Vocabulary, grow: bool, problems: Problems
+    words: Words, analyzer: Analyzer, vocabulary: Vocabulary, grow: bool, problems: Problems
 ) -> tuple[Int64s, Int32s, UInt16s]:
     """Return the distinct tokens of each row, and how often they occur in its text or keywords."""
-    texts, keywords, has_keywords = row_words(columns, analyzer, problems)
+    texts, keywords, has_keywords = words
     of_texts = of_keywords = None
     if texts is not None:
         of_texts = analyzer.count(texts, vocabulary, grow=grow)
@@ -244,8 +333,8 @@ def _word_counts(
     both_offsets = np.concatenate(
         [of_texts.offsets, of_keywords.offsets[1:] + of_texts.offsets[-1]]
     )
-    chosen = np.arange(columns.n) + np.where(has_keywords, columns.n, 0)
-    offsets, positions = gather_ranges(both_offsets, chosen)
+    n = len(has_keywords)
+    offsets, positions = gather_ranges(both_offsets, np.arange(n) + np.where(has_keywords, n, 0))
     return (
         offsets,
         np.concatenate([of_texts.ids, of_keywords.ids])[positions],
@@ -309,4 +398,9 @@ def _checked_points(
     rows, given = chosen_rows(has_point, points)
     for row, field, reason in point_problems(given[:, 0], given[:, 1], space):
         problems.add(int(rows[row]), field, reason)
+    if space == "planar":
+        for at, field in enumerate(POINT_FIELDS):
+            for row in np.flatnonzero(np.abs(given[:, at]) > MAX_COORDINATE).tolist():
+                reason = f"is {given[row, at]}; top-k over a window takes {_COORDINATES}"
+                problems.add(int(rows[row]), field, reason)
     return points

@@ -42,6 +42,9 @@ from earshot.model.arrays import Int64s
 DONE, NEEDS_OUTPUT, NEEDS_ENTRIES, NEEDS_MORE = range(4)
 """Ends of a kernel: all done, or what there must be more room of before it is called again."""
 
+FIXED_WORK = 2000.0
+"""Work of a re-evaluation beside the steps of its search: a structure follows the threshold."""
+
 # ---- room ----------------------------------------------------------------------------------------
 
 
@@ -238,7 +241,7 @@ def _known_by_model(buffers: BufferArrays, policy: Policy, slot: int, k: int) ->
         cost = np.float64(buffers.costs[slot])
         if cost == 0.0:
             cost = np.float64(policy.typical_cost)
-        buffers.sizes[slot] = best_size(k, cost * policy.search_weight)
+        buffers.sizes[slot] = best_size(k, (cost + FIXED_WORK) * policy.search_weight)
     return np.int64(buffers.sizes[slot])  # type: ignore[return-value]
 
 
@@ -255,10 +258,11 @@ def _raise_threshold(
     if length <= 2 * k:
         return False
     if policy.kind == CSKYBAND:
-        known = _known_by_model(buffers, policy, slot, k)
-        kept = max(kept_of(known, k), k)
-        # The barrier of the random walk is at twice the size.
-        if length <= kept_of(2 * known, k):
+        # The barrier of the random walk is at twice the size. A little more than it is let by, so
+        # that structures need not follow a new threshold all the time.
+        known = 2 * _known_by_model(buffers, policy, slot, k)
+        kept = kept_of(known, k)
+        if length <= kept + k // 4 + 2:
             return False
     else:
         bar = policy.factor * buffers.scores[start + k - 1]

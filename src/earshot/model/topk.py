@@ -15,14 +15,22 @@ from typing import Any
 import numpy as np
 
 from earshot.errors import InvalidParameter
+from earshot.model.arrays import EARTH_RADIUS_M, Space
 from earshot.model.ranking import check_alpha, real_number
 
 MAX_K = 10_000
 """The most messages that a subscription may ask for."""
 MAX_WINDOW = 2**31 - 1
 """The most messages that a window may be set to hold."""
+MAX_COORDINATE = 1e15
+"""The largest coordinate of a plane: what structures sum up as 32-bit floats must stay finite."""
+MIN_DISTANCE, MAX_DISTANCE = 1e-9, 1e15
+"""Between these is the distance from which the place scores 0, for the same reason."""
 MAX_DURATION = datetime.max - datetime.min
 """The longest window of time: all instants that there are."""
+
+
+_MICROSECOND = timedelta(microseconds=1)
 
 
 @dataclass(frozen=True)
@@ -34,7 +42,7 @@ class TopK:
         k: Messages that a subscription gets, 1 to 10,000.
         alpha: Share of the place in the score, 0 to 1; the rest is the text's.
         max_distance: Distance from which the place scores 0: metres on lonlat (through the earth,
-            by default its diameter), else the coordinates' unit, and required.
+            by default its diameter), else the coordinates' unit, and required; 1e-9 to 1e15.
         lateness: In a window of time, how much older than the latest message one may be.
     """
 
@@ -50,10 +58,11 @@ class TopK:
         object.__setattr__(self, "alpha", check_alpha(self.alpha, "alpha"))
         if self.max_distance is not None:
             distance = real_number(self.max_distance)
-            if distance is None or distance <= 0.0:
+            if distance is None or not MIN_DISTANCE <= distance <= MAX_DISTANCE:
                 raise InvalidParameter(
-                    f"max_distance is {self.max_distance!r}; expected a number greater than 0, "
-                    f"or None for the earth's diameter on lonlat"
+                    f"max_distance is {self.max_distance!r}; expected a number from "
+                    f"{MIN_DISTANCE:g} to {MAX_DISTANCE:g}, or None for the earth's diameter on "
+                    f"lonlat"
                 )
             object.__setattr__(self, "max_distance", distance)
         if not isinstance(self.lateness, timedelta) or not (
@@ -63,6 +72,27 @@ class TopK:
                 f"lateness is {self.lateness!r}; expected a timedelta of at least 0 and at most "
                 f"{MAX_DURATION.days:,} days"
             )
+
+    @property
+    def duration_us(self) -> int:
+        """Length of a window of time in microseconds; 0 for a window of so many messages."""
+        return 0 if isinstance(self.window, int) else self.window // _MICROSECOND
+
+    @property
+    def lateness_us(self) -> int:
+        """The lateness in microseconds."""
+        return self.lateness // _MICROSECOND
+
+    def distance_in(self, space: Space) -> float:
+        """Return the distance from which the place scores 0; a plane needs one that is given."""
+        if self.max_distance is not None:
+            return self.max_distance
+        if space == "planar":
+            raise InvalidParameter(
+                "max_distance is not given; a plane has no end, so say from which distance on the "
+                "place scores 0"
+            )
+        return 2 * EARTH_RADIUS_M
 
 
 def check_k(value: Any, where: str) -> int:
