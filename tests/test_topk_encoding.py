@@ -438,18 +438,21 @@ def test_coordinates_of_a_plane_have_a_bound(field: str) -> None:
     )
     column = points.schema.get_field_index(field)
     points = points.set_column(column, field, pa.array([0.0, -1.1e15, float("inf")]))
-    rules = (Analyzer(), Vocabulary(), "planar")
-    listening = encode_topk_subscriptions(points, *rules)  # type: ignore[arg-type]
-    speaking = encode_topk_messages(points, *rules)  # type: ignore[arg-type]
+    listening = encode_topk_subscriptions(points, Analyzer(), Vocabulary(), "planar")
+    speaking = encode_topk_messages(points, Analyzer(), Vocabulary(), "planar")
     moving = encode_points(points, "planar")
-    for found in (listening, speaking, moving):
-        first, second = found.rejects  # type: ignore[attr-defined]
+    for ids, rejects in (
+        (listening.ids, listening.rejects),
+        (speaking.ids, speaking.rejects),
+        (moving.ids, moving.rejects),
+    ):
+        first, second = rejects
         assert (first.row, first.field) == (1, field)
         assert first.reason == (
             "is -1100000000000000.0; top-k over a window takes coordinates from -1e+15 to 1e+15"
         )
         assert (second.row, second.field) == (2, field)
-        assert found.ids.to_pylist() == [1]  # type: ignore[attr-defined]
+        assert ids.to_pylist() == [1]
 
 
 def test_words_of_refused_messages_are_not_kept() -> None:

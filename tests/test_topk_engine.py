@@ -684,6 +684,33 @@ def test_an_opened_engine_goes_on(tmp_path: Path) -> None:
         opened.publish(fire(1, minutes=13))
 
 
+@pytest.mark.parametrize("window", [5, MINUTE], ids=["count", "time"])
+def test_warming_up_does_what_is_rare(
+    window: int | timedelta, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    compacted, advance = Monitor.compacted, Monitor.advance
+    done = list[str]()
+
+    def compacting(monitor: Monitor) -> Any:
+        old_slots = compacted(monitor)
+        if old_slots is not None:
+            done.append("compacted")
+        return old_slots
+
+    def advancing(monitor: Monitor, clock_us: int) -> Any:
+        changes = advance(monitor, clock_us)
+        if len(changes.signs):
+            done.append("advanced")
+        return changes
+
+    monkeypatch.setattr(Monitor, "compacted", compacting)
+    monkeypatch.setattr(Monitor, "advance", advancing)
+    engine = plane(window)
+    engine.warm_up()
+    assert done == (["compacted"] if window == 5 else ["compacted", "advanced"])
+    assert (len(engine), engine.n_messages, engine.time) == (0, 0, None)
+
+
 def test_engines_are_opened_as_what_they_are(tmp_path: Path) -> None:
     Engine().save(tmp_path / "boolean")
     with pytest.raises(SavedIndexError, match=r"boolean matching; open it with Engine\.open"):
@@ -731,8 +758,13 @@ def test_an_interrupted_engine_refuses_to_go_on(
         patch.setattr(Monitor, name, interrupted)
         with pytest.raises(error):
             CALLS[name](engine)
-    calls = [*CALLS.values(), lambda engine: engine.results("ann"), len]
-    for call in [*calls, lambda engine: engine.save(tmp_path / "saved")]:
+    calls: list[Callable[[TopkEngine], object]] = [
+        *CALLS.values(),
+        len,
+        lambda engine: engine.results("ann"),
+        lambda engine: engine.save(tmp_path / "saved"),
+    ]
+    for call in calls:
         with pytest.raises(EarshotError, match="an earlier call was interrupted"):
             call(engine)
     assert not (tmp_path / "saved").exists()

@@ -140,6 +140,7 @@ class TopkEngine:
         self._monitor = monitor
         self._vocabulary = vocabulary
         self._ids = ids
+        self._slot_ids: IdTable | None = None  # the same, for those who read later
         self._message_ids = WindowIds()
         self._lock = _Guard()
         self._clock_us = NO_TIME_US
@@ -793,6 +794,8 @@ class TopkEngine:
         n_late: int = 0,
     ) -> TopkUpdates:
         """Give changes their ids, before the slots and messages that are gone are forgotten."""
+        if self._slot_ids is None or len(self._slot_ids) < len(self._ids):
+            self._slot_ids = IdTable(self._ids.kind, self._ids.arrays)
         updates = TopkUpdates(
             self._message_ids.ids_of(changes.sequences),
             list(rejects),
@@ -800,7 +803,7 @@ class TopkEngine:
             n_rows,
             n_late,
             changes,
-            IdTable(self._ids.kind, self._ids.arrays),
+            self._slot_ids,
         )
         self._message_ids.forget_before(self._monitor.first_sequence)
         self._compact()
@@ -827,7 +830,7 @@ class TopkEngine:
         if old_slots is None:
             return
         n_slots = len(self._ids)
-        self._ids = self._ids.renumbered(old_slots)
+        self._ids, self._slot_ids = self._ids.renumbered(old_slots), None
         if self._expires is not None:
             renamed = np.full(n_slots, -1, np.int32)
             renamed[old_slots] = np.arange(len(old_slots), dtype=np.int32)

@@ -100,8 +100,8 @@ _TOPK = (
     "topk_keywords", "topk_k", "topk_subscriptions", "topk_window", "topk_zipf", "topk_time",
 )  # fmt: skip
 _TOPK_DATA = ("tweets", "gn", "yelp")
-_KMAX_FACTORS = (1.0, 2.0, 3.0, 4.0, 5.0, 6.0)
-_SKYBAND_FACTORS = (1.0, 0.95, 0.9, 0.85, 0.8, 0.75)
+_KMAX_FACTORS = (1.0, 1.5, 2.0, 3.0, 4.0, 6.0)
+_SKYBAND_FACTORS = (1.0, 0.99, 0.98, 0.95, 0.9, 0.8)
 
 # The rest of WORKLOADS belongs to the suites that redraw figures.
 _MATCHED = (
@@ -186,17 +186,17 @@ PROFILES: dict[str, Profile] = {
                 most_ranked=1_000_000,
             ),
             topk=TopkEffort(
-                n_subscriptions=50_000,
-                window=50_000,
-                n_arrivals=5_000,
+                n_subscriptions=20_000,
+                window=20_000,
+                n_arrivals=4_000,
                 aging=1.0,
-                sizes=(50_000, 100_000, 250_000),
-                windows=(50_000, 100_000, 250_000),
+                sizes=(20_000, 40_000, 100_000),
+                windows=(20_000, 40_000, 100_000),
                 datasets=_TOPK_DATA,
                 tuning_kmax=_KMAX_FACTORS,
                 tuning_skyband=_SKYBAND_FACTORS,
-                kmax=(2.0, 3.0, 4.0),
-                skyband=(1.0, 0.95, 0.9),
+                kmax=(1.5, 2.0, 3.0),
+                skyband=(0.99, 0.98, 0.95),
                 most_ciq=250_000,
                 repetitions=1,
                 budget_s=30.0,
@@ -243,8 +243,8 @@ PROFILES: dict[str, Profile] = {
                 datasets=("tweets",),
                 tuning_kmax=_KMAX_FACTORS,
                 tuning_skyband=_SKYBAND_FACTORS,
-                kmax=(2.0, 3.0),
-                skyband=(0.98, 0.95),
+                kmax=(2.0,),
+                skyband=(0.98,),
                 most_ciq=1_000_000,
                 repetitions=1,
                 budget_s=600.0,
