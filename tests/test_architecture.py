@@ -20,7 +20,7 @@ MODULES = sorted(PACKAGE.rglob("*.py"))
 LAYERS = [
     {"errors"},
     {"model", "storage"},
-    {"kernels", "files", "workloads", "expiry"},
+    {"kernels", "files", "workloads", "expiry", "guard"},
     {"text", "ids", "indexes"},
     {"ranking", "topk"},
     {"encoding", "explanation", "deliveries", "placement", "checks"},

@@ -23,7 +23,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import asdict, replace
 from datetime import datetime
 from pathlib import Path
-from typing import NamedTuple, Self, TypeAlias
+from typing import Self, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -47,10 +47,11 @@ from earshot.errors import (
     InvalidParameter,
     InvalidRow,
     SavedIndexError,
+    raise_first,
 )
-from earshot.expiry import ExpiryQueue
+from earshot.expiry import ExpiryArrays, ExpiryQueue
 from earshot.explanation import Explanation, explain_match, explain_score
-from earshot.ids import IdArrays, IdTable
+from earshot.ids import IdArrays, IdTable, unknown_row
 from earshot.indexes import DEFAULT_INDEX, index_type, open_index
 from earshot.indexes.answers import Matches
 from earshot.indexes.contract import Index, Parameters, Snapshot
@@ -223,7 +224,7 @@ class Engine:
         """
         with self._lock:
             encoded = self._encode(batch, source, first_row, rows)
-            _raise_first(encoded.rejects)
+            raise_first(encoded.rejects)
             self._add(encoded)
 
     def try_subscribe_batch(
@@ -245,13 +246,13 @@ class Engine:
         with self._lock:
             known = self.contains_batch(ids)
             self._remove(self._slots_of(ids.filter(pa.array(known))))
-            return [_unknown_row(ids, row) for row in np.flatnonzero(~known).tolist()]
+            return [unknown_row(ids, row, row) for row in np.flatnonzero(~known).tolist()]
 
     def move_batch(self, batch: Batch) -> None:
         """Move subscriptions: ``id`` and region of each, in the columns of subscriptions."""
         with self._lock:
             encoded = encode_regions(batch, self.space)
-            _raise_first(encoded.rejects)
+            raise_first(encoded.rejects)
             slots = self._slots_of(encoded.ids)
             new = _moved_clauses(self._settled_index(), slots, encoded, first_slot=len(self._ids))
             unbounded = _unbounded_rows(new, first_slot=len(self._ids))
@@ -270,7 +271,7 @@ class Engine:
             known = self.contains_batch(encoded.ids)
             if not known.all():
                 errors += [
-                    _unknown_row(encoded.ids, at, int(rows[at]))
+                    unknown_row(encoded.ids, at, int(rows[at]))
                     for at in np.flatnonzero(~known).tolist()
                 ]
                 rows = rows[known]
@@ -404,7 +405,7 @@ class Engine:
             encoded = encode_messages(
                 message_batch([message]), self.analyzer, self._vocabulary, self.space
             )
-            _raise_first(encoded.rejects)
+            raise_first(encoded.rejects)
             clock = max(self._clock_us, int(encoded.times[0]))
             expires = NEVER_US if self._expires is None else int(self._expires.view[slots[0]])
             expired_at = instant(expires) if expires <= clock else None
@@ -442,7 +443,7 @@ class Engine:
             groups = {
                 "vocabulary": self._vocabulary.arrays,
                 "ids": self._ids.arrays,
-                "expiry": _Expiry(expires),
+                "expiry": ExpiryArrays(expires),
             }
             storage.save(directory, facts, groups, inner={"index": index.save})
 
@@ -470,7 +471,7 @@ class Engine:
             n_threads,
         )
         self._clock_us = facts["clock_us"]
-        expires = storage.open_group(directory, "expiry", _Expiry).expires
+        expires = storage.open_group(directory, "expiry", ExpiryArrays).expires
         if len(expires):
             self._expires = GrowingArray(expires, fill=NEVER_US)
             self._queue_expiries(np.arange(len(expires), dtype=np.int32))
@@ -591,7 +592,7 @@ class Engine:
             source=source, first_row=first_row, rows=rows,
         )  # fmt: skip
         if on_error == "raise":
-            _raise_first(encoded.rejects)
+            raise_first(encoded.rejects)
         return encoded
 
     def _deliveries(self, encoded: EncodedMessages, clocks_us: Int64s) -> Deliveries:
@@ -738,10 +739,6 @@ class Engine:
             self._expiry_queue = self._expiry_queue.renumbered(renamed)
 
 
-class _Expiry(NamedTuple):
-    expires: Int64s  # (n_slots,) in microseconds; empty where no subscription ends
-
-
 def _nothing() -> ClauseArrays:
     return box_clauses([0], [], np.empty((0, 4)))
 
@@ -776,16 +773,6 @@ def _subscriptions_by_token(clauses: ClauseArrays, n_tokens: int) -> Int64s:
 
 def _one_document(token_ids: Int32s) -> TokenLists:
     return TokenLists(np.array([0, len(token_ids)], np.int64), token_ids)
-
-
-def _raise_first(rejects: list[InvalidRow]) -> None:
-    if rejects:
-        raise rejects[0]
-
-
-def _unknown_row(ids: pa.Array, at: int, row: int | None = None) -> InvalidRow:
-    reason = f"no subscription {ids[at].as_py()!r}"
-    return InvalidRow("", at if row is None else row, "id", reason)
 
 
 def _unbounded_rows(clauses: ClauseArrays, first_slot: int) -> Int64s:

@@ -82,3 +82,9 @@ class SavedIndexError(EarshotError, OSError):
 
 class MissingExtra(EarshotError, ImportError):
     """An optional package is needed; the message says how to install it."""
+
+
+def raise_first(rejects: list[InvalidRow]) -> None:
+    """Raise the first of the rows that are wrong, if any is."""
+    if rejects:
+        raise rejects[0]

@@ -2,9 +2,17 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import numpy as np
 
 from earshot.model.arrays import Int32s, Int64s
+
+
+class ExpiryArrays(NamedTuple):
+    """What is saved of expiries."""
+
+    expires: Int64s  # (n_slots,) in microseconds; empty where no subscription ends
 
 
 class ExpiryQueue:

@@ -12,7 +12,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from earshot.errors import DuplicateSubscription, InvalidInput, UnknownSubscription
+from earshot.errors import DuplicateSubscription, InvalidInput, InvalidRow, UnknownSubscription
 from earshot.kernels.ids import FREE, GONE, enter_ids, find_ids, gather_integers
 from earshot.model.arrays import Int32s, Int64s, gather_ranges
 from earshot.model.growing import GrowingArray
@@ -203,3 +203,8 @@ def id_bytes(ids: pa.Array) -> tuple[Bytes, Int64s]:
     first, last = int(bounds[0]), int(bounds[-1])
     # Copied, because kernels are compiled for arrays that may be written.
     return np.array(np.frombuffer(content, np.uint8)[first:last]), bounds - first
+
+
+def unknown_row(ids: pa.Array, at: int, row: int) -> InvalidRow:
+    """Return that a row names an id, which stands at ``at``, that nobody has subscribed."""
+    return InvalidRow("", row, "id", f"no subscription {ids[at].as_py()!r}")

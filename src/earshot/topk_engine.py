@@ -20,13 +20,11 @@ the engine (Ctrl-C, no memory left) leaves it unusable: later calls say so.
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
 from dataclasses import asdict, replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Any, NamedTuple, Self, TypeAlias
+from typing import Any, Self, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -52,10 +50,12 @@ from earshot.errors import (
     InvalidRow,
     SavedIndexError,
     UnknownSubscription,
+    raise_first,
 )
-from earshot.expiry import ExpiryQueue
+from earshot.expiry import ExpiryArrays, ExpiryQueue
 from earshot.explanation import Explanation
-from earshot.ids import IdArrays, IdTable
+from earshot.guard import Guard
+from earshot.ids import IdArrays, IdTable, unknown_row
 from earshot.kernels.topk_arrays import Changes, TopkMessages
 from earshot.model.arrays import (
     EVERYWHERE_TOKEN,
@@ -142,7 +142,7 @@ class TopkEngine:
         self._ids = ids
         self._slot_ids: IdTable | None = None  # the same, for those who read later
         self._message_ids = WindowIds()
-        self._lock = _Guard()
+        self._lock = Guard()
         self._clock_us = NO_TIME_US
         self._has_time = not isinstance(topk.window, int)
         self._duration_us = topk.duration_us
@@ -247,7 +247,7 @@ class TopkEngine:
         """
         with self._lock:
             encoded = self._encode(batch, source, first_row, rows)
-            _raise_first(encoded.rejects)
+            raise_first(encoded.rejects)
             with self._lock.change():
                 return self._add(encoded)
 
@@ -281,13 +281,13 @@ class TopkEngine:
             ends = np.zeros(len(ids), bool)
             ends[np.flatnonzero(known)[firsts]] = True
             self._end(slots)
-            return [_unknown_row(ids, row, row) for row in np.flatnonzero(~ends).tolist()]
+            return [unknown_row(ids, row, row) for row in np.flatnonzero(~ends).tolist()]
 
     def move_batch(self, batch: Batch) -> TopkUpdates:
         """Move subscriptions, all or none: ``id``, ``x`` and ``y`` of each, an id at most once."""
         with self._lock:
             encoded = encode_points(batch, self.space)
-            _raise_first(encoded.rejects)
+            raise_first(encoded.rejects)
             slots = self._ids.slots_of(encoded.ids)
             return self._move(slots, encoded.places, [])
 
@@ -302,7 +302,7 @@ class TopkEngine:
             rows = accepted_rows(batch.num_rows, encoded.rejects, 0, None)
             known = self.contains_batch(encoded.ids)
             unknown = [
-                _unknown_row(encoded.ids, at, int(rows[at]))
+                unknown_row(encoded.ids, at, int(rows[at]))
                 for at in np.flatnonzero(~known).tolist()
             ]
             slots = self._ids.slots_of(encoded.ids.filter(pa.array(known)))
@@ -335,7 +335,7 @@ class TopkEngine:
             late = self._late_rows(messages.times, clocks_us, numbers, source)
             rejects = _by_row([*encoded.rejects, *late])
             if on_error == "raise":
-                _raise_first(rejects)
+                raise_first(rejects)
             self._message_ids.check_kind(ids)
             if self._has_time:
                 # What has no time happens at the clock.
@@ -381,7 +381,7 @@ class TopkEngine:
         with self._lock:
             encoded = self._encode_messages(batch, on_error, source, first_row, rows)
             if on_error == "raise":
-                _raise_first(encoded.rejects)
+                raise_first(encoded.rejects)
             with self._lock.change():
                 self._count(encoded.messages)
             return encoded.rejects
@@ -507,7 +507,7 @@ class TopkEngine:
             encoded = encode_topk_messages(
                 message_batch([message]), self.analyzer, vocabulary, self.space
             )
-            _raise_first(encoded.rejects)
+            raise_first(encoded.rejects)
             times = encoded.messages.times
             clocks_us = np.maximum(times, self._clock_us)
             late = self._late_rows(times, clocks_us, np.zeros(1, np.int64), "")
@@ -571,7 +571,7 @@ class TopkEngine:
             groups = {
                 "vocabulary": self._vocabulary.arrays,
                 "ids": self._ids.arrays,
-                "expiry": _Expiry(expires),
+                "expiry": ExpiryArrays(expires),
                 "message_ids": self._message_ids.arrays,
             }
             storage.save(directory, facts, groups, inner={"monitor": self._monitor.save})
@@ -610,7 +610,7 @@ class TopkEngine:
             storage.open_group(directory, "message_ids", WindowIdArrays),
         )
         self._clock_us = facts["clock_us"]
-        expires = storage.open_group(directory, "expiry", _Expiry).expires
+        expires = storage.open_group(directory, "expiry", ExpiryArrays).expires
         if len(expires):
             self._expires = GrowingArray(expires, fill=NEVER_US)
             self._queue_expiries(np.arange(len(expires), dtype=np.int32))
@@ -838,46 +838,6 @@ class TopkEngine:
             self._expiry_queue = self._expiry_queue.renumbered(renamed)
 
 
-class _Guard:
-    """Lets one thread in at a time, and none after a change that was not completed."""
-
-    def __init__(self) -> None:
-        self._lock = threading.RLock()
-        self._is_whole = True
-
-    def __enter__(self) -> None:
-        self._lock.acquire()
-        # Within a change that this thread makes nobody enters.
-        if not self._is_whole:
-            self._lock.release()
-            raise EarshotError(
-                "an earlier call was interrupted while it changed the engine, whose parts may "
-                "disagree now; open the last saved state, or make a new engine"
-            )
-
-    def __exit__(self, *_: object) -> None:
-        self._lock.release()
-
-    @contextmanager
-    def change(self, unless: type[Exception] | tuple[()] = ()) -> Iterator[None]:
-        """Note that parts of the engine disagree until this is left, for good by an exception.
-
-        Args:
-            unless: Exceptions that come before anything has changed.
-        """
-        self._is_whole = False
-        try:
-            yield
-        except unless:
-            self._is_whole = True
-            raise
-        self._is_whole = True
-
-
-class _Expiry(NamedTuple):
-    expires: Int64s  # (n_slots,) in microseconds; empty where no subscription ends
-
-
 def _no_changes() -> Changes:
     return Changes(
         np.empty(0, np.int32), np.empty(0, np.int8), np.empty(0, np.int8),
@@ -885,14 +845,5 @@ def _no_changes() -> Changes:
     )  # fmt: skip
 
 
-def _raise_first(rejects: list[InvalidRow]) -> None:
-    if rejects:
-        raise rejects[0]
-
-
 def _by_row(errors: Iterable[InvalidRow]) -> list[InvalidRow]:
     return sorted(errors, key=lambda error: error.row)
-
-
-def _unknown_row(ids: pa.Array, at: int, row: int) -> InvalidRow:
-    return InvalidRow("", row, "id", f"no subscription {ids[at].as_py()!r}")

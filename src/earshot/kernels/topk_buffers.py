@@ -36,7 +36,16 @@ from earshot.kernels.topk_arrays import (
     Subscribers,
     WindowArrays,
 )
-from earshot.kernels.topk_window import LOW, TOO_MANY, is_better, is_newer, row_of, search
+from earshot.kernels.topk_window import (
+    LOW,
+    TOO_MANY,
+    is_better,
+    is_newer,
+    push,
+    row_of,
+    search,
+    sort_heap,
+)
 from earshot.model.arrays import Int64s
 
 DONE, NEEDS_OUTPUT, NEEDS_ENTRIES, NEEDS_MORE = range(4)
@@ -245,6 +254,12 @@ def _known_by_model(buffers: BufferArrays, policy: Policy, slot: int, k: int) ->
     return np.int64(buffers.sizes[slot])  # type: ignore[return-value]
 
 
+@inlined_kernel
+def _most_of(policy: Policy, k: int) -> int:
+    """Return the most entries of a buffer by kmax."""
+    return max(k, int(np.ceil(policy.factor * k)))
+
+
 @lean_kernel
 def _raise_threshold(
     subscribers: Subscribers, buffers: BufferArrays, policy: Policy, slot: int, counters: Int64s
@@ -369,7 +384,7 @@ def admit(
     new_length = stop + 1
     is_changed = False
     if policy.kind == KMAX:
-        most = max(k, np.int64(np.ceil(policy.factor * k)))
+        most = _most_of(policy, k)
         if new_length > most:
             new_length = most
             counters[EVICTED] += 1
@@ -506,7 +521,7 @@ def refill(
     k = np.int64(subscribers.ks[slot])
     limit, factor = k, 1.0
     if policy.kind == KMAX:
-        limit = max(k, np.int64(np.ceil(policy.factor * k)))
+        limit = _most_of(policy, k)
     elif policy.kind == CSKYBAND:
         limit = _known_by_model(buffers, policy, slot, k)
     else:
@@ -566,42 +581,10 @@ def _merge_more(
             kept += 1
     if n + kept > len(scratch.scores):
         return TOO_MANY
-    # A heap sort over the tail, worst at the top as in the search.
+    scores, rows = scratch.scores[n:], scratch.rows[n:]
     for i in range(kept):
-        score, row = scratch.more_scores[i], scratch.more_rows[i]
-        at = i
-        while at > 0:
-            parent = (at - 1) >> 1
-            if not is_better(
-                window, scratch.scores[n + parent], scratch.rows[n + parent], score, row
-            ):
-                break
-            scratch.scores[n + at] = scratch.scores[n + parent]
-            scratch.rows[n + at] = scratch.rows[n + parent]
-            at = parent
-        scratch.scores[n + at], scratch.rows[n + at] = score, row
-    for last in range(kept - 1, 0, -1):
-        score, row = scratch.scores[n + last], scratch.rows[n + last]
-        worst_score, worst_row = scratch.scores[n], scratch.rows[n]
-        at = 0
-        while True:
-            child = 2 * at + 1
-            if child >= last:
-                break
-            if child + 1 < last and is_better(
-                window, scratch.scores[n + child], scratch.rows[n + child],
-                scratch.scores[n + child + 1], scratch.rows[n + child + 1],
-            ):  # fmt: skip
-                child += 1
-            if not is_better(
-                window, score, row, scratch.scores[n + child], scratch.rows[n + child]
-            ):
-                break
-            scratch.scores[n + at] = scratch.scores[n + child]
-            scratch.rows[n + at] = scratch.rows[n + child]
-            at = child
-        scratch.scores[n + at], scratch.rows[n + at] = score, row
-        scratch.scores[n + last], scratch.rows[n + last] = worst_score, worst_row
+        push(window, scores, rows, i, scratch.more_scores[i], scratch.more_rows[i])
+    sort_heap(window, scores, rows, kept)
     return n + kept
 
 

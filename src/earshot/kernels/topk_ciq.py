@@ -28,7 +28,7 @@ from earshot.kernels.topk_arrays import CELLS, POSTINGS, Float32s, Probe, Subscr
 from earshot.kernels.topk_igpt import LEAST_SHARE, SLACK, round_down
 from earshot.kernels.topk_scan import verify
 from earshot.kernels.topk_scoring import nearness
-from earshot.kernels.topk_window import sort_by_token
+from earshot.kernels.topk_window import stable_order
 from earshot.model.arrays import Float64s, Int32s, Int64s
 
 MAX_LEVELS = 6
@@ -341,7 +341,7 @@ def fill_member_lists(component: CiqArrays, subscribers: Subscribers) -> None:
                 tokens[n], owners[n] = subscribers.tokens[at], member - first
                 weights[n] = subscribers.weights[at]
                 n += 1
-        by_token = sort_by_token(tokens)
+        by_token = stable_order(tokens)
         for i in range(n):
             source = by_token[i]
             component.posting_members[n_postings] = owners[source]

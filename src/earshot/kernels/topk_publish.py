@@ -13,7 +13,7 @@ from numba import types
 from numba.extending import overload
 
 from earshot.kernels.jit import inlined_kernel, kernel, lean_kernel
-from earshot.kernels.processor import ticks
+from earshot.kernels.ticks import ticks
 from earshot.kernels.topk_arrays import (
     ARRIVALS,
     BASE,

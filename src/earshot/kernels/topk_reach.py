@@ -18,7 +18,6 @@ from typing import NamedTuple
 import numpy as np
 
 from earshot.kernels.jit import inlined_kernel, kernel, lean_kernel
-from earshot.kernels.processor import prefetch
 from earshot.kernels.topk_arrays import (
     CANDIDATES,
     CELLS,
@@ -31,7 +30,7 @@ from earshot.kernels.topk_arrays import (
     UInt64s,
 )
 from earshot.kernels.topk_scoring import combine, place_score, text_score
-from earshot.kernels.topk_window import curve_keys, signature_bit, sort_by_token
+from earshot.kernels.topk_window import curve_keys, signature_bit, stable_order
 from earshot.model.arrays import Float64s, Int32s, Int64s
 
 BLOCK, GROUP = 16, 16
@@ -76,8 +75,6 @@ class ReachArrays(NamedTuple):
     squares: Float64s  # (256,) square of the radius that a code stands for
     scale: Float64s  # (4,) largest distance, error of places, logarithm of the ratio of two codes,
     # radius from which on a ball is everywhere
-    opened: Int64s  # (n_groups, 4) working memory: first block, position of the token, list, length
-    opened_blocks: Int64s  # (n_blocks, 3) first posting, the one behind the last, token
 
 
 @inlined_kernel
@@ -168,20 +165,23 @@ def disseminate_reach(
     """
     x, y, z = probe.place[0], probe.place[1], probe.place[2]
     signature, other_signature = np.uint64(0), np.uint64(0)
-    facts, squares, opened = component.facts, component.squares, component.opened
-    error = component.scale[1]
-    # In three passes, each of which asks for the memory that the next one reads.
-    n_groups, rest_square = 0, 0.0
-    for i in range(probe.length[0] - 1, -1, -1):
-        # From the most frequent token on, so that the squares of what follows add up.
+    for i in range(probe.length[0]):
         signature |= signature_bit(probe.tokens[i])
         other_signature |= _other_bit(probe.tokens[i])
+    facts, squares = component.facts, component.squares
+    error = component.scale[1]
+    rest_square = 0.0
+    for i in range(probe.length[0] - 1, -1, -1):
+        # From the most frequent token on, so that the squares of what follows add up.
         weight = np.float64(probe.weights[i])
+        rest = np.sqrt(rest_square)
         rest_square += weight * weight
         number = _find_list(component, probe.tokens[i])
         if number < 0:
             continue
         length = _number_of(np.sqrt(rest_square))
+        start, stop = component.list_offsets[number], component.list_offsets[number + 1]
+        base, stop_block = component.block_offsets[number], component.block_offsets[number + 1]
         first_group = component.group_offsets[number]
         stop_group = component.group_offsets[number + 1]
         counters[GROUPS] += stop_group - first_group
@@ -191,98 +191,69 @@ def disseminate_reach(
             dz = z - np.float64(component.group_centres[group, 2])
             if dx * dx + dy * dy + dz * dz > squares[component.group_codes[group, length]]:
                 continue
-            block = component.block_offsets[number] + (group - first_group) * GROUP
-            opened[n_groups, 0] = block
-            opened[n_groups, 1] = i
-            opened[n_groups, 2] = number
-            opened[n_groups, 3] = length
-            n_groups += 1
-            for ahead in range(0, GROUP, 4):
-                if block + ahead < len(component.block_codes):
-                    prefetch(component.block_centres, block + ahead)
-                    prefetch(component.block_codes, block + ahead)
-    n_blocks = 0
-    for j in range(n_groups):
-        first_block, i, number, length = opened[j]
-        start, stop = component.list_offsets[number], component.list_offsets[number + 1]
-        base = component.block_offsets[number]
-        for block in range(
-            first_block, min(first_block + GROUP, component.block_offsets[number + 1])
-        ):
-            dx = x - np.float64(component.block_centres[block, 0])
-            dy = y - np.float64(component.block_centres[block, 1])
-            dz = z - np.float64(component.block_centres[block, 2])
-            if dx * dx + dy * dy + dz * dz > squares[component.block_codes[block, length]]:
-                continue
-            first = start + (block - base) * BLOCK
-            last = min(first + BLOCK, stop)
-            component.opened_blocks[n_blocks, 0] = first
-            component.opened_blocks[n_blocks, 1] = last
-            component.opened_blocks[n_blocks, 2] = i
-            n_blocks += 1
-            for ahead in range(first, last, 2):
-                prefetch(facts, ahead)
-        counters[CELLS] += GROUP
-    current, weight, rest = -1, np.float64(0.0), np.float64(0.0)
-    for j in range(n_blocks):
-        first, last, i = component.opened_blocks[j]
-        if i != current:
-            current = i
-            weight = np.float64(probe.weights[i])
-            rest_square = 0.0
-            for after in range(i + 1, probe.length[0]):
-                rest_square += np.float64(probe.weights[after]) ** 2
-            rest = np.sqrt(rest_square)
-        counters[POSTINGS] += last - first
-        for posting in range(first, last):
-            alpha = np.float64(facts[posting, ALPHA])
-            least = np.float64(facts[posting, THRESHOLD]) - SLACK
-            own = (1.0 - alpha) * np.float64(facts[posting, WEIGHT]) * weight
-            lacking = least - own - (1.0 - alpha) * np.float64(facts[posting, REST]) * rest
-            if lacking > alpha:
-                continue
-            dx = x - np.float64(facts[posting, X])
-            dy = y - np.float64(facts[posting, Y])
-            dz = z - np.float64(facts[posting, Z])
-            # Multiplied by alpha, to save the division.
-            square = (dx * dx + dy * dy + dz * dz) * alpha * alpha
-            reach = max_distance * (alpha - lacking) + error * alpha
-            if lacking > 0.0 and square > reach * reach:
-                continue
-            common = component.signatures[posting, 0] & signature
-            if common == 0 or component.signatures[posting, 1] & other_signature == 0:
-                # None of the tokens that follow is in the message.
-                lacking = least - own
-                if lacking > alpha:
+            first_block = base + (group - first_group) * GROUP
+            last_block = min(first_block + GROUP, stop_block)
+            counters[CELLS] += last_block - first_block
+            for block in range(first_block, last_block):
+                dx = x - np.float64(component.block_centres[block, 0])
+                dy = y - np.float64(component.block_centres[block, 1])
+                dz = z - np.float64(component.block_centres[block, 2])
+                if dx * dx + dy * dy + dz * dz > squares[component.block_codes[block, length]]:
                     continue
-                reach = max_distance * (alpha - lacking) + error * alpha
-                if lacking > 0.0 and square > reach * reach:
-                    continue
-            row = component.rows[posting]
-            slot = component.slots[row]
-            if subscribers.homes[slot] != home or subscribers.rows[slot] != row:
-                continue
-            # Under a rarer word it is met as well, and taken there.
-            is_first = True
-            for at in range(subscribers.token_offsets[slot], subscribers.token_offsets[slot + 1]):
-                token = subscribers.tokens[at]
-                if token == probe.tokens[i]:
-                    break
-                if probe.weight_of[token] > 0.0:
-                    is_first = False
-                    break
-            if not is_first:
-                continue
-            counters[CANDIDATES] += 1
-            score = combine(
-                subscribers.alphas[slot],
-                place_score(subscribers, slot, x, y, z, max_distance),
-                text_score(subscribers, slot, probe.weight_of),
-            )
-            if score >= subscribers.thresholds[slot]:
-                found_slots[n_found] = slot
-                found_scores[n_found] = score
-                n_found += 1
+                first = start + (block - base) * BLOCK
+                last = min(first + BLOCK, stop)
+                counters[POSTINGS] += last - first
+                for posting in range(first, last):
+                    alpha = np.float64(facts[posting, ALPHA])
+                    least = np.float64(facts[posting, THRESHOLD]) - SLACK
+                    own = (1.0 - alpha) * np.float64(facts[posting, WEIGHT]) * weight
+                    lacking = least - own - (1.0 - alpha) * np.float64(facts[posting, REST]) * rest
+                    if lacking > alpha:
+                        continue
+                    dx = x - np.float64(facts[posting, X])
+                    dy = y - np.float64(facts[posting, Y])
+                    dz = z - np.float64(facts[posting, Z])
+                    # Multiplied by alpha, to save the division.
+                    square = (dx * dx + dy * dy + dz * dz) * alpha * alpha
+                    reach = max_distance * (alpha - lacking) + error * alpha
+                    if lacking > 0.0 and square > reach * reach:
+                        continue
+                    common = component.signatures[posting, 0] & signature
+                    if common == 0 or component.signatures[posting, 1] & other_signature == 0:
+                        # None of the tokens that follow is in the message.
+                        lacking = least - own
+                        if lacking > alpha:
+                            continue
+                        reach = max_distance * (alpha - lacking) + error * alpha
+                        if lacking > 0.0 and square > reach * reach:
+                            continue
+                    row = component.rows[posting]
+                    slot = component.slots[row]
+                    if subscribers.homes[slot] != home or subscribers.rows[slot] != row:
+                        continue
+                    # Under a rarer word it is met as well, and taken there.
+                    is_first = True
+                    for at in range(
+                        subscribers.token_offsets[slot], subscribers.token_offsets[slot + 1]
+                    ):
+                        token = subscribers.tokens[at]
+                        if token == probe.tokens[i]:
+                            break
+                        if probe.weight_of[token] > 0.0:
+                            is_first = False
+                            break
+                    if not is_first:
+                        continue
+                    counters[CANDIDATES] += 1
+                    score = combine(
+                        subscribers.alphas[slot],
+                        place_score(subscribers, slot, x, y, z, max_distance),
+                        text_score(subscribers, slot, probe.weight_of),
+                    )
+                    if score >= subscribers.thresholds[slot]:
+                        found_slots[n_found] = slot
+                        found_scores[n_found] = score
+                        n_found += 1
     return n_found
 
 
@@ -441,8 +412,8 @@ def build_reach(subscribers: Subscribers, slots: Int32s, max_distance: float) ->
                 subscribers.alphas[slot], np.sqrt(length_square), subscribers.thresholds[slot]
             )
             at += 1
-    order = sort_by_token(classes)
-    order = order[sort_by_token(tokens[order])]
+    order = stable_order(classes)
+    order = order[stable_order(tokens[order])]
     n_lists, n_blocks, n_groups, length = 0, 0, 0, 0
     for i in range(n):
         length += 1
@@ -473,8 +444,6 @@ def build_reach(subscribers: Subscribers, slots: Int32s, max_distance: float) ->
         np.empty((n_groups, N_LENGTHS), np.uint8),
         squares,
         scale,
-        np.empty((n_groups, 4), np.int64),
-        np.empty((n_blocks, 3), np.int64),
     )
     facts = component.facts
     filled = row_offsets[:-1].copy()

@@ -8,7 +8,7 @@ message is scored in the list of the rarest word that it shares.
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -76,31 +76,25 @@ def is_better(window: WindowArrays, score: float, row: int, other_score: float, 
 
 
 @inlined_kernel
-def _push(
-    window: WindowArrays, scratch: SearchScratch, n: int, limit: int, score: float, row: int
-) -> int:
-    """Offer a message to the heap of the ``limit`` best; return how many it holds."""
-    scores, rows = scratch.scores, scratch.rows
-    if n < limit:
-        at = n
-        while at > 0:
-            parent = (at - 1) >> 1
-            if not is_better(window, scores[parent], rows[parent], score, row):
-                break
-            scores[at], rows[at] = scores[parent], rows[parent]
-            at = parent
-        scores[at], rows[at] = score, row
-        return n + 1
-    _replace_worst(window, scratch, n, score, row)
-    return n
+def push(
+    window: WindowArrays, scores: Float64s, rows: Int64s, n: int, score: float, row: int
+) -> None:
+    """Add a message to a heap of ``n``, the worst at the top."""
+    at = n
+    while at > 0:
+        parent = (at - 1) >> 1
+        if not is_better(window, scores[parent], rows[parent], score, row):
+            break
+        scores[at], rows[at] = scores[parent], rows[parent]
+        at = parent
+    scores[at], rows[at] = score, row
 
 
 @inlined_kernel
 def _replace_worst(
-    window: WindowArrays, scratch: SearchScratch, n: int, score: float, row: int
+    window: WindowArrays, scores: Float64s, rows: Int64s, n: int, score: float, row: int
 ) -> None:
-    """Put a message at the top of the heap and let it sink."""
-    scores, rows = scratch.scores, scratch.rows
+    """Put a message at the top of a heap in place of the worst, and let it sink."""
     at = 0
     while True:
         child = 2 * at + 1
@@ -118,13 +112,13 @@ def _replace_worst(
 
 
 @lean_kernel
-def _sort_heap(window: WindowArrays, scratch: SearchScratch, n: int) -> None:
-    """Turn the heap into a list, best first."""
+def sort_heap(window: WindowArrays, scores: Float64s, rows: Int64s, n: int) -> None:
+    """Turn a heap into a list, best first."""
     for last in range(n - 1, 0, -1):
-        score, row = scratch.scores[last], scratch.rows[last]
-        worst_score, worst_row = scratch.scores[0], scratch.rows[0]
-        _replace_worst(window, scratch, last, score, row)
-        scratch.scores[last], scratch.rows[last] = worst_score, worst_row
+        score, row = scores[last], rows[last]
+        worst_score, worst_row = scores[0], rows[0]
+        _replace_worst(window, scores, rows, last, score, row)
+        scores[last], rows[last] = worst_score, worst_row
 
 
 @inlined_kernel
@@ -190,7 +184,11 @@ def _offer(
             scratch.more_scores[found[1]] = scratch.scores[0]
             scratch.more_rows[found[1]] = scratch.rows[0]
             found[1] += 1
-        found[0] = _push(window, scratch, found[0], query.limit, score, row)
+        if found[0] < query.limit:
+            push(window, scratch.scores, scratch.rows, found[0], score, row)
+            found[0] += 1
+        else:
+            _replace_worst(window, scratch.scores, scratch.rows, found[0], score, row)
         if found[0] == query.limit:
             bar[0] = query.factor * scratch.scores[0]
     elif query.factor < 1.0:
@@ -472,7 +470,7 @@ def _search(
         scratch.node_segments[0] = scratch.node_segments[n_nodes]
         scratch.node_caps[0] = scratch.node_caps[n_nodes]
         _sink_node(scratch, 0, n_nodes)
-    _sort_heap(window, scratch, found[0])
+    sort_heap(window, scratch.scores, scratch.rows, found[0])
     return True
 
 
@@ -597,45 +595,25 @@ def curve_keys(places: Float64s) -> Int64s:
 
 
 @kernel
-def sort_by_token(tokens: Int32s) -> Int64s:
-    """Return the stable order of tokens."""
-    n = len(tokens)
+def stable_order(keys: Any) -> Int64s:
+    """Return the order of keys that are not negative, equal ones as they come."""
+    n = len(keys)
     order = np.arange(n)
     other = np.empty(n, np.int64)
-    most = tokens.max() if n else 0
+    most = keys.max() if n else 0
     shift = 0
     while most >> shift:
         counts = np.zeros(2049, np.int64)
         for i in range(n):
-            counts[(tokens[i] >> shift & 2047) + 1] += 1
+            counts[(keys[i] >> shift & 2047) + 1] += 1
         for digit in range(2048):
             counts[digit + 1] += counts[digit]
         for i in range(n):
-            digit = tokens[order[i]] >> shift & 2047
+            digit = keys[order[i]] >> shift & 2047
             other[counts[digit]] = order[i]
             counts[digit] += 1
         order, other = other, order
         shift += 11
-    return order
-
-
-@kernel
-def _sort_by_mixed(tokens: Int32s) -> Int64s:
-    """Return the stable order of tokens by their mixed ids."""
-    n = len(tokens)
-    order = np.arange(n)
-    other = np.empty(n, np.int64)
-    for shift in (0, 11, 22):
-        counts = np.zeros(2049, np.int64)
-        for i in range(n):
-            counts[(_mixed(tokens[i]) >> shift & 2047) + 1] += 1
-        for digit in range(2048):
-            counts[digit + 1] += counts[digit]
-        for i in range(n):
-            digit = _mixed(tokens[order[i]]) >> shift & 2047
-            other[counts[digit]] = order[i]
-            counts[digit] += 1
-        order, other = other, order
     return order
 
 
@@ -741,7 +719,10 @@ def build_segment(window: WindowArrays, first: int, stop: int) -> Segment:
             tokens[n], owners[n], sources[n] = window.tokens[at], order[i], at
             signature_of[order[i]] |= signature_bit(window.tokens[at])
             n += 1
-    by_token = _sort_by_mixed(tokens)
+    keys = np.empty(n_postings, np.int64)
+    for i in range(n):
+        keys[i] = _mixed(tokens[i])
+    by_token = stable_order(keys)
     n_entries, n_blocks, n_groups, length = 0, 0, 0, 0
     for i in range(n):
         length += 1
