@@ -815,6 +815,8 @@ def test_settings_are_checked() -> None:
         TopkEngine(TopK(5), space="moon")  # type: ignore[arg-type]
     with pytest.raises(InvalidParameter, match="max_distance is not given; a plane has no end"):
         TopkEngine(TopK(5), space="planar")
+    with pytest.raises(InvalidParameter, match="n_threads is 0; expected 1 or more"):
+        TopkEngine(TopK(5), n_threads=0)
 
 
 def test_memory_is_told_by_part() -> None:

@@ -92,18 +92,26 @@ class Limits(NamedTuple):
     pending_most: int = 1024
     young_share: int = 8
     least_segment: int = 256
+    few_segments: int = 4
+    least_shared: int = 1024
 
     def set(self, patches: pytest.MonkeyPatch) -> None:
         patches.setattr(earshot.topk.monitor, "PENDING_MOST", self.pending_most)
         patches.setattr(earshot.topk.monitor, "YOUNG_SHARE", self.young_share)
         patches.setattr(earshot.topk.window, "LEAST_SEGMENT", self.least_segment)
+        patches.setattr(earshot.topk.window, "FEW_SEGMENTS", self.few_segments)
+        patches.setattr(earshot.topk.monitor, "LEAST_SHARED", self.least_shared)
 
 
-SMALL_LIMITS = Limits(pending_most=6, young_share=8, least_segment=70)
+SMALL_LIMITS = Limits(
+    pending_most=6, young_share=8, least_segment=70, few_segments=1, least_shared=2
+)
 
 
 def monitor_of(way: Way, settings_: dict[str, Any]) -> Monitor:
-    return Monitor(dissemination=way.dissemination, reevaluation=way.reevaluation, **settings_)
+    return Monitor(
+        dissemination=way.dissemination, reevaluation=way.reevaluation, n_threads=2, **settings_
+    )
 
 
 # ---- seeded cases -------------------------------------------------------------------------------
@@ -294,7 +302,9 @@ class MonitorMachine(RuleBasedStateMachine):
         size=st.integers(1, 12),
         is_timed=st.booleans(),
         max_distance=st.sampled_from([3.0, 1.5]),
-        limits=st.sampled_from([Limits(), Limits(0, 8, 1), Limits(2, 0, 3), Limits(1, 4, 5)]),
+        limits=st.sampled_from(
+            [Limits(), Limits(0, 8, 1, 1, 1), Limits(2, 0, 3, 1, 3), Limits(1, 4, 5, 2, 2)]
+        ),
         rows=st.lists(rows, min_size=1, max_size=5),
         posts=st.lists(posts, min_size=1, max_size=10),
     )
@@ -391,7 +401,7 @@ class MonitorMachine(RuleBasedStateMachine):
     def save_and_open(self) -> None:
         self.n_saves += 1
         self.monitor.save(self.folder / str(self.n_saves))
-        self.monitor = Monitor.open(self.folder / str(self.n_saves))
+        self.monitor = Monitor.open(self.folder / str(self.n_saves), n_threads=2)
 
     @rule()
     def compact(self) -> None:

@@ -100,6 +100,7 @@ class TopkEngine:
         analyzer: How text and keywords become tokens.
         dissemination: How messages find subscriptions, by name or with parameters.
         reevaluation: How results are kept full as messages leave, by name or with parameters.
+        n_threads: Threads that search the window where many subscriptions are new.
     """
 
     def __init__(
@@ -110,6 +111,7 @@ class TopkEngine:
         analyzer: Analyzer | None = None,
         dissemination: str | Dissemination | None = None,
         reevaluation: str | Reevaluation | None = None,
+        n_threads: int = 1,
     ) -> None:
         if not isinstance(topk, TopK):
             raise InvalidParameter(f"topk is {topk!r}; expected TopK(window, k, alpha)")
@@ -122,6 +124,7 @@ class TopkEngine:
             max_distance=topk.distance_in(space),
             dissemination=dissemination,
             reevaluation=reevaluation,
+            n_threads=n_threads,
         )
         self._start(topk, space, analyzer or Analyzer(), monitor, Vocabulary(), IdTable())
 
@@ -577,7 +580,7 @@ class TopkEngine:
             storage.save(directory, facts, groups, inner={"monitor": self._monitor.save})
 
     @classmethod
-    def open(cls, directory: str | Path) -> Self:
+    def open(cls, directory: str | Path, *, n_threads: int = 1) -> Self:
         """Open a saved engine; it goes on where that one was, and changes stay in this process."""
         facts = storage.read_facts(directory)
         semantics = facts.get("engine")
@@ -600,7 +603,7 @@ class TopkEngine:
             topk,
             facts["space"],
             Analyzer(**facts["analyzer"]),
-            Monitor.open(Path(directory) / "monitor"),
+            Monitor.open(Path(directory) / "monitor", n_threads=n_threads),
             Vocabulary.from_arrays(storage.open_group(directory, "vocabulary", VocabularyArrays)),
             IdTable(facts["id_kind"], storage.open_group(directory, "ids", IdArrays)),
         )

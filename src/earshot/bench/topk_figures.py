@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import copy
 import hashlib
+import os
 import shutil
 import tempfile
 import time
@@ -70,7 +71,7 @@ WINDOW_DAYS = 120
 FIRST_ARRIVAL = 1 << 24
 """The first message that is measured, whatever the size of the window before it."""
 
-SUBSCRIPTIONS_PER_CALL = 50_000
+SUBSCRIPTIONS_PER_CALL, MESSAGES_PER_CALL = 50_000, 50_000
 CALLS = 10
 """Calls that the arrivals are cut into."""
 
@@ -327,6 +328,7 @@ class Case:
             max_distance=self.workload.max_distance,
             dissemination=method.dissemination,
             reevaluation=method.reevaluation,
+            n_threads=os.cpu_count() or 1,
         )
 
 
@@ -440,7 +442,9 @@ class Store:
             digest.add(monitor.subscribe(*case.workload.subscriptions(start, stop)))
         if case.n_aging:
             monitor.restructure(find_dissemination(None))
-            digest.add(monitor.publish(_messages(case, -case.n_aging, 0)))
+            for start in range(-case.n_aging, 0, MESSAGES_PER_CALL):
+                stop = min(start + MESSAGES_PER_CALL, 0)
+                digest.add(monitor.publish(_messages(case, start, stop)))
             monitor.restructure("scan")
         return monitor, digest.value
 

@@ -170,18 +170,11 @@ class BufferArrays(NamedTuple):
     """
 
     facts: Int64s  # by the names below
-    starts: Int64s  # by slot: first entry
-    capacities: Int32s  # 0 where there is no room yet
-    lengths: Int32s
-    boundaries: UInt32s  # sequence of the worst message that the threshold was taken from
+    runs: Int32s  # (slots, 8) by the names below: what every visit needs, on one line of the cache
+    boundaries: UInt32s  # by slot: sequence of the worst message that the threshold was taken from
     has_boundary: (
         UInt8s  # whether there is one: messages with the same score may have been left out
     )
-    sizes: Int32s  # messages that it should know of after a search; 0: not told yet
-    nexts: Int32s  # next slot in the chain of the same message, or -1
-    previous: Int32s  # the one before, or -1
-    oldest: UInt32s  # sequence of the message it is chained to
-    is_chained: UInt8s
     costs: Float32s  # work of its last search; 0: none so far
     scores: Float64s  # by entry
     sequences: UInt32s  # by entry: low 32 bits
@@ -190,6 +183,21 @@ class BufferArrays(NamedTuple):
 
 
 N_ENTRIES, N_BUFFERED, N_BUFFER_FACTS = range(3)
+
+(
+    START,  # first entry, by QUAD
+    LENGTH,
+    CAPACITY,  # entries that there is room for; 0 where there is none yet
+    OLDEST,  # low 32 bits of the sequence of the message that the slot is chained to
+    IS_CHAINED,
+    AFTER,  # next slot in the chain of the same message, or -1
+    BEFORE,  # the one before, or -1
+    SIZE,  # messages that it should know of after a search; 0: not told yet
+    N_RUN_FACTS,
+) = range(9)
+
+QUAD = 4
+"""Runs start at multiples of this, so that 32 bits tell where."""
 
 
 class Policy(NamedTuple):

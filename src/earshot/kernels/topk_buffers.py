@@ -12,21 +12,30 @@ import numpy as np
 from earshot.kernels.jit import inlined_kernel, lean_kernel
 from earshot.kernels.topk_arrays import (
     ADMITTED,
+    AFTER,
+    BEFORE,
+    CAPACITY,
     CSKYBAND,
     DISPLACED,
     EVICTED,
     EXPIRED,
     FIRST_SEQUENCE,
+    IS_CHAINED,
     KMAX,
     LATE_START,
     LATE_STOP,
+    LENGTH,
     MATCH,
     N_BUFFERED,
     N_ENTRIES,
     N_ROWS,
     NOTHING_LOST,
+    OLDEST,
+    QUAD,
     REEVALUATIONS,
     REFILL,
+    SIZE,
+    START,
     VISITS,
     BufferArrays,
     Output,
@@ -98,34 +107,40 @@ def _take_run(buffers: BufferArrays, number: int) -> int:
 @inlined_kernel
 def release(buffers: BufferArrays, slot: int) -> None:
     """Give a slot's run of entries back."""
-    capacity = buffers.capacities[slot]
+    capacity = buffers.runs[slot, CAPACITY]
     if capacity > 0:
         number = class_of(capacity)
-        start = buffers.starts[slot]
+        start = start_of(buffers, slot)
         buffers.scores[start] = np.float64(buffers.free[number])
         buffers.free[number] = start
-        buffers.facts[N_BUFFERED] -= buffers.lengths[slot]
-        buffers.capacities[slot] = 0
-        buffers.lengths[slot] = 0
+        buffers.facts[N_BUFFERED] -= buffers.runs[slot, LENGTH]
+        buffers.runs[slot, CAPACITY] = 0
+        buffers.runs[slot, LENGTH] = 0
 
 
 @inlined_kernel
 def reserve(buffers: BufferArrays, slot: int, n: int) -> None:
     """Give a slot room for ``n`` entries, which :func:`has_room` has said there is."""
-    if n <= buffers.capacities[slot]:
+    if n <= buffers.runs[slot, CAPACITY]:
         return
     number = class_of(n)
     start = _take_run(buffers, number)
-    length, old = buffers.lengths[slot], buffers.starts[slot]
+    length, old = buffers.runs[slot, LENGTH], start_of(buffers, slot)
     for i in range(length):
         buffers.scores[start + i] = buffers.scores[old + i]
         buffers.sequences[start + i] = buffers.sequences[old + i]
         buffers.dominated[start + i] = buffers.dominated[old + i]
     release(buffers, slot)
-    buffers.starts[slot] = start
-    buffers.capacities[slot] = size_of(number)
-    buffers.lengths[slot] = length
+    buffers.runs[slot, START] = start // QUAD
+    buffers.runs[slot, CAPACITY] = size_of(number)
+    buffers.runs[slot, LENGTH] = length
     buffers.facts[N_BUFFERED] += length
+
+
+@inlined_kernel
+def start_of(buffers: BufferArrays, slot: int) -> int:
+    """Return the first entry of a slot."""
+    return np.int64(buffers.runs[slot, START]) * QUAD  # type: ignore[return-value]
 
 
 # ---- chains to the oldest message ----------------------------------------------------------------
@@ -134,23 +149,23 @@ def reserve(buffers: BufferArrays, slot: int, n: int) -> None:
 @inlined_kernel
 def unchain(window: WindowArrays, buffers: BufferArrays, slot: int) -> None:
     """Take a slot out of the chain of its oldest message."""
-    if not buffers.is_chained[slot]:
+    if not buffers.runs[slot, IS_CHAINED]:
         return
-    before, after = buffers.previous[slot], buffers.nexts[slot]
+    before, after = buffers.runs[slot, BEFORE], buffers.runs[slot, AFTER]
     if before >= 0:
-        buffers.nexts[before] = after
+        buffers.runs[before, AFTER] = after
     else:
-        window.heads[row_of(window, buffers.oldest[slot])] = after
+        window.heads[row_of(window, buffers.runs[slot, OLDEST])] = after
     if after >= 0:
-        buffers.previous[after] = before
-    buffers.is_chained[slot] = 0
+        buffers.runs[after, BEFORE] = before
+    buffers.runs[slot, IS_CHAINED] = 0
 
 
-@lean_kernel
+@inlined_kernel
 def chain(window: WindowArrays, buffers: BufferArrays, slot: int) -> None:
     """Chain a slot to the oldest message of its buffer, if it has any."""
     unchain(window, buffers, slot)
-    start, length = buffers.starts[slot], buffers.lengths[slot]
+    start, length = start_of(buffers, slot), buffers.runs[slot, LENGTH]
     if length == 0:
         return
     oldest = row_of(window, buffers.sequences[start])
@@ -166,13 +181,13 @@ def chain(window: WindowArrays, buffers: BufferArrays, slot: int) -> None:
 @inlined_kernel
 def _chain_to(window: WindowArrays, buffers: BufferArrays, slot: int, row: int) -> None:
     head = window.heads[row]
-    buffers.nexts[slot] = head
-    buffers.previous[slot] = -1
+    buffers.runs[slot, AFTER] = head
+    buffers.runs[slot, BEFORE] = -1
     if head >= 0:
-        buffers.previous[head] = slot
+        buffers.runs[head, BEFORE] = slot
     window.heads[row] = slot
-    buffers.oldest[slot] = np.uint32((window.facts[FIRST_SEQUENCE] + row) & LOW)
-    buffers.is_chained[slot] = 1
+    buffers.runs[slot, OLDEST] = np.int32(window.facts[FIRST_SEQUENCE] + row)
+    buffers.runs[slot, IS_CHAINED] = 1
 
 
 # ---- output --------------------------------------------------------------------------------------
@@ -244,14 +259,14 @@ def kept_of(known: int, k: int) -> int:
     return int(np.ceil(k * (1.0 + np.log(known / k))))
 
 
-@lean_kernel
+@inlined_kernel
 def _known_by_model(buffers: BufferArrays, policy: Policy, slot: int, k: int) -> int:
-    if buffers.sizes[slot] == 0:
+    if buffers.runs[slot, SIZE] == 0:
         cost = np.float64(buffers.costs[slot])
         if cost == 0.0:
             cost = np.float64(policy.typical_cost)
-        buffers.sizes[slot] = best_size(k, (cost + FIXED_WORK) * policy.search_weight)
-    return np.int64(buffers.sizes[slot])  # type: ignore[return-value]
+        buffers.runs[slot, SIZE] = best_size(k, (cost + FIXED_WORK) * policy.search_weight)
+    return np.int64(buffers.runs[slot, SIZE])  # type: ignore[return-value]
 
 
 @inlined_kernel
@@ -260,7 +275,7 @@ def _most_of(policy: Policy, k: int) -> int:
     return max(k, int(np.ceil(policy.factor * k)))
 
 
-@lean_kernel
+@inlined_kernel
 def _raise_threshold(
     subscribers: Subscribers, buffers: BufferArrays, policy: Policy, slot: int, counters: Int64s
 ) -> bool:
@@ -269,7 +284,7 @@ def _raise_threshold(
     What is left is the skyband down to a higher threshold.
     """
     k = np.int64(subscribers.ks[slot])
-    start, length = buffers.starts[slot], np.int64(buffers.lengths[slot])
+    start, length = start_of(buffers, slot), np.int64(buffers.runs[slot, LENGTH])
     if length <= 2 * k:
         return False
     if policy.kind == CSKYBAND:
@@ -288,7 +303,7 @@ def _raise_threshold(
             return False
     counters[EVICTED] += length - kept
     buffers.facts[N_BUFFERED] -= length - kept
-    buffers.lengths[slot] = kept
+    buffers.runs[slot, LENGTH] = kept
     subscribers.thresholds[slot] = buffers.scores[start + kept - 1]
     buffers.boundaries[slot] = buffers.sequences[start + kept - 1]
     buffers.has_boundary[slot] = 1
@@ -298,7 +313,7 @@ def _raise_threshold(
 # ---- arrival -------------------------------------------------------------------------------------
 
 
-@lean_kernel
+@inlined_kernel
 def admit(
     window: WindowArrays,
     subscribers: Subscribers,
@@ -315,10 +330,10 @@ def admit(
 
     Return how it ended and whether the threshold changed.
     """
-    length = np.int64(buffers.lengths[slot])
+    length = np.int64(buffers.runs[slot, LENGTH])
     if not has_output(output, 2):
         return NEEDS_OUTPUT, False
-    if length + 1 > buffers.capacities[slot] and not has_room(buffers, length + 1):
+    if length + 1 > buffers.runs[slot, CAPACITY] and not has_room(buffers, length + 1):
         return NEEDS_ENTRIES, False
     threshold = subscribers.thresholds[slot]
     if score < threshold:
@@ -326,7 +341,7 @@ def admit(
     is_late = window.is_late[row] != 0
     k = np.int64(subscribers.ks[slot])
     scores, sequences, dominated = buffers.scores, buffers.sequences, buffers.dominated
-    start = buffers.starts[slot]
+    start = start_of(buffers, slot)
     # Position: behind all that are better.
     position = length
     if is_late:
@@ -353,7 +368,7 @@ def admit(
             return DONE, False
     counters[ADMITTED] += 1
     reserve(buffers, slot, length + 1)
-    start = buffers.starts[slot]
+    start = start_of(buffers, slot)
     displaced_sequence, displaced_score = np.uint32(0), 0.0
     if length >= k:
         displaced_sequence = sequences[start + k - 1]
@@ -391,12 +406,12 @@ def admit(
             if is_complete:
                 subscribers.thresholds[slot] = scores[start + most - 1]
                 is_changed = True
-    buffers.lengths[slot] = new_length
+    buffers.runs[slot, LENGTH] = new_length
     buffers.facts[N_BUFFERED] += new_length - length
     if policy.kind != KMAX:
         is_changed = _raise_threshold(subscribers, buffers, policy, slot, counters)
-    if not buffers.is_chained[slot] or (
-        is_late and is_newer(window, row_of(window, buffers.oldest[slot]), row)
+    if not buffers.runs[slot, IS_CHAINED] or (
+        is_late and is_newer(window, row_of(window, buffers.runs[slot, OLDEST]), row)
     ):
         unchain(window, buffers, slot)
         _chain_to(window, buffers, slot, row)
@@ -426,7 +441,7 @@ def _is_below_boundary(window: WindowArrays, buffers: BufferArrays, slot: int, r
 # ---- expiry --------------------------------------------------------------------------------------
 
 
-@lean_kernel
+@inlined_kernel
 def expire(
     window: WindowArrays,
     segments: SegmentArrays,
@@ -450,7 +465,7 @@ def expire(
     if not has_output(output, k + 2):
         return NEEDS_OUTPUT, False
     scores, sequences = buffers.scores, buffers.sequences
-    start, length = buffers.starts[slot], np.int64(buffers.lengths[slot])
+    start, length = start_of(buffers, slot), np.int64(buffers.runs[slot, LENGTH])
     sequence = np.uint32((window.facts[FIRST_SEQUENCE] + row) & LOW)
     position = 0
     while position < length and sequences[start + position] != sequence:
@@ -460,11 +475,10 @@ def expire(
         chain(window, buffers, slot)
         return DONE, False
     score = scores[start + position]
-    is_complete = subscribers.thresholds[slot] == NOTHING_LOST
     is_changed = False
     n_before = length - 1
     n_found = length - 1
-    if length - 1 < k and not is_complete:
+    if length - 1 < k and subscribers.thresholds[slot] != NOTHING_LOST:
         # The whole step is done only once there is room for all of it.
         status, n_found = refill(
             window, segments, subscribers, buffers, policy, max_distance, slot, scratch, counters
@@ -473,13 +487,13 @@ def expire(
             return status, False
         counters[REEVALUATIONS] += 1
         is_changed = True
-        start = buffers.starts[slot]
+        start = start_of(buffers, slot)
     else:
         for i in range(start + position, start + length - 1):
             scores[i] = scores[i + 1]
             sequences[i] = sequences[i + 1]
             buffers.dominated[i] = buffers.dominated[i + 1]
-        buffers.lengths[slot] = length - 1
+        buffers.runs[slot, LENGTH] = length - 1
         buffers.facts[N_BUFFERED] -= 1
     counters[VISITS] += 1
     chain(window, buffers, slot)
@@ -544,14 +558,14 @@ def refill(
             if n == TOO_MANY:
                 return NEEDS_MORE, 0
     kept = n if policy.kind == KMAX else _skyband(window, scratch, n, k)
-    if kept > buffers.capacities[slot] and not has_room(buffers, kept):
+    if kept > buffers.runs[slot, CAPACITY] and not has_room(buffers, kept):
         return NEEDS_ENTRIES, 0
-    buffers.facts[N_BUFFERED] -= buffers.lengths[slot]
-    buffers.lengths[slot] = 0
+    buffers.facts[N_BUFFERED] -= buffers.runs[slot, LENGTH]
+    buffers.runs[slot, LENGTH] = 0
     reserve(buffers, slot, kept)
-    buffers.lengths[slot] = kept
+    buffers.runs[slot, LENGTH] = kept
     buffers.facts[N_BUFFERED] += kept
-    start = buffers.starts[slot]
+    start = start_of(buffers, slot)
     first_sequence = window.facts[FIRST_SEQUENCE]
     for i in range(kept):
         at = scratch.order[i] if policy.kind != KMAX else i
@@ -564,7 +578,7 @@ def refill(
     buffers.has_boundary[slot] = 1 if boundary >= 0 else 0
     buffers.boundaries[slot] = np.uint32((first_sequence + boundary) & LOW)
     buffers.costs[slot] = np.float32(max(cost, 1.0))
-    buffers.sizes[slot] = 0  # to be told anew by this cost
+    buffers.runs[slot, SIZE] = 0  # to be told anew by this cost
     return DONE, kept
 
 

@@ -13,14 +13,16 @@ from numba import types
 from numba.extending import overload
 
 from earshot.kernels.jit import inlined_kernel, kernel, lean_kernel
-from earshot.kernels.ticks import ticks
+from earshot.kernels.processor import prefetch, ticks
 from earshot.kernels.topk_arrays import (
+    AFTER,
     ARRIVALS,
     BASE,
     EXPIRIES,
     FIRST_SEQUENCE,
     LATE_START,
     LATE_STOP,
+    LENGTH,
     N_CHAINED,
     N_LIVE,
     N_ROWS,
@@ -49,6 +51,7 @@ from earshot.kernels.topk_buffers import (
     has_output,
     refill,
     release,
+    start_of,
     unchain,
 )
 from earshot.kernels.topk_ciq import CiqArrays, disseminate_ciq, set_threshold_ciq
@@ -63,6 +66,9 @@ NO_LIMIT = -1
 NO_CLOCK = -(2**63)
 
 SILENT = -1
+
+FETCHED = 32
+"""Entries of a buffer that are asked for ahead; most buffers have no more."""
 
 MESSAGE, PHASE, CANDIDATE, N_CANDIDATES, N_PROGRESS = range(5)
 EXPIRING, ARRIVING, ADMITTING = range(3)
@@ -268,6 +274,23 @@ def _sink(slots: Int32s, scores: Float64s, at: int, n: int) -> None:
     slots[at], scores[at] = slot, score
 
 
+@inlined_kernel
+def _fetch(state: State, n: int) -> None:
+    """Ask for the buffers of the ``n`` slots that were found: they lie anywhere in memory."""
+    buffers = state.buffers
+    for slot in state.found_slots[:n]:
+        prefetch(buffers.runs, slot)
+        prefetch(state.subscribers.ks, slot)
+        prefetch(state.subscribers.thresholds, slot)
+    for slot in state.found_slots[:n]:
+        start = start_of(buffers, slot)
+        for line in range(0, FETCHED, 8):
+            prefetch(buffers.scores, start + line)
+        for line in range(0, FETCHED, 16):
+            prefetch(buffers.sequences, start + line)
+        prefetch(buffers.dominated, start)
+
+
 # ---- publishing ----------------------------------------------------------------------------------
 
 
@@ -304,8 +327,9 @@ def expire_due(
         while slot >= 0:
             state.found_slots[n] = slot
             n += 1
-            slot = state.buffers.nexts[slot]
+            slot = state.buffers.runs[slot, AFTER]
         _sort_found(state.found_slots, state.found_scores, n)
+        _fetch(state, n)
         for i in range(n):
             slot = state.found_slots[i]
             status, is_changed = expire(
@@ -386,6 +410,7 @@ def publish(
             progress[N_CANDIDATES] = n
             progress[CANDIDATE] = 0
             progress[PHASE] = ADMITTING
+            _fetch(state, n)
         row = window.facts[N_ROWS] - 1
         while progress[CANDIDATE] < progress[N_CANDIDATES]:
             slot = state.found_slots[progress[CANDIDATE]]
@@ -410,36 +435,37 @@ def publish(
 
 
 @lean_kernel
-def fill(
-    state: State,
-    rules: Rules,
-    slots: Int32s,
-    reason: int,
-    progress: Int64s,
-    output: Output,
-) -> int:
-    """Fill the empty buffers of slots from the window; what they hold comes by ``reason``.
+def fill(state: State, rules: Rules, slots: Int32s, progress: Int64s) -> int:
+    """Fill the empty buffers of slots from the window."""
+    while progress[MESSAGE] < len(slots):
+        status, _ = refill(
+            state.window, state.segments, state.subscribers, state.buffers, rules.policy,
+            rules.max_distance, slots[progress[MESSAGE]], state.scratch, state.counters,
+        )  # fmt: skip
+        if status != DONE:
+            return status
+        progress[MESSAGE] += 1
+    return DONE
+
+
+@lean_kernel
+def begin(state: State, slots: Int32s, reason: int, progress: Int64s, output: Output) -> int:
+    """Chain slots that were filled to their oldest messages; what they hold comes by ``reason``.
 
     Unless that is SILENT: then nothing is told.
     """
     buffers = state.buffers
     while progress[MESSAGE] < len(slots):
         slot = slots[progress[MESSAGE]]
-        k = np.int64(state.subscribers.ks[slot])
-        if reason != SILENT and not has_output(output, k):
+        n = min(buffers.runs[slot, LENGTH], state.subscribers.ks[slot]) if reason != SILENT else 0
+        if not has_output(output, n):
             return NEEDS_OUTPUT
-        status, n = refill(
-            state.window, state.segments, state.subscribers, buffers, rules.policy,
-            rules.max_distance, slot, state.scratch, state.counters,
-        )  # fmt: skip
-        if status != DONE:
-            return status
         chain(state.window, buffers, slot)
-        start = buffers.starts[slot]
-        for i in range(min(n, k) if reason != SILENT else 0):
+        start = start_of(buffers, slot)
+        for i in range(start, start + n):
             emit(
-                output, state.window, progress[MESSAGE], 1, reason, slot,
-                buffers.sequences[start + i], buffers.scores[start + i],
+                output, state.window, progress[MESSAGE], 1, reason, slot, buffers.sequences[i],
+                buffers.scores[i],
             )  # fmt: skip
         progress[MESSAGE] += 1
     return DONE
@@ -461,7 +487,7 @@ def read_results(
     buffers = state.buffers
     first_sequence = state.window.facts[FIRST_SEQUENCE]
     for i in range(len(slots)):
-        start = buffers.starts[slots[i]]
+        start = start_of(buffers, slots[i])
         for j in range(offsets[i + 1] - offsets[i]):
             row = row_of(state.window, buffers.sequences[start + j])
             sequences[offsets[i] + j] = first_sequence + row
@@ -473,10 +499,3 @@ def unchain_all(state: State, slots: Int32s) -> None:
     """Take slots out of the chains of their oldest messages."""
     for slot in slots:
         unchain(state.window, state.buffers, slot)
-
-
-@lean_kernel
-def chain_all(state: State, slots: Int32s) -> None:
-    """Chain slots to the oldest messages of their buffers."""
-    for slot in slots:
-        chain(state.window, state.buffers, slot)

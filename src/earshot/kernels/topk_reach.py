@@ -18,6 +18,7 @@ from typing import NamedTuple
 import numpy as np
 
 from earshot.kernels.jit import inlined_kernel, kernel, lean_kernel
+from earshot.kernels.processor import prefetch
 from earshot.kernels.topk_arrays import (
     CANDIDATES,
     CELLS,
@@ -29,9 +30,12 @@ from earshot.kernels.topk_arrays import (
     UInt8s,
     UInt64s,
 )
-from earshot.kernels.topk_scoring import combine, place_score, text_score
+from earshot.kernels.topk_scoring import combine, place_score
 from earshot.kernels.topk_window import curve_keys, signature_bit, stable_order
 from earshot.model.arrays import Float64s, Int32s, Int64s
+
+WAITING = 64
+"""Subscriptions that are scored together, once all that is needed for it is on its way."""
 
 BLOCK, GROUP = 16, 16
 """Postings of a block, blocks of a group."""
@@ -75,6 +79,7 @@ class ReachArrays(NamedTuple):
     squares: Float64s  # (256,) square of the radius that a code stands for
     scale: Float64s  # (4,) largest distance, error of places, logarithm of the ratio of two codes,
     # radius from which on a ball is everywhere
+    waiting: Int32s  # (WAITING, 2) row and shared token of what is to be scored
 
 
 @inlined_kernel
@@ -170,6 +175,7 @@ def disseminate_reach(
         other_signature |= _other_bit(probe.tokens[i])
     facts, squares = component.facts, component.squares
     error = component.scale[1]
+    n_waiting = 0
     rest_square = 0.0
     for i in range(probe.length[0] - 1, -1, -1):
         # From the most frequent token on, so that the squares of what follows add up.
@@ -227,33 +233,75 @@ def disseminate_reach(
                         reach = max_distance * (alpha - lacking) + error * alpha
                         if lacking > 0.0 and square > reach * reach:
                             continue
+                    if n_waiting == WAITING:
+                        n_found = _verify(
+                            component, home, subscribers, probe, max_distance, signature, n_waiting,
+                            found_slots, found_scores, n_found, counters,
+                        )  # fmt: skip
+                        n_waiting = 0
                     row = component.rows[posting]
                     slot = component.slots[row]
-                    if subscribers.homes[slot] != home or subscribers.rows[slot] != row:
-                        continue
-                    # Under a rarer word it is met as well, and taken there.
-                    is_first = True
-                    for at in range(
-                        subscribers.token_offsets[slot], subscribers.token_offsets[slot + 1]
-                    ):
-                        token = subscribers.tokens[at]
-                        if token == probe.tokens[i]:
-                            break
-                        if probe.weight_of[token] > 0.0:
-                            is_first = False
-                            break
-                    if not is_first:
-                        continue
-                    counters[CANDIDATES] += 1
-                    score = combine(
-                        subscribers.alphas[slot],
-                        place_score(subscribers, slot, x, y, z, max_distance),
-                        text_score(subscribers, slot, probe.weight_of),
-                    )
-                    if score >= subscribers.thresholds[slot]:
-                        found_slots[n_found] = slot
-                        found_scores[n_found] = score
-                        n_found += 1
+                    prefetch(subscribers.homes, slot)
+                    prefetch(subscribers.rows, slot)
+                    prefetch(subscribers.token_offsets, slot)
+                    prefetch(subscribers.alphas, slot)
+                    prefetch(subscribers.places, slot)
+                    prefetch(subscribers.thresholds, slot)
+                    component.waiting[n_waiting, 0] = row
+                    component.waiting[n_waiting, 1] = probe.tokens[i]
+                    n_waiting += 1
+    return _verify(
+        component, home, subscribers, probe, max_distance, signature, n_waiting, found_slots,
+        found_scores, n_found, counters,
+    )  # fmt: skip
+
+
+@inlined_kernel
+def _verify(
+    component: ReachArrays,
+    home: int,
+    subscribers: Subscribers,
+    probe: Probe,
+    max_distance: float,
+    signature: np.uint64,
+    n_waiting: int,
+    found_slots: Int32s,
+    found_scores: Float64s,
+    n_found: int,
+    counters: Int64s,
+) -> int:
+    """Score the message for the subscriptions that wait; return how many are found now."""
+    x, y, z = probe.place[0], probe.place[1], probe.place[2]
+    offsets, tokens = subscribers.token_offsets, subscribers.tokens
+    for i in range(n_waiting):
+        at = offsets[component.slots[component.waiting[i, 0]]]
+        prefetch(tokens, at)
+        prefetch(subscribers.weights, at)
+    for i in range(n_waiting):
+        row = component.waiting[i, 0]
+        slot = component.slots[row]
+        if subscribers.homes[slot] != home or subscribers.rows[slot] != row:
+            continue
+        # Under a rarer word it is met as well, and taken there.
+        at, stop = offsets[slot], offsets[slot + 1]
+        while tokens[at] != component.waiting[i, 1] and (
+            signature & signature_bit(tokens[at]) == 0 or probe.weight_of[tokens[at]] == 0.0
+        ):
+            at += 1
+        if tokens[at] != component.waiting[i, 1]:
+            continue
+        counters[CANDIDATES] += 1
+        text = 0.0
+        for j in range(at, stop):
+            if signature & signature_bit(tokens[j]):
+                weight = np.float64(probe.weight_of[tokens[j]])
+                text += np.float64(subscribers.weights[j]) * weight
+        near = place_score(subscribers, slot, x, y, z, max_distance)
+        score = combine(subscribers.alphas[slot], near, text)
+        if score >= subscribers.thresholds[slot]:
+            found_slots[n_found] = slot
+            found_scores[n_found] = score
+            n_found += 1
     return n_found
 
 
@@ -444,6 +492,7 @@ def build_reach(subscribers: Subscribers, slots: Int32s, max_distance: float) ->
         np.empty((n_groups, N_LENGTHS), np.uint8),
         squares,
         scale,
+        np.empty((WAITING, 2), np.int32),
     )
     facts = component.facts
     filled = row_offsets[:-1].copy()

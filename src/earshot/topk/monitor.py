@@ -8,6 +8,8 @@ subscriptions or on how buffers are filled.
 from __future__ import annotations
 
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from copy import copy
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any, NamedTuple, Self
@@ -20,13 +22,18 @@ from earshot.kernels import topk_publish
 from earshot.kernels.topk_arrays import (
     BASE,
     COUNTERS,
+    LENGTH,
     MOVE,
     N_BUFFER_FACTS,
     N_BUFFERED,
+    N_ENTRIES,
+    N_RUN_FACTS,
     NO_HOME,
     NOTHING_LOST,
+    QUAD,
     REASONS,
     REWEIGH,
+    START,
     SUBSCRIBE,
     YOUNG,
     BufferArrays,
@@ -71,6 +78,12 @@ YOUNG_SHARE = 8
 
 LEAST_OUTPUT = 1 << 14
 
+LEAST_SHARED = 1 << 10
+"""Subscriptions from which on threads share in filling them."""
+
+SEARCHES_SAVED = 32
+"""To merge the segments of so many messages takes as long as one search takes less afterwards."""
+
 LEAST_DISTANCE, MOST_DISTANCE = 1e-9, 1e15
 """Structures hold places in single precision, whose squares must neither vanish nor overflow."""
 
@@ -107,6 +120,7 @@ class Monitor:
         max_distance: Distance at which a place counts nothing.
         dissemination: How messages find subscriptions, by name or with parameters.
         reevaluation: How buffers are filled, by name or with parameters.
+        n_threads: Threads that search the window where many subscriptions are new.
     """
 
     def __init__(
@@ -117,6 +131,7 @@ class Monitor:
         max_distance: float,
         dissemination: str | Dissemination | None = None,
         reevaluation: str | Reevaluation | None = None,
+        n_threads: int = 1,
     ) -> None:
         if (window is None) == (duration_us is None):
             raise InvalidParameter("expected one of window and duration_us")
@@ -128,6 +143,7 @@ class Monitor:
             )
         self.dissemination = find_dissemination(dissemination)
         self.reevaluation = find_reevaluation(reevaluation)
+        self.n_threads = _checked_threads(n_threads)
         self._window = window
         self._duration_us = duration_us
         self._max_distance = float(max_distance)
@@ -240,7 +256,7 @@ class Monitor:
     def results(self, slots: Int32s) -> Results:
         """Return what the slots hold now."""
         slots = np.ascontiguousarray(slots, np.int32)
-        lengths = np.minimum(self._buffers.lengths[slots], self._subscribers.ks[slots])
+        lengths = np.minimum(self._buffers.runs[slots, LENGTH], self._subscribers.ks[slots])
         offsets = np.zeros(len(slots) + 1, np.int64)
         np.cumsum(lengths, out=offsets[1:])
         sequences = np.empty(offsets[-1], np.int64)
@@ -404,7 +420,7 @@ class Monitor:
         self._buffers = self._buffers._replace(**by_slot)
         self._is_alive = np.ones(len(alive), np.bool_)
         self._n_slots = len(alive)
-        topk_publish.chain_all(self._state(), np.arange(len(alive), dtype=np.int32))
+        self._chain(np.arange(len(alive), dtype=np.int32), SILENT)
         self._index_all()
         return alive
 
@@ -486,13 +502,54 @@ class Monitor:
         if most > len(self._scratch.newest):
             self._scratch = self._scratch._replace(newest=np.empty(most, np.int64))
         self._messages.reserve(0, 0, self._n_words)
-        progress = np.zeros(N_PROGRESS, np.int64)
-        self._run(
-            lambda: topk_publish.fill(
-                self._state(), self._rules, slots, reason, progress, self._output
-            )
-        )
+        if len(slots) * SEARCHES_SAVED > self.n_messages:
+            self._messages.merge_segments()
+        if self.n_threads == 1 or len(slots) < LEAST_SHARED:
+            self._search(slots)
+        else:
+            with ThreadPoolExecutor(self.n_threads) as pool:
+                shares = np.array_split(slots, self.n_threads)
+                for share, part in zip(shares, pool.map(self._searched, shares), strict=True):
+                    self._take_buffers(share, part)
+        self._chain(slots, reason)
         return self._take_output()
+
+    def _search(self, slots: Int32s) -> None:
+        """Fill the empty buffers of slots."""
+        progress = np.zeros(N_PROGRESS, np.int64)
+        self._run(lambda: topk_publish.fill(self._state(), self._rules, slots, progress))
+
+    def _searched(self, slots: Int32s) -> Monitor:
+        """Return a copy in which slots are filled, with entries and working memory of its own."""
+        part = copy(self)
+        none = _no_buffers()
+        part._buffers = self._buffers._replace(
+            facts=none.facts, scores=none.scores, sequences=none.sequences,
+            dominated=none.dominated, free=none.free,
+        )  # fmt: skip
+        scratch = self._scratch
+        part._scratch = _new_scratch(
+            len(scratch.scores), len(scratch.more_scores), len(scratch.newest),
+            len(scratch.positions),
+        )  # fmt: skip
+        part._counters = np.zeros_like(self._counters)
+        part._search(slots)
+        return part
+
+    def _take_buffers(self, slots: Int32s, part: Monitor) -> None:
+        """Append the entries of a copy in which slots were filled."""
+        first = int(self._buffers.facts[N_ENTRIES])
+        n = int(part._buffers.facts[N_ENTRIES])
+        self._buffers = buffers = _with_entries(self._buffers, first + n)
+        for name in _BY_ENTRY:
+            getattr(buffers, name)[first : first + n] = getattr(part._buffers, name)[:n]
+        buffers.runs[slots, START] += first // QUAD
+        buffers.facts[:] += part._buffers.facts
+        self._counters += part._counters
+
+    def _chain(self, slots: Int32s, reason: int) -> None:
+        progress = np.zeros(N_PROGRESS, np.int64)
+        self._run(lambda: topk_publish.begin(self._state(), slots, reason, progress, self._output))
 
     def _run(self, step: Callable[[], int]) -> None:
         """Call a kernel until it is done, with more room each time that it asks for it."""
@@ -500,15 +557,9 @@ class Monitor:
             if status == NEEDS_OUTPUT:
                 self._output = _larger_output(self._output)
             elif status == NEEDS_ENTRIES:
-                buffers = self._buffers
-                n = max(2 * len(buffers.scores), 4096)
-                if len(buffers.scores) > 1 << 22:
-                    n = len(buffers.scores) + len(buffers.scores) // 4
-                self._buffers = buffers._replace(
-                    scores=_longer(buffers.scores, n),
-                    sequences=_longer(buffers.sequences, n),
-                    dominated=_longer(buffers.dominated, n),
-                )
+                n = len(self._buffers.scores)
+                n += n // 4 if n > 1 << 22 else max(n, 4096)
+                self._buffers = _with_entries(self._buffers, n)
             else:
                 assert status == NEEDS_MORE
                 scratch = self._scratch
@@ -608,10 +659,11 @@ class Monitor:
         storage.save(directory, facts, groups)
 
     @classmethod
-    def open(cls, directory: str | Path) -> Self:
+    def open(cls, directory: str | Path, *, n_threads: int = 1) -> Self:
         """Open a saved monitor by memory-mapping its arrays; changes stay in this process."""
         facts = storage.read_facts(directory)
         self = cls.__new__(cls)
+        self.n_threads = _checked_threads(n_threads)
         name, parameters = facts["dissemination"]
         self.dissemination = DISSEMINATIONS[name](**parameters)
         name, parameters = facts["reevaluation"]
@@ -642,16 +694,21 @@ class Monitor:
         return self
 
 
+def _checked_threads(n_threads: int) -> int:
+    if n_threads < 1:
+        raise InvalidParameter(f"n_threads is {n_threads}; expected 1 or more")
+    return n_threads
+
+
 class _Rest(NamedTuple):
     is_alive: Any
     weights: Float64s
     counters: Int64s
 
 
-_BY_SLOT = (
-    "starts", "capacities", "lengths", "boundaries", "has_boundary", "sizes", "nexts", "previous",
-    "oldest", "is_chained", "costs",
-)  # fmt: skip
+_BY_SLOT = ("runs", "boundaries", "has_boundary", "costs")
+
+_BY_ENTRY = ("scores", "sequences", "dominated")
 
 _N_CLASSES = 64
 
@@ -673,14 +730,7 @@ def _no_subscribers() -> Subscribers:
 def _no_buffers() -> BufferArrays:
     return BufferArrays(
         np.zeros(N_BUFFER_FACTS, np.int64),
-        np.empty(0, np.int64),
-        np.empty(0, np.int32),
-        np.empty(0, np.int32),
-        np.empty(0, np.uint32),
-        np.empty(0, np.uint8),
-        np.empty(0, np.int32),
-        np.empty(0, np.int32),
-        np.empty(0, np.int32),
+        np.empty((0, N_RUN_FACTS), np.int32),
         np.empty(0, np.uint32),
         np.empty(0, np.uint8),
         np.empty(0, np.float32),
@@ -693,6 +743,12 @@ def _no_buffers() -> BufferArrays:
 
 def _with_slots(buffers: BufferArrays, n: int) -> BufferArrays:
     return buffers._replace(**{name: resized(getattr(buffers, name), n) for name in _BY_SLOT})
+
+
+def _with_entries(buffers: BufferArrays, n: int) -> BufferArrays:
+    if n <= len(buffers.scores):
+        return buffers
+    return buffers._replace(**{name: _longer(getattr(buffers, name), n) for name in _BY_ENTRY})
 
 
 def _new_scratch(n: int, n_more: int, k: int, n_words: int) -> SearchScratch:

@@ -34,6 +34,10 @@ SEGMENTS_OF_WINDOW = 16
 SMALL_SEGMENTS = 16
 """As many small ones are merged into a large one, so that few messages are in chains."""
 
+FEW_SEGMENTS = 4
+"""Of the whole window, where much is searched for at once. With one, most that a search looks at
+would soon be out of the window."""
+
 NO_TIME = np.iinfo(np.int64).min
 
 
@@ -152,9 +156,7 @@ class Window:
         """Move what may be in the window to the start of the arrays."""
         arrays = self.arrays
         facts = arrays.facts
-        n_rows = self.n_rows
-        live = arrays.is_live[:n_rows]
-        first = int(live.argmax()) if live.any() else n_rows
+        n_rows, first = self.n_rows, self._first_live_row()
         if first == 0:
             return
         kept = n_rows - first
@@ -225,6 +227,26 @@ class Window:
             facts[STOP_SEGMENT] = first
             self._append_segment(first_row, self.n_rows)
 
+    def merge_segments(self) -> None:
+        """Put all segments into few, so that a search takes a third less or more."""
+        facts, starts = self.segments.facts, self.segments.first_sequences
+        stop = int(facts[STOP_SEGMENT])
+        if stop - int(facts[FIRST_SEGMENT]) > 2 * FEW_SEGMENTS:
+            stop_row = int(starts[stop]) - self.first_sequence
+            self._index(min(self._first_live_row(), stop_row), stop_row)
+
+    def _index(self, first_row: int, stop_row: int) -> None:
+        """Have few segments with these messages, and no others."""
+        self.segments.facts[[FIRST_SEGMENT, STOP_SEGMENT]] = 0
+        self.segments.first_sequences[0] = self.first_sequence + first_row
+        size = max(-(-(stop_row - first_row) // FEW_SEGMENTS), LEAST_SEGMENT)
+        for row in range(first_row, stop_row, size):
+            self._append_segment(row, min(row + size, stop_row))
+
+    def _first_live_row(self) -> int:
+        live = self.arrays.is_live[: self.n_rows]
+        return int(live.argmax()) if live.any() else self.n_rows
+
     def _append_segment(self, first_row: int, stop_row: int) -> None:
         self._forget_segments()
         new = build_segment(self.arrays, first_row, stop_row)
@@ -266,8 +288,7 @@ class Window:
         segments = self.segments
         facts = segments.facts
         first, stop = int(facts[FIRST_SEGMENT]), int(facts[STOP_SEGMENT])
-        live = self.arrays.is_live[: self.n_rows]
-        oldest = self.first_sequence + (int(live.argmax()) if live.any() else self.n_rows)
+        oldest = self.first_sequence + self._first_live_row()
         while first < stop and int(segments.first_sequences[first + 1]) <= oldest:
             first += 1
         if first <= stop - first and first < stop:
@@ -309,10 +330,7 @@ class Window:
             arrays.counts,
         )
         self.segments = _no_segments(len(self.segments.chain_heads))
-        self.segments.first_sequences[0] = self.first_sequence
-        size = self._segment_size
-        for row in range(0, n_rows, size):
-            self._append_segment(row, min(row + size, n_rows))
+        self._index(0, n_rows)
 
 
 _KINDS = {
