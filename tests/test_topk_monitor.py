@@ -41,10 +41,17 @@ from earshot.checks.topk_cases import (
     small_recipe,
 )
 from earshot.checks.topk_oracle import OracleMonitor
-from earshot.kernels.topk_arrays import Changes
+from earshot.kernels.topk_arrays import (
+    FIRST_SEGMENT,
+    FIRST_SEQUENCE,
+    N_ENTRIES,
+    STOP_SEGMENT,
+    Changes,
+)
 from earshot.model.arrays import Float64s, Int32s
 from earshot.topk import DISSEMINATIONS, REEVALUATIONS
 from earshot.topk.monitor import Counters, Monitor
+from earshot.topk.window import Window
 
 SMALL_DISSEMINATIONS: dict[str, list[dict[str, Any]]] = {
     "igpt": [{"cell_capacity": 2, "n_groups": 2}],
@@ -157,6 +164,16 @@ LONG["many messages"] = TopkRecipe(
     max_k=12,
     grid=0,
 )
+MERGED = TopkRecipe(
+    seed=25,
+    window=80,
+    n_subscriptions=20,
+    n_messages=800,
+    n_tokens=6,
+    changes=0.1,
+    max_k=8,
+    grid=0,
+)
 LARGE = TopkRecipe(
     seed=23,
     window=500,
@@ -241,6 +258,68 @@ def test_longer_cases_reach_every_part(monkeypatch: pytest.MonkeyPatch) -> None:
             work[name] += count
     parts = ("evicted", "visits", "reevaluations", "searches", "search_blocks", "search_postings")
     assert all(work[name] > 50 for name in parts), work
+
+
+@pytest.mark.parametrize("reevaluation", REEVALUATIONS)
+def test_segments_are_merged_before_many_searches(
+    reevaluation: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    Limits(least_segment=10, few_segments=2).set(monkeypatch)
+    monkeypatch.setattr(earshot.topk.monitor, "MESSAGES_PER_SEARCH", 1_000_000)
+    merged = []
+    merge = Window.merge_segments
+
+    def counted(window: Window) -> None:
+        n_before = n_segments(window)
+        merge(window)
+        merged.append((n_before, n_segments(window)))
+
+    monkeypatch.setattr(Window, "merge_segments", counted)
+    case = make_topk_case(MERGED)
+    monitor = Monitor(**case.settings, reevaluation=reevaluation)
+    assert_same_run(changes_of(monitor, case), expected_changes(MERGED))
+    assert sum(before > after for before, after in merged) > 3, merged
+    assert all(after in (before, 2) for before, after in merged), merged
+
+
+def n_segments(window: Window) -> int:
+    facts = window.segments.facts
+    return int(facts[STOP_SEGMENT] - facts[FIRST_SEGMENT])
+
+
+@pytest.mark.parametrize("first", [2**31, 2**32, 2**32 + 2**31])
+@pytest.mark.parametrize("reevaluation", REEVALUATIONS)
+def test_sequences_may_be_large(
+    first: int, reevaluation: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    SMALL_LIMITS.set(monkeypatch)
+    first -= 150  # so that low bits begin anew within the run
+    for recipe in LONG.values():
+        case = make_topk_case(recipe)
+        monitor = Monitor(**case.settings, reevaluation=reevaluation)
+        monitor._messages.arrays.facts[FIRST_SEQUENCE] = first
+        monitor._messages.segments.first_sequences[0] = first
+        found = [
+            changes._replace(sequences=changes.sequences - first)
+            for changes in changes_of(monitor, case)
+        ]
+        assert_same_run(found, expected_changes(recipe))
+
+
+@pytest.mark.parametrize("n_threads", [1, 3])
+def test_entries_that_were_given_back_are_used_again(
+    n_threads: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    SMALL_LIMITS.set(monkeypatch)
+    case = make_topk_case(LONG["many messages"])
+    monitor = Monitor(**case.settings, n_threads=n_threads)
+    changes_of(monitor, case)
+    held = []
+    for weight in range(1, 20):
+        monitor.reweigh(np.array([1.0, weight]), 1.0)
+        held.append(int(monitor._buffers.facts[N_ENTRIES]))
+    assert monitor.n_buffered > 100
+    assert held[-1] < 1.5 * held[0], held
 
 
 @lru_cache(maxsize=1)

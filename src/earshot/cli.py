@@ -350,8 +350,8 @@ def _match(arguments: argparse.Namespace) -> int:
     facts = {**asdict(summary), "counters": summary.counters._asdict(), "out": arguments.out}
     rate = summary.n_messages / max(summary.match_s, 1e-9)
     _show(arguments, {**facts, "messages_per_s": round(rate, 1)}, [
-        f"{summary.n_messages:,} messages against {summary.n_subscriptions:,} subscriptions: "
-        f"{summary.n_matches:,} matches in {arguments.out}",
+        f"{_against(summary)}: {_counted(summary.n_matches, 'match', 'matches')} in "
+        f"{arguments.out}",
         f"{load_s:.2f} s to load, {summary.match_s:.2f} s to match ({rate:,.0f} messages/s)",
         *([_rejected(summary.n_rejects, reading)]
           if summary.n_rejects else []),
@@ -370,7 +370,8 @@ def _index_build(arguments: argparse.Namespace) -> int:
         elapsed_s = time.perf_counter() - started
     facts = {**_facts(engine), "out": arguments.out, "elapsed_s": round(elapsed_s, 3),
              "n_rejects": rejects.n_rows}  # fmt: skip
-    lines = [f"{facts['n_subscriptions']:,} subscriptions in {arguments.out}, {elapsed_s:.1f} s"]
+    subscriptions = _counted(facts["n_subscriptions"], "subscription")
+    lines = [f"{subscriptions} in {arguments.out}, {elapsed_s:.1f} s"]
     if rejects.n_rows:
         lines.append(_rejected(rejects.n_rows, reading))
     _show(arguments, facts, lines)
@@ -464,8 +465,8 @@ def _pipeline_build(arguments: argparse.Namespace) -> int:
     facts = {**pipelines.index_facts(arguments.out), "elapsed_s": round(elapsed_s, 3),
              "n_rejects": built.n_rejects}  # fmt: skip
     _show(arguments, facts, [
-        f"{facts['n_subscriptions']:,} subscriptions in {arguments.out}, version "
-        f"{facts['version']}, {facts['placement']} in {_shards(facts['n_shards'])}, "
+        f"{_counted(facts['n_subscriptions'], 'subscription')} in {arguments.out}, version "
+        f"{facts['version']}, {facts['placement']} in {_counted(facts['n_shards'], 'shard')}, "
         f"{elapsed_s:.1f} s",
         *([_rejected(built.n_rejects, reading)] if built.n_rejects else []),
     ])  # fmt: skip
@@ -492,8 +493,8 @@ def _pipeline_match(arguments: argparse.Namespace) -> int:
     rate = summary.messages_per_s
     facts = {**asdict(summary), "messages_per_s": round(rate, 1), "out": arguments.out}
     _show(arguments, facts, [
-        f"{summary.n_messages:,} messages against {summary.n_subscriptions:,} subscriptions: "
-        f"{summary.n_updates:,} matches in {arguments.out}",
+        f"{_against(summary)}: {_counted(summary.n_updates, 'match', 'matches')} in "
+        f"{arguments.out}",
         f"{summary.match_s:.2f} s to match ({rate:,.0f} messages/s)",
         *([_rejected(summary.n_rejects, reading)] if summary.n_rejects else []),
     ])  # fmt: skip
@@ -513,9 +514,9 @@ def _pipeline_changes(arguments: argparse.Namespace) -> int:
         )  # fmt: skip
     n_rejects = summary.n_rejects
     _show(arguments, asdict(summary), [
-        f"{summary.n_changes:,} changes taken into {arguments.index}: version {summary.version} "
-        f"has {summary.n_subscriptions:,} subscriptions",
-        *([f"{_rows(n_rejects)} rejected, see {arguments.rejects}"] if n_rejects else []),
+        f"{_counted(summary.n_changes, 'change')} taken into {arguments.index}: version "
+        f"{summary.version} has {_counted(summary.n_subscriptions, 'subscription')}",
+        *([f"{_counted(n_rejects, 'row')} rejected, see {arguments.rejects}"] if n_rejects else []),
     ])  # fmt: skip
     return 0
 
@@ -727,17 +728,16 @@ def _topk_lines(
     summary: Any, rate: float, arguments: argparse.Namespace, reading: Reading
 ) -> list[str]:
     lines = [
-        f"{summary.n_messages:,} messages against {summary.n_subscriptions:,} subscriptions: "
-        f"{summary.n_updates:,} updates in {arguments.out}",
+        f"{_against(summary)}: {_counted(summary.n_updates, 'update')} in {arguments.out}",
         f"{summary.load_s:.2f} s to load, {summary.publish_s:.2f} s to publish "
         f"({rate:,.0f} messages/s)",
-        f"{summary.counters['reevaluations']:,} results refilled by a search, "
+        f"{_counted(summary.counters['reevaluations'], 'result')} refilled by a search, "
         f"{summary.n_buffered / max(summary.n_subscriptions, 1):.1f} messages held for each",
         f"{summary.subscription_bytes:,.0f} bytes per subscription, "
         f"{summary.message_bytes:,.0f} bytes per message of {summary.n_in_window:,} in the window",
     ]
     if summary.n_late:
-        lines.append(f"{summary.n_late:,} message{'s' * (summary.n_late != 1)} came too late")
+        lines.append(f"{_counted(summary.n_late, 'message')} came too late")
     if summary.n_rejects:
         lines.append(_rejected(summary.n_rejects, reading))
     return lines
@@ -778,15 +778,16 @@ def _reading(arguments: argparse.Namespace, rejects: str = "FILE") -> Reading:
 
 
 def _rejected(n_rows: int, reading: Reading) -> str:
-    return f"{_rows(n_rows)} rejected, see {reading.rejects}"
+    return f"{_counted(n_rows, 'row')} rejected, see {reading.rejects}"
 
 
-def _rows(n: int) -> str:
-    return f"{n:,} row{'s' * (n != 1)}"
+def _against(summary: Any) -> str:
+    messages = _counted(summary.n_messages, "message")
+    return f"{messages} against {_counted(summary.n_subscriptions, 'subscription')}"
 
 
-def _shards(n: int) -> str:
-    return f"{n:,} shard{'s' * (n != 1)}"
+def _counted(n: int, noun: str, plural: str = "") -> str:
+    return f"{n:,} {noun if n == 1 else plural or noun + 's'}"
 
 
 def _column_names(pairs: list[str], option: str) -> dict[str, str]:

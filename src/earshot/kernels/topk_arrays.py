@@ -170,7 +170,7 @@ class BufferArrays(NamedTuple):
     """
 
     facts: Int64s  # by the names below
-    runs: Int32s  # (slots, 8) by the names below: what every visit needs, on one line of the cache
+    runs: Int32s  # (slots, 8) by the names below: what every visit needs, side by side
     boundaries: UInt32s  # by slot: sequence of the worst message that the threshold was taken from
     has_boundary: (
         UInt8s  # whether there is one: messages with the same score may have been left out

@@ -26,14 +26,11 @@ from earshot.kernels.topk_arrays import (
     MOVE,
     N_BUFFER_FACTS,
     N_BUFFERED,
-    N_ENTRIES,
     N_RUN_FACTS,
     NO_HOME,
     NOTHING_LOST,
-    QUAD,
     REASONS,
     REWEIGH,
-    START,
     SUBSCRIBE,
     YOUNG,
     BufferArrays,
@@ -81,8 +78,8 @@ LEAST_OUTPUT = 1 << 14
 LEAST_SHARED = 1 << 10
 """Subscriptions from which on threads share in filling them."""
 
-SEARCHES_SAVED = 32
-"""To merge the segments of so many messages takes as long as one search takes less afterwards."""
+MESSAGES_PER_SEARCH = 32
+"""One search over few segments saves as much as it costs to merge so many messages into them."""
 
 LEAST_DISTANCE, MOST_DISTANCE = 1e-9, 1e15
 """Structures hold places in single precision, whose squares must neither vanish nor overflow."""
@@ -502,7 +499,7 @@ class Monitor:
         if most > len(self._scratch.newest):
             self._scratch = self._scratch._replace(newest=np.empty(most, np.int64))
         self._messages.reserve(0, 0, self._n_words)
-        if len(slots) * SEARCHES_SAVED > self.n_messages:
+        if len(slots) * MESSAGES_PER_SEARCH > self.n_messages:
             self._messages.merge_segments()
         if self.n_threads == 1 or len(slots) < LEAST_SHARED:
             self._search(slots)
@@ -510,7 +507,7 @@ class Monitor:
             with ThreadPoolExecutor(self.n_threads) as pool:
                 shares = np.array_split(slots, self.n_threads)
                 for share, part in zip(shares, pool.map(self._searched, shares), strict=True):
-                    self._take_buffers(share, part)
+                    self._take_runs(share, part)
         self._chain(slots, reason)
         return self._take_output()
 
@@ -536,20 +533,17 @@ class Monitor:
         part._search(slots)
         return part
 
-    def _take_buffers(self, slots: Int32s, part: Monitor) -> None:
-        """Append the entries of a copy in which slots were filled."""
-        first = int(self._buffers.facts[N_ENTRIES])
-        n = int(part._buffers.facts[N_ENTRIES])
-        self._buffers = buffers = _with_entries(self._buffers, first + n)
-        for name in _BY_ENTRY:
-            getattr(buffers, name)[first : first + n] = getattr(part._buffers, name)[:n]
-        buffers.runs[slots, START] += first // QUAD
-        buffers.facts[:] += part._buffers.facts
+    def _take_runs(self, slots: Int32s, part: Monitor) -> None:
+        """Take over the entries of slots from a copy in which they were filled."""
+        progress = np.zeros(N_PROGRESS, np.int64)
+        self._run(lambda: topk_publish.take_runs(self._buffers, part._buffers, slots, progress))
         self._counters += part._counters
 
     def _chain(self, slots: Int32s, reason: int) -> None:
         progress = np.zeros(N_PROGRESS, np.int64)
-        self._run(lambda: topk_publish.begin(self._state(), slots, reason, progress, self._output))
+        self._run(
+            lambda: topk_publish.chain_filled(self._state(), slots, reason, progress, self._output)
+        )
 
     def _run(self, step: Callable[[], int]) -> None:
         """Call a kernel until it is done, with more room each time that it asks for it."""
@@ -559,7 +553,8 @@ class Monitor:
             elif status == NEEDS_ENTRIES:
                 n = len(self._buffers.scores)
                 n += n // 4 if n > 1 << 22 else max(n, 4096)
-                self._buffers = _with_entries(self._buffers, n)
+                more = {name: _longer(getattr(self._buffers, name), n) for name in _BY_ENTRY}
+                self._buffers = self._buffers._replace(**more)
             else:
                 assert status == NEEDS_MORE
                 scratch = self._scratch
@@ -743,12 +738,6 @@ def _no_buffers() -> BufferArrays:
 
 def _with_slots(buffers: BufferArrays, n: int) -> BufferArrays:
     return buffers._replace(**{name: resized(getattr(buffers, name), n) for name in _BY_SLOT})
-
-
-def _with_entries(buffers: BufferArrays, n: int) -> BufferArrays:
-    if n <= len(buffers.scores):
-        return buffers
-    return buffers._replace(**{name: _longer(getattr(buffers, name), n) for name in _BY_ENTRY})
 
 
 def _new_scratch(n: int, n_more: int, k: int, n_words: int) -> SearchScratch:

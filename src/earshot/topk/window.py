@@ -228,7 +228,7 @@ class Window:
             self._append_segment(first_row, self.n_rows)
 
     def merge_segments(self) -> None:
-        """Put all segments into few, so that a search takes a third less or more."""
+        """Put all segments into few, if there are many; messages in chains stay there."""
         facts, starts = self.segments.facts, self.segments.first_sequences
         stop = int(facts[STOP_SEGMENT])
         if stop - int(facts[FIRST_SEGMENT]) > 2 * FEW_SEGMENTS:
@@ -244,7 +244,7 @@ class Window:
             self._append_segment(row, min(row + size, stop_row))
 
     def _first_live_row(self) -> int:
-        live = self.arrays.is_live[: self.n_rows]
+        live = self.arrays.is_live[: self.n_rows].view(np.bool_)  # so that the first ends it
         return int(live.argmax()) if live.any() else self.n_rows
 
     def _append_segment(self, first_row: int, stop_row: int) -> None:
@@ -291,10 +291,11 @@ class Window:
         oldest = self.first_sequence + self._first_live_row()
         while first < stop and int(segments.first_sequences[first + 1]) <= oldest:
             first += 1
-        if first <= stop - first and first < stop:
+        starts = segments.first_sequences
+        if first < stop and starts[first] - starts[0] <= starts[stop] - starts[first]:
             facts[FIRST_SEGMENT] = first
             return
-        # More is gone than is left: move the rest to the start.
+        # More messages are gone than are left: move the rest to the start.
         ranges = {"segment": slice(first, stop)}
         for kind, names in _KINDS.items():
             offsets = getattr(segments, f"{kind}_offsets")
