@@ -100,7 +100,7 @@ _TOPK = (
     "topk_keywords", "topk_k", "topk_subscriptions", "topk_window", "topk_zipf", "topk_time",
 )  # fmt: skip
 _TOPK_DATA = ("tweets", "gn", "yelp")
-_KMAX_FACTORS = (1.0, 1.5, 2.0, 3.0, 4.0, 6.0)
+_KMAX_FACTORS = (1.0, 1.5, 2.0, 2.5, 3.0, 4.0, 6.0)
 _SKYBAND_FACTORS = (1.0, 0.99, 0.98, 0.95, 0.9, 0.8)
 
 # The rest of WORKLOADS belongs to the suites that redraw figures.
@@ -195,7 +195,7 @@ PROFILES: dict[str, Profile] = {
                 datasets=_TOPK_DATA,
                 tuning_kmax=_KMAX_FACTORS,
                 tuning_skyband=_SKYBAND_FACTORS,
-                kmax=(1.5, 2.0, 3.0),
+                kmax=(1.5, 2.0, 2.5, 3.0),
                 skyband=(0.99, 0.98, 0.95),
                 most_ciq=250_000,
                 repetitions=1,
@@ -244,7 +244,7 @@ PROFILES: dict[str, Profile] = {
                 tuning_kmax=_KMAX_FACTORS,
                 tuning_skyband=_SKYBAND_FACTORS,
                 kmax=(2.0,),
-                skyband=(0.98,),
+                skyband=(0.995,),
                 most_ciq=1_000_000,
                 repetitions=1,
                 budget_s=120.0,

@@ -73,7 +73,7 @@ class Cskyband(Reevaluation):
     """
 
     name: ClassVar[str] = "cskyband"
-    search_weight: float = 4.0
+    search_weight: float = 8.0
 
     def __post_init__(self) -> None:
         if not 0.0 < self.search_weight <= 1e6:
