@@ -47,6 +47,7 @@ from earshot.errors import (
     InvalidParameter,
     InvalidRow,
     SavedIndexError,
+    check_threads,
     raise_first,
 )
 from earshot.expiry import ExpiryArrays, ExpiryQueue
@@ -122,8 +123,7 @@ class Engine:
         n_threads: int = 1,
         rebuild_in_background: bool = True,
     ) -> None:
-        if n_threads < 1:
-            raise InvalidParameter(f"n_threads is {n_threads}; expected 1 or more")
+        check_threads(n_threads)
         self.rebuild_in_background = rebuild_in_background
         self._index: Index
         if ranking is None:

@@ -88,3 +88,9 @@ def raise_first(rejects: list[InvalidRow]) -> None:
     """Raise the first of the rows that are wrong, if any is."""
     if rejects:
         raise rejects[0]
+
+
+def check_threads(n_threads: int) -> None:
+    """Raise unless there is a thread to work."""
+    if n_threads < 1:
+        raise InvalidParameter(f"n_threads is {n_threads}; expected 1 or more")

@@ -26,7 +26,7 @@ import numpy as np
 import numpy.typing as npt
 
 from earshot import storage
-from earshot.errors import InvalidInput, InvalidParameter, SavedIndexError
+from earshot.errors import InvalidInput, InvalidParameter, SavedIndexError, check_threads
 from earshot.indexes.answers import Counters, Matches, concat_matches
 from earshot.indexes.delta import Delta
 from earshot.indexes.quantizing import quantizer_of
@@ -234,8 +234,7 @@ class Index(ABC):
 
     def match(self, messages: MessageArrays, *, n_threads: int = 1) -> Matches:
         """Return which subscriptions each message is delivered to."""
-        if n_threads < 1:
-            raise InvalidParameter(f"n_threads is {n_threads}; expected 1 or more")
+        check_threads(n_threads)
         crossing = _check_message_boxes(messages.boxes)
         if crossing.any():
             self._refuse_crossing_planar(messages, crossing)

@@ -126,15 +126,41 @@ def reserve(buffers: BufferArrays, slot: int, n: int) -> None:
     number = class_of(n)
     start = _take_run(buffers, number)
     length, old = buffers.runs[slot, LENGTH], start_of(buffers, slot)
-    for i in range(length):
-        buffers.scores[start + i] = buffers.scores[old + i]
-        buffers.sequences[start + i] = buffers.sequences[old + i]
-        buffers.dominated[start + i] = buffers.dominated[old + i]
+    _copy_entries(buffers, start, buffers, old, length)
     release(buffers, slot)
     buffers.runs[slot, START] = start // QUAD
     buffers.runs[slot, CAPACITY] = size_of(number)
     buffers.runs[slot, LENGTH] = length
     buffers.facts[N_BUFFERED] += length
+
+
+@inlined_kernel
+def take_over(buffers: BufferArrays, filled: BufferArrays, slot: int) -> int:
+    """Take over the entries of a slot that was filled apart; return how it ended.
+
+    Both have the same ``runs``, which tell where the entries are in ``filled`` before, and where
+    they are in ``buffers`` afterwards.
+    """
+    length, old = np.int64(filled.runs[slot, LENGTH]), start_of(filled, slot)
+    if length > 0 and not has_room(buffers, length):
+        return NEEDS_ENTRIES
+    buffers.runs[slot, LENGTH] = 0
+    buffers.runs[slot, CAPACITY] = 0
+    reserve(buffers, slot, length)
+    _copy_entries(buffers, start_of(buffers, slot), filled, old, length)
+    buffers.runs[slot, LENGTH] = length
+    buffers.facts[N_BUFFERED] += length
+    return DONE
+
+
+@inlined_kernel
+def _copy_entries(
+    buffers: BufferArrays, start: int, source: BufferArrays, old: int, n: int
+) -> None:
+    for i in range(n):
+        buffers.scores[start + i] = source.scores[old + i]
+        buffers.sequences[start + i] = source.sequences[old + i]
+        buffers.dominated[start + i] = source.dominated[old + i]
 
 
 @inlined_kernel

@@ -18,13 +18,11 @@ from earshot.kernels.topk_arrays import (
     AFTER,
     ARRIVALS,
     BASE,
-    CAPACITY,
     EXPIRIES,
     FIRST_SEQUENCE,
     LATE_START,
     LATE_STOP,
     LENGTH,
-    N_BUFFERED,
     N_CHAINED,
     N_LIVE,
     N_ROWS,
@@ -45,18 +43,16 @@ from earshot.kernels.topk_arrays import (
 )
 from earshot.kernels.topk_buffers import (
     DONE,
-    NEEDS_ENTRIES,
     NEEDS_OUTPUT,
     admit,
     chain,
     emit,
     expire,
     has_output,
-    has_room,
     refill,
     release,
-    reserve,
     start_of,
+    take_over,
     unchain,
 )
 from earshot.kernels.topk_ciq import CiqArrays, disseminate_ciq, set_threshold_ciq
@@ -455,26 +451,11 @@ def fill(state: State, rules: Rules, slots: Int32s, progress: Int64s) -> int:
 
 @lean_kernel
 def take_runs(buffers: BufferArrays, filled: BufferArrays, slots: Int32s, progress: Int64s) -> int:
-    """Take over the entries of slots that were filled apart.
-
-    Both have the same ``runs``, which tell where the entries are in ``filled`` before, and where
-    they are in ``buffers`` afterwards.
-    """
+    """Take over the entries of slots that were filled apart."""
     while progress[MESSAGE] < len(slots):
-        slot = slots[progress[MESSAGE]]
-        length, old = np.int64(filled.runs[slot, LENGTH]), start_of(filled, slot)
-        if length > 0 and not has_room(buffers, length):
-            return NEEDS_ENTRIES
-        buffers.runs[slot, LENGTH] = 0
-        buffers.runs[slot, CAPACITY] = 0
-        reserve(buffers, slot, length)
-        start = start_of(buffers, slot)
-        for i in range(length):
-            buffers.scores[start + i] = filled.scores[old + i]
-            buffers.sequences[start + i] = filled.sequences[old + i]
-            buffers.dominated[start + i] = filled.dominated[old + i]
-        buffers.runs[slot, LENGTH] = length
-        buffers.facts[N_BUFFERED] += length
+        status = take_over(buffers, filled, slots[progress[MESSAGE]])
+        if status != DONE:
+            return status
         progress[MESSAGE] += 1
     return DONE
 

@@ -152,6 +152,15 @@ def _find_list(component: ReachArrays, token: int) -> int:
     return -1
 
 
+@inlined_kernel
+def _square_from(centres: Float32s, at: int, x: float, y: float, z: float) -> float:
+    """Return the square of how far a place is from a centre."""
+    dx = x - np.float64(centres[at, 0])
+    dy = y - np.float64(centres[at, 1])
+    dz = z - np.float64(centres[at, 2])
+    return dx * dx + dy * dy + dz * dz
+
+
 @lean_kernel
 def disseminate_reach(
     component: ReachArrays,
@@ -192,19 +201,15 @@ def disseminate_reach(
         stop_group = component.group_offsets[number + 1]
         counters[GROUPS] += stop_group - first_group
         for group in range(first_group, stop_group):
-            dx = x - np.float64(component.group_centres[group, 0])
-            dy = y - np.float64(component.group_centres[group, 1])
-            dz = z - np.float64(component.group_centres[group, 2])
-            if dx * dx + dy * dy + dz * dz > squares[component.group_codes[group, length]]:
+            square = _square_from(component.group_centres, group, x, y, z)
+            if square > squares[component.group_codes[group, length]]:
                 continue
             first_block = base + (group - first_group) * GROUP
             last_block = min(first_block + GROUP, stop_block)
             counters[CELLS] += last_block - first_block
             for block in range(first_block, last_block):
-                dx = x - np.float64(component.block_centres[block, 0])
-                dy = y - np.float64(component.block_centres[block, 1])
-                dz = z - np.float64(component.block_centres[block, 2])
-                if dx * dx + dy * dy + dz * dz > squares[component.block_codes[block, length]]:
+                square = _square_from(component.block_centres, block, x, y, z)
+                if square > squares[component.block_codes[block, length]]:
                     continue
                 first = start + (block - base) * BLOCK
                 last = min(first + BLOCK, stop)

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple, Self
 import numpy as np
 
 from earshot import storage
-from earshot.errors import InvalidParameter
+from earshot.errors import InvalidParameter, check_threads
 from earshot.kernels import topk_publish
 from earshot.kernels.topk_arrays import (
     BASE,
@@ -130,6 +130,7 @@ class Monitor:
         reevaluation: str | Reevaluation | None = None,
         n_threads: int = 1,
     ) -> None:
+        check_threads(n_threads)
         if (window is None) == (duration_us is None):
             raise InvalidParameter("expected one of window and duration_us")
         if (window if window is not None else duration_us or 0) < 1:
@@ -140,7 +141,7 @@ class Monitor:
             )
         self.dissemination = find_dissemination(dissemination)
         self.reevaluation = find_reevaluation(reevaluation)
-        self.n_threads = _checked_threads(n_threads)
+        self.n_threads = n_threads
         self._window = window
         self._duration_us = duration_us
         self._max_distance = float(max_distance)
@@ -656,9 +657,10 @@ class Monitor:
     @classmethod
     def open(cls, directory: str | Path, *, n_threads: int = 1) -> Self:
         """Open a saved monitor by memory-mapping its arrays; changes stay in this process."""
+        check_threads(n_threads)
         facts = storage.read_facts(directory)
         self = cls.__new__(cls)
-        self.n_threads = _checked_threads(n_threads)
+        self.n_threads = n_threads
         name, parameters = facts["dissemination"]
         self.dissemination = DISSEMINATIONS[name](**parameters)
         name, parameters = facts["reevaluation"]
@@ -687,12 +689,6 @@ class Monitor:
             newest=np.empty(max(most, 16), np.int64), positions=np.zeros(self._n_words, np.int32)
         )
         return self
-
-
-def _checked_threads(n_threads: int) -> int:
-    if n_threads < 1:
-        raise InvalidParameter(f"n_threads is {n_threads}; expected 1 or more")
-    return n_threads
 
 
 class _Rest(NamedTuple):
