@@ -21,10 +21,10 @@ from earshot.errors import InvalidParameter
 from earshot.indexes import INDEXES
 from earshot.indexes.answers import Matches
 from earshot.indexes.contract import Index, Parameters
-from earshot.indexes.linear_scan import LinearScan
+from earshot.indexes.linear_scan.index import LinearScan
+from earshot.indexes.linear_scan.ranked import RankedLinearScan
+from earshot.indexes.ranked import RANKED_INDEXES
 from earshot.model.arrays import ClauseArrays, MessageArrays
-from earshot.ranking import RANKED_INDEXES
-from earshot.ranking.linear_scan import RankedLinearScan
 from earshot.workloads import synthetic
 
 TREES = ("rt_tree", "rt_plus_tree", "rt_plus_plus_tree")

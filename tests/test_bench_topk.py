@@ -24,13 +24,13 @@ from earshot.bench.topk_figures import (
 )
 from earshot.bench.topk_plots import SHAPES, draw_topk, panels_of
 from earshot.bench.topk_targets import TARGETS, topk_target_table
-from earshot.kernels.topk_arrays import Changes, TopkMessages
-from earshot.topk import DISSEMINATIONS
-from earshot.topk.ciq import Ciq
-from earshot.topk.contract import Scan
-from earshot.topk.igpt import ALL_RULES, Igpt
-from earshot.topk.monitor import Monitor
-from earshot.topk.reevaluation import Cskyband, Kmax, Skyband
+from earshot.semantics.topk import DISSEMINATIONS
+from earshot.semantics.topk.ciq import Ciq
+from earshot.semantics.topk.contract import Scan
+from earshot.semantics.topk.igpt import ALL_RULES, Igpt
+from earshot.semantics.topk.kernels.arrays import Changes, TopkMessages
+from earshot.semantics.topk.monitor import Monitor
+from earshot.semantics.topk.reevaluation import Cskyband, Kmax, Skyband
 from earshot.workloads import synthetic, topk
 from earshot.workloads.topk import TOPK_WORKLOADS
 

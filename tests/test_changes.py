@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from earshot import Engine, Everywhere, Message, Point, Ranking, Rectangle, Subscription
-from earshot.changes import apply_changes
+from earshot.engine.changes import apply_changes
 from earshot.errors import EarshotError
 from earshot.files.columns import batch_of_records, make_layout
 from earshot.model.schemas import changes_schema

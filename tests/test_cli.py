@@ -678,7 +678,7 @@ def test_ctrl_c_is_not_a_crash(folder: Folder, monkeypatch: pytest.MonkeyPatch) 
         raise KeyboardInterrupt
 
     subscriptions, messages = folder.subscriptions("s.csv"), folder.messages("m.csv")
-    monkeypatch.setattr("earshot.engine.Engine.publish_batch", interrupted)
+    monkeypatch.setattr("earshot.engine.engine.Engine.publish_batch", interrupted)
     code, out, err = folder.run("match", subscriptions, messages, "--out", folder / "o.csv")
     assert (code, out, err) == (130, "", "earshot: stopped\n")
     assert folder.names() == {"s.csv", "m.csv"}

@@ -11,7 +11,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from earshot import Engine, Ranking, cli
-from earshot.ranking import RANKED_INDEXES
+from earshot.indexes.ranked import RANKED_INDEXES
 
 SUBSCRIPTIONS = """\
 id,keywords,expression,min_x,min_y,max_x,max_y,threshold

@@ -25,7 +25,7 @@ from earshot.bench.reporting import BEGIN, END
 from earshot.cli import main
 from earshot.files.columns import ALIASES, FIELDS
 from earshot.indexes import DEFAULT_INDEX, INDEXES
-from earshot.ranking import RANKED_DEFAULT, RANKED_INDEXES
+from earshot.indexes.ranked import RANKED_DEFAULT, RANKED_INDEXES
 
 ROOT = Path(__file__).resolve().parents[1]
 RUN = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]

@@ -21,8 +21,8 @@ from earshot.encoding import (
     encode_regions,
     encode_subscriptions,
 )
+from earshot.encoding.kernels import merge_tokens
 from earshot.errors import InvalidInput, InvalidRegion
-from earshot.kernels.encoding import merge_tokens
 from earshot.model.arrays import EVERYWHERE_TOKEN, ClauseArrays, Space
 from earshot.model.batches import id_array, message_batch, subscription_batch
 from earshot.model.messages import Message

@@ -11,7 +11,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-import earshot.engine
+import earshot.engine.engine
 from earshot import (
     Circle,
     Deliveries,
@@ -38,7 +38,7 @@ from earshot.errors import (
     UnknownSubscription,
 )
 from earshot.indexes import INDEXES
-from earshot.indexes.block_trie import BlockTrie
+from earshot.indexes.block_trie.index import BlockTrie
 from earshot.model.batches import message_batch, subscription_batch
 from earshot.model.regions import Region
 from earshot.model.schemas import BOX_FIELDS, SUBSCRIPTIONS
@@ -529,7 +529,7 @@ def test_a_large_first_load_is_built_and_not_left_to_the_delta() -> None:
 
 
 def test_a_load_larger_than_the_index_is_built_too(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(earshot.engine, "REBUILD_LEAST", 10)
+    monkeypatch.setattr(earshot.engine.engine, "REBUILD_LEAST", 10)
     engine = Engine()
     engine.subscribe(fire(0))
     assert len(engine) == 1
@@ -541,7 +541,7 @@ def test_a_load_larger_than_the_index_is_built_too(monkeypatch: pytest.MonkeyPat
 @pytest.fixture
 def due(monkeypatch: pytest.MonkeyPatch) -> Engine:
     """Return an engine whose next use rebuilds its index, which renumbers the slots."""
-    monkeypatch.setattr(earshot.engine, "REBUILD_LEAST", 5)
+    monkeypatch.setattr(earshot.engine.engine, "REBUILD_LEAST", 5)
     engine = Engine()
     engine.subscribe(fire(0), fire(1), fire(2, expires=NOON))
     assert len(engine) == 3
@@ -620,7 +620,7 @@ class Pause:
             return result
 
         monkeypatch.setattr(BlockTrie, "rebuilt", held)
-        monkeypatch.setattr(earshot.engine, "REBUILD_LEAST", 20)
+        monkeypatch.setattr(earshot.engine.engine, "REBUILD_LEAST", 20)
 
 
 @pytest.fixture
@@ -693,7 +693,7 @@ def test_wait_raises_what_went_wrong_in_the_background(monkeypatch: pytest.Monke
     def broken(*arguments: Any, **options: Any) -> Any:
         raise MemoryError("no room")
 
-    monkeypatch.setattr(earshot.engine, "REBUILD_LEAST", 2)
+    monkeypatch.setattr(earshot.engine.engine, "REBUILD_LEAST", 2)
     engine = Engine()
     engine.subscribe(*map(fire, range(10)))
     assert len(engine) == 10
@@ -717,7 +717,7 @@ def test_wait_raises_what_went_wrong_in_the_background(monkeypatch: pytest.Monke
 
 
 def test_threads_publish_while_others_subscribe(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(earshot.engine, "REBUILD_LEAST", 50)
+    monkeypatch.setattr(earshot.engine.engine, "REBUILD_LEAST", 50)
     engine = Engine(n_threads=2)
     engine.subscribe(*(fire(i) for i in range(100)))
     errors: list[BaseException] = []
@@ -920,5 +920,5 @@ def test_a_small_engine_that_grows_is_rebuilt_on_the_spot() -> None:
     engine = Engine()
     engine.subscribe(fire(-1))
     assert len(engine) == 1
-    engine.subscribe_batch(keyword_table(earshot.engine.REBUILD_SMALL + 1))
+    engine.subscribe_batch(keyword_table(earshot.engine.engine.REBUILD_SMALL + 1))
     assert engine.index.n_changes == 0

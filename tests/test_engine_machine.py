@@ -19,7 +19,7 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, rule
 
-import earshot.engine
+import earshot.engine.engine
 from earshot import (
     Circle,
     Engine,
@@ -157,11 +157,11 @@ class EngineMachine(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
         self.folder = Path(tempfile.mkdtemp(prefix="earshot-machine-"))
-        self.least = earshot.engine.REBUILD_LEAST
+        self.least = earshot.engine.engine.REBUILD_LEAST
         self.n_saves = self.n_messages = 0
 
     def teardown(self) -> None:
-        earshot.engine.REBUILD_LEAST = self.least
+        earshot.engine.engine.REBUILD_LEAST = self.least
         if hasattr(self, "engine"):
             self.engine.wait()
         shutil.rmtree(self.folder)
@@ -181,7 +181,7 @@ class EngineMachine(RuleBasedStateMachine):
         self.oracle: Oracle[Id] = Oracle(space)
         self.expires: dict[Id, datetime] = {}
         self.clock: datetime | None = None
-        earshot.engine.REBUILD_LEAST = least
+        earshot.engine.engine.REBUILD_LEAST = least
 
     def id(self, number: int) -> Id:
         return f"s{number}-é" if self.has_text_ids else number - 5

@@ -18,7 +18,7 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, rule
 
-import earshot.engine
+import earshot.engine.engine
 from earshot import (
     Circle,
     Engine,
@@ -37,11 +37,11 @@ from earshot import (
 from earshot.checks.ranked_oracle import RankedOracle
 from earshot.errors import InvalidInput, InvalidParameter, InvalidRow, SavedIndexError
 from earshot.indexes.contract import Parameters
+from earshot.indexes.ranked import RANKED_DEFAULT, RANKED_INDEXES, ranked_index_type
 from earshot.model.arrays import Space
 from earshot.model.batches import message_batch, subscription_batch
 from earshot.model.regions import Place, Region
 from earshot.model.subscriptions import Id
-from earshot.ranking import RANKED_DEFAULT, RANKED_INDEXES, ranked_index_type
 from test_engine_machine import (
     EPOCH,
     EXPRESSIONS,
@@ -260,7 +260,7 @@ def test_when_an_index_is_built_changes_nothing(
 
     Scores are equal up to the last bits: a structure may add weights up in an order of its own.
     """
-    monkeypatch.setattr(earshot.engine, "REBUILD_LEAST", 3)
+    monkeypatch.setattr(earshot.engine.engine, "REBUILD_LEAST", 3)
     regions: list[Region] = [SQUARE, Circle(1, 1, 90_000), Everywhere(), Rectangle(1, 1, 1, 1)]
     wishes = [
         Subscription(
@@ -548,11 +548,11 @@ class RankedEngineMachine(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
         self.folder = Path(tempfile.mkdtemp(prefix="earshot-ranked-machine-"))
-        self.least = earshot.engine.REBUILD_LEAST
+        self.least = earshot.engine.engine.REBUILD_LEAST
         self.n_saves = self.n_messages = 0
 
     def teardown(self) -> None:
-        earshot.engine.REBUILD_LEAST = self.least
+        earshot.engine.engine.REBUILD_LEAST = self.least
         if hasattr(self, "engine"):
             self.engine.wait()
         shutil.rmtree(self.folder)
@@ -579,7 +579,7 @@ class RankedEngineMachine(RuleBasedStateMachine):
         )
         self.expires: dict[Id, datetime] = {}
         self.clock: datetime | None = None
-        earshot.engine.REBUILD_LEAST = least
+        earshot.engine.engine.REBUILD_LEAST = least
 
     # ---- the model: the oracle, with a clock and weights
 

@@ -8,7 +8,7 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from earshot.expiry import ExpiryQueue
+from earshot.engine.expiry import ExpiryQueue
 
 times = st.integers(-5, 12)
 # Times to add, a clock to advance to, or None to leave out every third slot and count anew.

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from earshot.engine.ids import IdArrays, IdTable, id_bytes
 from earshot.errors import DuplicateSubscription, InvalidInput, UnknownSubscription
-from earshot.ids import IdArrays, IdTable, id_bytes
 
 integers = st.one_of(st.integers(-3, 3), st.integers(-(2**63), 2**63 - 1))
 strings = st.one_of(

@@ -16,13 +16,13 @@ from earshot.checks.oracle import matches_of
 from earshot.errors import InvalidParameter, SavedIndexError
 from earshot.indexes import DEFAULT_INDEX, INDEXES, index_type, open_index
 from earshot.indexes.answers import collect_answers
-from earshot.indexes.block_trie import BlockTrie
+from earshot.indexes.block_trie.index import BlockTrie
+from earshot.indexes.block_trie.kernels.build import sort_codes
 from earshot.indexes.contract import Index, Parameters
-from earshot.indexes.keyword_first import KeywordFirst
-from earshot.indexes.linear_scan import LinearScan
-from earshot.indexes.spatial_first import SpatialFirst, SpatialFirstParameters
-from earshot.kernels.block_trie_build import sort_codes
-from earshot.kernels.spatial_first import hilbert_position
+from earshot.indexes.keyword_first.index import KeywordFirst
+from earshot.indexes.linear_scan.index import LinearScan
+from earshot.indexes.spatial_first.index import SpatialFirst, SpatialFirstParameters
+from earshot.indexes.spatial_first.kernels.boolean import hilbert_position
 from earshot.model.arrays import (
     EVERYWHERE_TOKEN,
     Int32s,

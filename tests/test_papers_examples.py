@@ -28,8 +28,8 @@ import pytest
 from earshot.checks.generate import ragged
 from earshot.indexes import INDEXES
 from earshot.indexes.contract import Index
-from earshot.indexes.keyword_first import KeywordFirst
-from earshot.indexes.spatial_first import SpatialFirst
+from earshot.indexes.keyword_first.index import KeywordFirst
+from earshot.indexes.spatial_first.index import SpatialFirst
 from earshot.model.arrays import EVERYWHERE_TOKEN, MessageArrays, box_clauses
 
 WORDS = ["", "iphone4s", "ipad2", "AT&T", "verizon", "32GB", "64GB"]

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from earshot.bench.placement import simulate
 from earshot.checks.generate import Case, Recipe, make_case, ragged
 from earshot.errors import InvalidInput, InvalidParameter
-from earshot.indexes.block_trie import BlockTrie
+from earshot.indexes.block_trie.index import BlockTrie
 from earshot.model.arrays import (
     EVERYWHERE_TOKEN,
     ClauseArrays,
@@ -26,7 +26,7 @@ from earshot.model.arrays import (
     take_clauses,
     take_messages,
 )
-from earshot.placement import Plan, Router, UnitArrays, busiest_share, merge_units, units_of
+from earshot.placement.plans import Plan, Router, UnitArrays, busiest_share, merge_units, units_of
 
 INF = math.inf
 

@@ -17,18 +17,18 @@ from earshot.checks.ranked_cases import ranked_case
 from earshot.checks.ranked_oracle import scores_of
 from earshot.errors import InvalidParameter, SavedIndexError
 from earshot.indexes import open_index
-from earshot.indexes.linear_scan import LinearScan
-from earshot.model.arrays import EVERYWHERE_TOKEN, MessageArrays, box_clauses, take_clauses
-from earshot.ranking import (
+from earshot.indexes.block_lists.index import BlockLists
+from earshot.indexes.keyword_first.ranked import RankedKeywordFirst
+from earshot.indexes.linear_scan.index import LinearScan
+from earshot.indexes.linear_scan.ranked import RankedLinearScan
+from earshot.indexes.ranked import (
     RANKED_DEFAULT,
     RANKED_INDEXES,
     RankedIndex,
     open_ranked_index,
     ranked_index_type,
 )
-from earshot.ranking.block_lists import BlockLists
-from earshot.ranking.keyword_first import RankedKeywordFirst
-from earshot.ranking.linear_scan import RankedLinearScan
+from earshot.model.arrays import EVERYWHERE_TOKEN, MessageArrays, box_clauses, take_clauses
 
 TYPES = list(RANKED_INDEXES.values())
 each_index = pytest.mark.parametrize("tested", TYPES, ids=lambda tested: tested.name)

@@ -14,10 +14,10 @@ from earshot.checks.ranked_oracle import scores_of
 from earshot.errors import InvalidInput, InvalidParameter
 from earshot.indexes import INDEXES
 from earshot.indexes.contract import Index
-from earshot.indexes.rtree import OrderedRtreeParameters, RtreeIndex, RtreeParameters
-from earshot.indexes.token_orders import TOKEN_ORDERS
-from earshot.kernels import rtree
-from earshot.kernels.rtree import (
+from earshot.indexes.ranked import RANKED_INDEXES
+from earshot.indexes.rtree.index import OrderedRtreeParameters, RtreeIndex, RtreeParameters
+from earshot.indexes.rtree.kernels import nodes as rtree
+from earshot.indexes.rtree.kernels.nodes import (
     INVERTED,
     KIND,
     LEVELS,
@@ -28,9 +28,9 @@ from earshot.kernels.rtree import (
     SINGLE,
     entry_clause,
 )
-from earshot.kernels.token_tables import EMPTY, ROW_BITS, list_entry_at, list_length
+from earshot.indexes.rtree.kernels.token_tables import EMPTY, ROW_BITS, list_entry_at, list_length
+from earshot.indexes.rtree.token_orders import TOKEN_ORDERS
 from earshot.model.arrays import ClauseArrays, box_clauses, nbytes, take_clauses
-from earshot.ranking import RANKED_INDEXES
 from earshot.workloads.synthetic import find_workload
 
 TREES = ("rt_tree", "rt_plus_tree", "rt_plus_plus_tree", "ir_tree")
@@ -343,7 +343,7 @@ def test_orders_are_checked() -> None:
 
 
 def test_too_many_clauses_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("earshot.indexes.rtree.ROW_MASK", 3)
+    monkeypatch.setattr("earshot.indexes.rtree.index.ROW_MASK", 3)
     tokens = [[1]] * 4
     offsets, boxes = np.arange(5), [EVERYWHERE] * 4
     clauses = box_clauses(offsets, [1] * 4, boxes)

@@ -9,7 +9,10 @@ import numpy as np
 import pytest
 
 from earshot.errors import InvalidParameter
-from earshot.kernels.topk_arrays import (
+from earshot.semantics.topk.ciq import Ciq
+from earshot.semantics.topk.contract import Dissemination, Scan
+from earshot.semantics.topk.igpt import ALL_RULES, Igpt
+from earshot.semantics.topk.kernels.arrays import (
     BASE,
     CANDIDATES,
     CELLS,
@@ -22,15 +25,12 @@ from earshot.kernels.topk_arrays import (
     Probe,
     Subscribers,
 )
-from earshot.kernels.topk_ciq import disseminate_ciq, set_threshold_ciq
-from earshot.kernels.topk_igpt import RULES, disseminate_igpt, set_threshold_igpt
-from earshot.kernels.topk_reach import disseminate_reach, set_threshold_reach
-from earshot.kernels.topk_scan import disseminate_scan, set_threshold_scan
-from earshot.kernels.topk_scoring import unit_vectors
-from earshot.topk.ciq import Ciq
-from earshot.topk.contract import Dissemination, Scan
-from earshot.topk.igpt import ALL_RULES, Igpt
-from earshot.topk.reach import Reach
+from earshot.semantics.topk.kernels.ciq import disseminate_ciq, set_threshold_ciq
+from earshot.semantics.topk.kernels.igpt import RULES, disseminate_igpt, set_threshold_igpt
+from earshot.semantics.topk.kernels.reach import disseminate_reach, set_threshold_reach
+from earshot.semantics.topk.kernels.scan import disseminate_scan, set_threshold_scan
+from earshot.semantics.topk.kernels.scoring import unit_vectors
+from earshot.semantics.topk.reach import Reach
 
 KERNELS: dict[str, Any] = {
     "scan": (disseminate_scan, set_threshold_scan),

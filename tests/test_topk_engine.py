@@ -33,6 +33,7 @@ from earshot import (
     Unsubscribe,
     Update,
 )
+from earshot.engine.topk_updates import WindowIds
 from earshot.errors import (
     DuplicateSubscription,
     EarshotError,
@@ -45,8 +46,7 @@ from earshot.errors import (
 from earshot.model.batches import id_array, message_batch, subscription_batch
 from earshot.model.schemas import updates_schema
 from earshot.model.subscriptions import Id
-from earshot.topk.monitor import Monitor
-from earshot.topk_updates import WindowIds
+from earshot.semantics.topk.monitor import Monitor
 
 NOON = datetime(2026, 5, 1, 12, tzinfo=UTC)
 HERE = Point(0, 0)
@@ -364,7 +364,7 @@ def test_ids_of_messages_are_of_one_kind() -> None:
 def test_ids_of_a_window_follow_it(
     kind: str, short_run: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("earshot.topk_updates._SHORT_RUN", short_run)
+    monkeypatch.setattr("earshot.engine.topk_updates._SHORT_RUN", short_run)
     draw = random.Random(1)
     ids, names, first = WindowIds(), list[Id](), 0
     for _ in range(200):

@@ -27,8 +27,8 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
-import earshot.topk.monitor
-import earshot.topk.window
+import earshot.semantics.topk.monitor
+import earshot.semantics.topk.window
 from earshot.checks.generate import ragged
 from earshot.checks.topk_cases import (
     TopkCase,
@@ -41,17 +41,17 @@ from earshot.checks.topk_cases import (
     small_recipe,
 )
 from earshot.checks.topk_oracle import OracleMonitor
-from earshot.kernels.topk_arrays import (
+from earshot.model.arrays import Float64s, Int32s
+from earshot.semantics.topk import DISSEMINATIONS, REEVALUATIONS
+from earshot.semantics.topk.kernels.arrays import (
     FIRST_SEGMENT,
     FIRST_SEQUENCE,
     N_ENTRIES,
     STOP_SEGMENT,
     Changes,
 )
-from earshot.model.arrays import Float64s, Int32s
-from earshot.topk import DISSEMINATIONS, REEVALUATIONS
-from earshot.topk.monitor import Counters, Monitor
-from earshot.topk.window import Window
+from earshot.semantics.topk.monitor import Counters, Monitor
+from earshot.semantics.topk.window import Window
 
 SMALL_DISSEMINATIONS: dict[str, list[dict[str, Any]]] = {
     "igpt": [{"cell_capacity": 2, "n_groups": 2}],
@@ -103,11 +103,11 @@ class Limits(NamedTuple):
     least_shared: int = 1024
 
     def set(self, patches: pytest.MonkeyPatch) -> None:
-        patches.setattr(earshot.topk.monitor, "PENDING_MOST", self.pending_most)
-        patches.setattr(earshot.topk.monitor, "YOUNG_SHARE", self.young_share)
-        patches.setattr(earshot.topk.window, "LEAST_SEGMENT", self.least_segment)
-        patches.setattr(earshot.topk.window, "FEW_SEGMENTS", self.few_segments)
-        patches.setattr(earshot.topk.monitor, "LEAST_SHARED", self.least_shared)
+        patches.setattr(earshot.semantics.topk.monitor, "PENDING_MOST", self.pending_most)
+        patches.setattr(earshot.semantics.topk.monitor, "YOUNG_SHARE", self.young_share)
+        patches.setattr(earshot.semantics.topk.window, "LEAST_SEGMENT", self.least_segment)
+        patches.setattr(earshot.semantics.topk.window, "FEW_SEGMENTS", self.few_segments)
+        patches.setattr(earshot.semantics.topk.monitor, "LEAST_SHARED", self.least_shared)
 
 
 SMALL_LIMITS = Limits(
@@ -265,7 +265,7 @@ def test_segments_are_merged_before_many_searches(
     reevaluation: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     Limits(least_segment=10, few_segments=2).set(monkeypatch)
-    monkeypatch.setattr(earshot.topk.monitor, "MESSAGES_PER_SEARCH", 1_000_000)
+    monkeypatch.setattr(earshot.semantics.topk.monitor, "MESSAGES_PER_SEARCH", 1_000_000)
     merged = []
     merge = Window.merge_segments
 

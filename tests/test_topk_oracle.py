@@ -20,7 +20,7 @@ from earshot.checks.topk_cases import (
     small_recipe,
 )
 from earshot.checks.topk_oracle import OracleMonitor
-from earshot.kernels.topk_arrays import REASONS
+from earshot.semantics.topk.kernels.arrays import REASONS
 
 Line = tuple[int, str, str, int, int, float]
 

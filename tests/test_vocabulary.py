@@ -12,9 +12,8 @@ from hypothesis import strategies as st
 
 from earshot import storage
 from earshot.errors import InvalidInput
-from earshot.kernels import text as kernels
 from earshot.model.arrays import EVERYWHERE_TOKEN
-from earshot.text import Analyzer, TokenLists, Vocabulary, VocabularyArrays
+from earshot.text import Analyzer, TokenLists, Vocabulary, VocabularyArrays, kernels
 
 
 def documents(*lists: list[int]) -> TokenLists:

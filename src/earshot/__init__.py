@@ -6,10 +6,12 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from earshot.deliveries import Deliveries
-    from earshot.engine import Engine
+    from earshot.engine.deliveries import Deliveries
+    from earshot.engine.engine import Engine
+    from earshot.engine.explanation import Explanation
+    from earshot.engine.topk_engine import TopkEngine
+    from earshot.engine.topk_updates import Result, TopkUpdates
     from earshot.errors import EarshotError
-    from earshot.explanation import Explanation
     from earshot.model.events import Event, Move, Publish, Subscribe, Unsubscribe
     from earshot.model.messages import Message
     from earshot.model.ranking import Ranking
@@ -18,20 +20,18 @@ if TYPE_CHECKING:
     from earshot.model.topk import TopK
     from earshot.model.updates import Update
     from earshot.text import Analyzer
-    from earshot.topk_engine import TopkEngine
-    from earshot.topk_updates import Result, TopkUpdates
 
 __version__ = "0.1.0"
 
 _HOMES = {
     "Analyzer": "earshot.text",
     "Circle": "earshot.model.regions",
-    "Deliveries": "earshot.deliveries",
+    "Deliveries": "earshot.engine.deliveries",
     "EarshotError": "earshot.errors",
-    "Engine": "earshot.engine",
+    "Engine": "earshot.engine.engine",
     "Event": "earshot.model.events",
     "Everywhere": "earshot.model.regions",
-    "Explanation": "earshot.explanation",
+    "Explanation": "earshot.engine.explanation",
     "Message": "earshot.model.messages",
     "Move": "earshot.model.events",
     "Point": "earshot.model.regions",
@@ -39,12 +39,12 @@ _HOMES = {
     "Publish": "earshot.model.events",
     "Ranking": "earshot.model.ranking",
     "Rectangle": "earshot.model.regions",
-    "Result": "earshot.topk_updates",
+    "Result": "earshot.engine.topk_updates",
     "Subscribe": "earshot.model.events",
     "Subscription": "earshot.model.subscriptions",
     "TopK": "earshot.model.topk",
-    "TopkEngine": "earshot.topk_engine",
-    "TopkUpdates": "earshot.topk_updates",
+    "TopkEngine": "earshot.engine.topk_engine",
+    "TopkUpdates": "earshot.engine.topk_updates",
     "Unsubscribe": "earshot.model.events",
     "Update": "earshot.model.updates",
 }

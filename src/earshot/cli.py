@@ -379,7 +379,7 @@ def _index_build(arguments: argparse.Namespace) -> int:
 
 
 def _index_info(arguments: argparse.Namespace) -> int:
-    from earshot.engine import Engine
+    from earshot.engine.engine import Engine
 
     started = time.perf_counter()
     engine = Engine.open(arguments.directory)

@@ -19,8 +19,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from earshot.changes import apply_changes
-from earshot.engine import Engine
+from earshot.engine.changes import apply_changes
+from earshot.engine.engine import Engine
 from earshot.errors import EarshotError
 from earshot.files import write_table
 from earshot.model.arrays import Int64s

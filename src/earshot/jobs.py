@@ -12,10 +12,11 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from earshot.deliveries import Deliveries
-from earshot.engine import Engine
+from earshot.engine.deliveries import Deliveries
+from earshot.engine.engine import Engine
+from earshot.engine.explanation import Explanation
+from earshot.engine.topk_engine import TopkEngine
 from earshot.errors import InvalidFile, InvalidParameter, UnknownSubscription
-from earshot.explanation import Explanation
 from earshot.files import (
     Draft,
     FileBatch,
@@ -37,9 +38,8 @@ from earshot.model.regions import Point, Rectangle
 from earshot.model.schemas import REJECTS, updates_schema
 from earshot.model.subscriptions import Id
 from earshot.model.topk import TopK
+from earshot.semantics.topk import find_method
 from earshot.text import Analyzer
-from earshot.topk import find_method
-from earshot.topk_engine import TopkEngine
 
 MESSAGE_BATCH_ROWS = 2048
 """Messages per batch: at hundreds of answers each, a few million answers are held at a time."""

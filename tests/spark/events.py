@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.dataset as ds
 
 from earshot import Engine
-from earshot.changes import apply_changes
+from earshot.engine.changes import apply_changes
 from earshot.files import read_changes, read_messages, write_table
 from earshot.spark import BatchLog
 from earshot.workloads.datasets import bundled_messages, draw_subscriptions

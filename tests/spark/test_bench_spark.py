@@ -104,7 +104,7 @@ def test_the_suites_are_in_the_report(results: Path) -> None:
 
 def test_the_join_finds_what_the_engine_finds(spark: SparkSession) -> None:
     from earshot.bench.spark import SQL_PLANS, spark_answers, sql_join, sql_subscriptions
-    from earshot.engine import Engine
+    from earshot.engine.engine import Engine
 
     workload = find_workload("region_1e-01").scaled(500, 40)
     messages = message_table(workload)

@@ -19,13 +19,13 @@ import shapely
 from pyspark.sql import SparkSession
 
 from earshot import Engine
-from earshot.changes import apply_changes
 from earshot.encoding import encode_subscriptions
+from earshot.engine.changes import apply_changes
 from earshot.files.columns import batch_of_records, make_layout
 from earshot.indexes import DEFAULT_INDEX, index_type
 from earshot.model.batches import time_us
 from earshot.model.schemas import messages_schema
-from earshot.placement import Plan, UnitArrays, merge_units
+from earshot.placement.plans import Plan, UnitArrays, merge_units
 from earshot.spark import shards
 from earshot.spark.build import BuildTask, _build_shard, _messages_like, _put_territory
 from earshot.spark.intake import _folded, merge, subscriptions, take_in

@@ -19,7 +19,7 @@ from earshot.bench.checksums import check_agreement
 from earshot.bench.competitors import new_competitor
 from earshot.bench.context import Context
 from earshot.bench.measuring import Case, Contender, Row, elapsed_s, first_pass, row_of, timed_pass
-from earshot.engine import Engine
+from earshot.engine.engine import Engine
 from earshot.model.arrays import ClauseArrays, Int32s, take_clauses, take_messages
 from earshot.workloads.synthetic import Workload, subscription_table
 

@@ -19,7 +19,6 @@ from earshot.bench.context import Context
 from earshot.bench.measuring import Row
 from earshot.encoding import encode_messages, encode_subscriptions
 from earshot.indexes import DEFAULT_INDEX, index_type
-from earshot.kernels.placement import CUT_X, CUT_Y
 from earshot.model.arrays import (
     ClauseArrays,
     Float64s,
@@ -30,7 +29,8 @@ from earshot.model.arrays import (
     take_clauses,
     take_messages,
 )
-from earshot.placement import (
+from earshot.placement.kernels import CUT_X, CUT_Y
+from earshot.placement.plans import (
     MESSAGE_COST,
     Plan,
     Router,
@@ -111,7 +111,7 @@ def simulate(
     Args:
         clauses: All subscriptions.
         messages: Messages to match.
-        shards: Shard of each slot, from :meth:`earshot.placement.Plan.assign` or any other way.
+        shards: Shard of each slot, from :meth:`~earshot.placement.plans.Plan.assign` or else.
         n_shards: Number of shards.
         frequencies: How often each token occurs in messages.
         space: What the coordinates are.

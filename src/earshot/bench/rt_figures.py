@@ -39,8 +39,8 @@ from earshot.bench.measuring import (
 from earshot.indexes import DEFAULT_INDEX, INDEXES
 from earshot.indexes.answers import Counters, Matches
 from earshot.indexes.contract import Index
+from earshot.indexes.ranked import RANKED_INDEXES
 from earshot.model.arrays import ClauseArrays, MessageArrays, Space, take_clauses
-from earshot.ranking import RANKED_INDEXES
 from earshot.workloads.synthetic import Workload
 
 GROUPS = ("short_point", "long_point", "short_range", "long_range")

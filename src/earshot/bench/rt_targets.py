@@ -14,7 +14,7 @@ from earshot.bench.rt_figures import (
     shared_prefix,
 )
 from earshot.bench.targets import Measured, Target, largest
-from earshot.ranking import RANKED_DEFAULT
+from earshot.indexes.ranked import RANKED_DEFAULT
 
 Row = dict[str, Any]
 

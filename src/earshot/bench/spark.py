@@ -35,7 +35,7 @@ from pyspark.sql import functions as F  # noqa: N812 - its usual name
 from earshot.bench.checksums import AnswersDiffer, Pairs, check_agreement, checksum
 from earshot.bench.context import Context, peak_memory
 from earshot.bench.measuring import Row, elapsed_s, rates
-from earshot.engine import Engine
+from earshot.engine.engine import Engine
 from earshot.files import read_messages
 from earshot.spark import IndexStore, Version, build, local_session, match
 from earshot.spark.shards import close_shards, open_shard, warm_up_machine

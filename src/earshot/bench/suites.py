@@ -28,7 +28,7 @@ from earshot.bench.rt_figures import (
 from earshot.bench.rt_updates import rt_updates_suite
 from earshot.bench.topk_figures import TOPK_SUITES
 from earshot.encoding import encode_messages, encode_subscriptions
-from earshot.engine import Engine
+from earshot.engine.engine import Engine
 from earshot.files import read_messages
 from earshot.indexes.contract import Index
 from earshot.jobs import MESSAGE_BATCH_ROWS

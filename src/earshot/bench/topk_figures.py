@@ -34,19 +34,19 @@ import numpy as np
 from earshot.bench.checksums import check_agreement
 from earshot.bench.context import Context, peak_memory
 from earshot.bench.measuring import Row, elapsed_s, rates
-from earshot.kernels.topk_arrays import Changes, TopkMessages
 from earshot.model.arrays import Int64s
 from earshot.model.ranking import idf_weights
-from earshot.topk import (
+from earshot.semantics.topk import (
     DEFAULT_DISSEMINATION,
     DEFAULT_REEVALUATION,
     find_dissemination,
     find_reevaluation,
 )
-from earshot.topk.contract import Dissemination
-from earshot.topk.igpt import ALL_RULES, Igpt
-from earshot.topk.monitor import Counters, Monitor
-from earshot.topk.reevaluation import Kmax, Reevaluation, Skyband
+from earshot.semantics.topk.contract import Dissemination
+from earshot.semantics.topk.igpt import ALL_RULES, Igpt
+from earshot.semantics.topk.kernels.arrays import Changes, TopkMessages
+from earshot.semantics.topk.monitor import Counters, Monitor
+from earshot.semantics.topk.reevaluation import Kmax, Reevaluation, Skyband
 from earshot.workloads.topk import TopkWorkload, find_topk_workload
 
 MAIN_DATA = "tweets"

@@ -7,7 +7,7 @@ from typing import Any
 
 from earshot.bench.targets import Measured, Target, largest, target_table
 from earshot.bench.topk_figures import MAIN_DATA, default_method, shared_costs
-from earshot.topk import DEFAULT_REEVALUATION
+from earshot.semantics.topk import DEFAULT_REEVALUATION
 from earshot.workloads.topk import TOPK_WORKLOADS
 
 Row = dict[str, Any]

@@ -45,6 +45,7 @@ from earshot.checks.ranked_cases import (
     weights_of,
 )
 from earshot.checks.ranked_oracle import scores_of
+from earshot.indexes.ranked_contract import RankedIndex
 from earshot.model.arrays import (
     EVERYWHERE_TOKEN,
     Float64s,
@@ -53,7 +54,6 @@ from earshot.model.arrays import (
     take_clauses,
     take_messages,
 )
-from earshot.ranking.contract import RankedIndex
 
 RankedLaw: TypeAlias = Callable[[type[RankedIndex]], None]
 

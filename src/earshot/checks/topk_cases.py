@@ -12,8 +12,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from earshot.checks.generate import ragged
-from earshot.kernels.topk_arrays import REASONS, Changes, TopkMessages
 from earshot.model.arrays import EARTH_RADIUS_M, Float64s, Int64s, Space
+from earshot.semantics.topk.kernels.arrays import REASONS, Changes, TopkMessages
 
 
 class Call(NamedTuple):

@@ -18,8 +18,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from earshot.kernels.topk_arrays import REASONS, Changes, TopkMessages
 from earshot.model.arrays import Float64s, Int32s, Int64s
+from earshot.semantics.topk.kernels.arrays import REASONS, Changes, TopkMessages
 
 
 class OracleResults(NamedTuple):

@@ -18,8 +18,8 @@ from earshot.encoding.columns import (
     refused_texts,
     text_of,
 )
+from earshot.encoding.kernels import merge_tokens
 from earshot.errors import InvalidExpression
-from earshot.kernels.encoding import merge_tokens
 from earshot.model.arrays import Float64s, Int32s, Int64s
 from earshot.model.expressions import Clause, Expression, Keyword, Not, clauses, parse
 from earshot.text import Analyzer, TokenLists, Vocabulary

@@ -21,8 +21,8 @@ from earshot.encoding.columns import (
     refused_texts,
 )
 from earshot.encoding.conditions import Keywords, row_keywords
+from earshot.encoding.kernels import merge_tokens, prepend_everywhere
 from earshot.errors import InvalidRow
-from earshot.kernels.encoding import merge_tokens, prepend_everywhere
 from earshot.model.arrays import Float64s, Int32s, Int64s, MessageArrays, Space, gather_ranges
 from earshot.model.regions import point_problems, rectangle_problems
 from earshot.model.schemas import BOX_FIELDS, POINT_FIELDS

@@ -32,12 +32,12 @@ from earshot.encoding.columns import (
 from earshot.encoding.conditions import lacks_keywords, wanted_tokens
 from earshot.encoding.messages import Words, row_words
 from earshot.errors import InvalidRow
-from earshot.kernels.topk_arrays import TopkMessages
 from earshot.model.arrays import Float64s, Int32s, Int64s, Space, gather_ranges
 from earshot.model.batches import instant
 from earshot.model.regions import Point, cartesian, parse_geometries, point_problems
 from earshot.model.schemas import BOX_FIELDS, POINT_FIELDS
 from earshot.model.topk import MAX_COORDINATE, MAX_K
+from earshot.semantics.topk.kernels.arrays import TopkMessages
 from earshot.text import Analyzer, TokenCounts, Vocabulary, merge_counts
 
 _POINTS = f"top-k over a window needs a point; give {' and '.join(POINT_FIELDS)}"

@@ -6,15 +6,15 @@ from pathlib import Path
 
 from earshot import storage
 from earshot.errors import InvalidParameter, SavedIndexError
-from earshot.indexes.block_trie import BlockTrie
+from earshot.indexes.block_trie.index import BlockTrie
 from earshot.indexes.contract import Index
-from earshot.indexes.ir_tree import IrTree
-from earshot.indexes.keyword_first import KeywordFirst
-from earshot.indexes.linear_scan import LinearScan
-from earshot.indexes.rt_plus_plus_tree import RtPlusPlusTree
-from earshot.indexes.rt_plus_tree import RtPlusTree
-from earshot.indexes.rt_tree import RtTree
-from earshot.indexes.spatial_first import SpatialFirst
+from earshot.indexes.keyword_first.index import KeywordFirst
+from earshot.indexes.linear_scan.index import LinearScan
+from earshot.indexes.rtree.ir_tree import IrTree
+from earshot.indexes.rtree.rt_plus_plus_tree import RtPlusPlusTree
+from earshot.indexes.rtree.rt_plus_tree import RtPlusTree
+from earshot.indexes.rtree.rt_tree import RtTree
+from earshot.indexes.spatial_first.index import SpatialFirst
 
 INDEXES: dict[str, type[Index]] = {
     BlockTrie.name: BlockTrie,

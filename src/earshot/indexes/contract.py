@@ -10,7 +10,7 @@ both into a new index. A structure that can change in place overrides :meth:`Ind
 :meth:`Index._bury`.
 
 An index is not locked: a caller that changes it while another thread matches must serialise the
-two, as :class:`earshot.engine.Engine` does.
+two, as :class:`earshot.engine.engine.Engine` does.
 """
 
 from __future__ import annotations

@@ -13,8 +13,15 @@ import numpy as np
 import numpy.typing as npt
 
 from earshot.indexes.answers import Counters, run_kernel
+from earshot.indexes.kernels.delta import (
+    DeltaArrays,
+    DeltaScratch,
+    DeltaState,
+    insert_clauses,
+    match_delta,
+)
 from earshot.kernels.box_keys import BLOCK, DEAD_KEY, Quantizer
-from earshot.kernels.delta import DeltaArrays, DeltaScratch, DeltaState, insert_clauses, match_delta
+from earshot.kernels.growing import GrowingArray, GrowingClauses
 from earshot.model.arrays import (
     ClauseArrays,
     Int32s,
@@ -23,7 +30,6 @@ from earshot.model.arrays import (
     Space,
     gather_ranges,
 )
-from earshot.model.growing import GrowingArray, GrowingClauses
 
 
 class ClauseLog:

@@ -2,13 +2,15 @@
 
 Compiled code is kept on disk, under ``NUMBA_CACHE_DIR`` if that is set, else in the user's cache
 directory. Numba notices when a kernel's own file changes but not when one that it calls does, so
-each state of the kernels' sources has a directory of its own.
+each state of the kernels' sources has a directory of its own: the files with kernels, and
+whatever of the package they import.
 """
 
 from __future__ import annotations
 
 import hashlib
 import os
+import re
 import tempfile
 from collections.abc import Callable
 from functools import cache
@@ -18,13 +20,32 @@ from typing import Any
 import numba
 from numba.core import config
 
+_IMPORT = re.compile(rb"^from (earshot[\w.]*) import ", re.MULTILINE)
+_DECORATES = re.compile(rb"^from earshot\.kernels\.jit import .*kernel", re.MULTILINE)
+
+
+def kernel_sources() -> list[Path]:
+    """Return the files that compiled code depends on."""
+    package = Path(__file__).parents[1]
+    imports, paths, needed = {}, {}, set()
+    for path in package.rglob("*.py"):
+        module = ".".join(("earshot", *path.relative_to(package).with_suffix("").parts))
+        source = path.read_bytes()
+        imports[module] = {found.decode() for found in _IMPORT.findall(source)}
+        paths[module] = path
+        if _DECORATES.search(source):
+            needed.add(module)
+    reached = {__name__}
+    while needed:
+        reached |= needed
+        needed = {each for module in needed for each in imports[module]} & paths.keys() - reached
+    return sorted(paths[module] for module in reached)
+
 
 @cache
 def _cache_directory() -> str:
     digest = hashlib.sha256()
-    here = Path(__file__).parent
-    # Kernels take constants from the arrays' module.
-    for path in [here.parent / "model" / "arrays.py", *sorted(here.glob("*.py"))]:
+    for path in kernel_sources():
         digest.update(path.read_bytes())
     try:
         root = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"

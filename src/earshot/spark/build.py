@@ -24,7 +24,7 @@ from pyspark.sql import functions as F  # noqa: N812 - its usual name
 
 from earshot import storage
 from earshot.encoding import encode_messages, encode_subscriptions
-from earshot.engine import Engine
+from earshot.engine.engine import Engine
 from earshot.errors import InvalidParameter, InvalidRow
 from earshot.files import Reject
 from earshot.files.rejects import OnError, check_on_error
@@ -38,7 +38,7 @@ from earshot.model.arrays import (
     gather_ranges,
 )
 from earshot.model.schemas import IdKind, id_type, subscriptions_schema
-from earshot.placement import Plan, UnitArrays, merge_units
+from earshot.placement.plans import Plan, UnitArrays, merge_units
 from earshot.spark.failures import plain_failures
 from earshot.spark.folders import Folder
 from earshot.spark.notes import rejects_in

@@ -22,9 +22,9 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - its usual name
 
 from earshot import storage
-from earshot.changes import apply_changes
 from earshot.encoding import NO_TIME_US, encode_regions
-from earshot.engine import Engine
+from earshot.engine.changes import apply_changes
+from earshot.engine.engine import Engine
 from earshot.errors import InvalidRow, SavedIndexError
 from earshot.model.arrays import Int32s, Int64s
 from earshot.model.batches import instant, time_us
@@ -35,7 +35,7 @@ from earshot.model.schemas import (
     id_type,
     subscriptions_schema,
 )
-from earshot.placement import UnitArrays, merge_units
+from earshot.placement.plans import UnitArrays, merge_units
 from earshot.spark.build import build_base, sampled_messages
 from earshot.spark.output import NOTE
 from earshot.spark.prepare import ROW

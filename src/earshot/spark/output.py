@@ -20,7 +20,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from earshot.deliveries import Deliveries
+from earshot.engine.deliveries import Deliveries
 from earshot.files import Reject
 from earshot.model.arrays import Int64s
 from earshot.model.batches import time_us

@@ -15,8 +15,8 @@ import pyarrow as pa
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812 - its usual name
 
-from earshot.changes import waves
 from earshot.encoding import encode_messages, encode_regions, encode_subscriptions
+from earshot.engine.changes import waves
 from earshot.errors import InvalidParameter, InvalidRow
 from earshot.files import Reject, rejects_of_batch
 from earshot.files.columns import Content

@@ -20,9 +20,9 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from earshot import storage
-from earshot.changes import apply_changes
 from earshot.encoding import EncodedMessages, encode_messages, encode_subscriptions
-from earshot.engine import Engine
+from earshot.engine.changes import apply_changes
+from earshot.engine.engine import Engine
 from earshot.errors import SavedIndexError
 from earshot.files import FileBatch
 from earshot.kernels.jit import warm_once
@@ -31,7 +31,7 @@ from earshot.model.batches import instant, message_batch
 from earshot.model.messages import Message
 from earshot.model.regions import Point, Rectangle
 from earshot.model.subscriptions import Subscription
-from earshot.placement import Plan, Router, UnitArrays, merge_units, units_of
+from earshot.placement.plans import Plan, Router, UnitArrays, merge_units, units_of
 from earshot.spark.folders import machine_lock
 from earshot.spark.store import IndexSettings, IndexStore, Version
 from earshot.text import Vocabulary

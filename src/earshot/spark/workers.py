@@ -14,7 +14,7 @@ import pyarrow as pa
 from pyspark import TaskContext
 
 from earshot.encoding import NO_TIME_US
-from earshot.engine import Engine
+from earshot.engine.engine import Engine
 from earshot.files import Reject, rejects_of_batch
 from earshot.model.arrays import Int32s, Int64s
 from earshot.model.batches import instant

@@ -47,8 +47,8 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from earshot.errors import InvalidInput, InvalidParameter, InvalidRow, MissingExtra
-from earshot.kernels import text as kernels
 from earshot.model.arrays import Int32s, Int64s
+from earshot.text import kernels
 from earshot.text.unicode_tables import fold, no_unicode_arrays, unicode_arrays
 from earshot.text.vocabulary import TokenCounts, TokenLists, Vocabulary
 

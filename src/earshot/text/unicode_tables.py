@@ -13,8 +13,8 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from earshot.kernels import text as kernels
 from earshot.model.arrays import Int32s
+from earshot.text import kernels
 
 _N_CODE_POINTS = 0x110000
 
@@ -72,7 +72,7 @@ _APOSTROPHE = "\u2019"  # typographic; written as ' in tokens
 
 
 class UnicodeArrays(NamedTuple):
-    """Entries of all code points; :mod:`earshot.kernels.text` describes their bits."""
+    """Entries of all code points; :mod:`earshot.text.kernels` describes their bits."""
 
     pages: Int32s  # (0x1100,) page of the entries of 256 code points
     entries: npt.NDArray[np.uint32]  # (n_pages * 256,)

@@ -20,8 +20,8 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from earshot.errors import InvalidInput
-from earshot.kernels import text as kernels
 from earshot.model.arrays import Int32s, Int64s, nbytes
+from earshot.text import kernels
 
 MAX_TOKENS = 2**31 - 1
 
@@ -43,7 +43,7 @@ class TokenCounts(NamedTuple):
 
 
 class VocabularyArrays(NamedTuple):
-    """A vocabulary as arrays; :mod:`earshot.kernels.text` describes the slots."""
+    """A vocabulary as arrays; :mod:`earshot.text.kernels` describes the slots."""
 
     token_bytes: npt.NDArray[np.uint8]  # UTF-8 of all tokens, one after the other
     token_offsets: Int64s  # (n_tokens + 1,) bytes of token t are [t]:[t+1]

@@ -1,0 +1,1 @@
+"""The engine: events in, updates out."""

@@ -1,0 +1,99 @@
+"""Kernels of :mod:`earshot.engine.ids`: a hash table from ids to slots.
+
+An id is a string of bytes: ``data[offsets[i]:offsets[i + 1]]``, or eight bytes at ``8 * i`` where
+``offsets`` is empty (integers). The table is open addressing with linear probing:
+
+    table  int32 (2**k,)  slot of an id, FREE, or GONE where an id was removed
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from earshot.kernels.box_keys import prefetch
+from earshot.kernels.jit import kernel, lean_kernel
+
+FREE = -1
+GONE = -2
+_INTEGER_BYTES = 8
+_OFFSET_BASIS = np.uint64(0xCBF29CE484222325)
+_PRIME = np.uint64(0x100000001B3)
+_MIX = np.uint64(0x9E3779B97F4A7C15)
+_HALF = np.uint64(32)
+_AHEAD = 32
+
+
+@kernel
+def _span(offsets, i):
+    if len(offsets) == 0:
+        return i * _INTEGER_BYTES, (i + 1) * _INTEGER_BYTES
+    return offsets[i], offsets[i + 1]
+
+
+@kernel
+def _hash(data, start, stop):
+    value = _OFFSET_BASIS
+    for i in range(start, stop):
+        value = (value ^ np.uint64(data[i])) * _PRIME
+    value *= _MIX  # the low bits of the plain hash are too regular for a power-of-two table
+    return np.int64((value ^ (value >> _HALF)) & np.uint64(0x7FFFFFFFFFFFFFFF))
+
+
+@kernel
+def _same(data_a, start_a, stop_a, data_b, start_b, stop_b):
+    if stop_a - start_a != stop_b - start_b:
+        return False
+    for k in range(stop_a - start_a):
+        if data_a[start_a + k] != data_b[start_b + k]:
+            return False
+    return True
+
+
+@kernel
+def enter_ids(table, data, offsets, slots):
+    """Enter the stored ids of ``slots``; return how many went in before one that was there."""
+    mask = len(table) - 1
+    for i in range(len(slots)):
+        slot = slots[i]
+        start, stop = _span(offsets, slot)
+        place = _hash(data, start, stop) & mask
+        target = np.int64(-1)
+        while table[place] != FREE:
+            held = table[place]
+            if held == GONE:
+                target = place if target < 0 else target
+            else:
+                held_start, held_stop = _span(offsets, held)
+                if _same(data, start, stop, data, held_start, held_stop):
+                    return i
+            place = (place + 1) & mask
+        table[place if target < 0 else target] = slot
+    return len(slots)
+
+
+@kernel
+def find_ids(table, data, offsets, wanted, wanted_offsets, places):
+    """Fill ``places`` with where in the table each wanted id stands, -1 where it does not."""
+    mask = len(table) - 1
+    for i in range(len(places)):
+        start, stop = _span(wanted_offsets, i)
+        place = _hash(wanted, start, stop) & mask
+        places[i] = -1
+        while table[place] != FREE:
+            held = table[place]
+            if held != GONE:
+                held_start, held_stop = _span(offsets, held)
+                if _same(wanted, start, stop, data, held_start, held_stop):
+                    places[i] = place
+                    break
+            place = (place + 1) & mask
+
+
+@lean_kernel
+def gather_integers(values, rows, out):
+    """Fill ``out`` with ``values[rows]``; the rows lie scattered, so they are asked for ahead."""
+    n = len(rows)
+    for i in range(n):
+        if i + _AHEAD < n:
+            prefetch(values, np.int64(rows[i + _AHEAD]))
+        out[i] = values[rows[i]]

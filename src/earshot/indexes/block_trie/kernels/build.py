@@ -1,0 +1,344 @@
+"""Building of :mod:`earshot.indexes.block_trie.index`, which describes the structure."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from earshot.indexes.block_trie.kernels.match import (
+    COMPLETE_SUMMARY,
+    FIRST_CHILD,
+    N_CHILDREN,
+    N_COMPLETE,
+    N_OPEN,
+    NODE_COLUMNS,
+    OPEN_SUMMARY,
+    START,
+)
+from earshot.indexes.kernels.blocks import fill_summaries, n_summary_keys
+from earshot.kernels.box_keys import TOP
+from earshot.kernels.jit import kernel
+
+
+@kernel
+def sort_tokens_by_frequency(clauses, frequencies, sorted_tokens, n_required):
+    """Fill each clause's required tokens, rarest first, at its own offset; count them."""
+    for c in range(len(clauses.subscriptions)):
+        start, stop = clauses.token_offsets[c], clauses.token_offsets[c + 1]
+        n = 0
+        for i in range(start, stop):
+            token = clauses.token_ids[i]
+            if token < 0:
+                break
+            frequency = frequencies[token]
+            j = start + n
+            while j > start and (
+                frequencies[sorted_tokens[j - 1]] > frequency
+                or (frequencies[sorted_tokens[j - 1]] == frequency and sorted_tokens[j - 1] > token)
+            ):
+                sorted_tokens[j] = sorted_tokens[j - 1]
+                j -= 1
+            sorted_tokens[j] = token
+            n += 1
+        n_required[c] = n
+
+
+@kernel
+def build_roots(token_offsets, sorted_tokens, n_tokens):
+    """Sort clauses by their rarest token; return their order and where each token's begin."""
+    n = len(token_offsets) - 1
+    starts = np.zeros(n_tokens + 1, np.int64)
+    for c in range(n):
+        starts[sorted_tokens[token_offsets[c]] + 1] += 1
+    for t in range(n_tokens):
+        starts[t + 1] += starts[t]
+    order = np.empty(n, np.int32)
+    ends = starts[:-1].copy()
+    for c in range(n):
+        token = sorted_tokens[token_offsets[c]]
+        order[ends[token]] = c
+        ends[token] += 1
+    return order, starts
+
+
+@kernel
+def _grown(rows, n):
+    larger = np.zeros((2 * n, rows.shape[1]), rows.dtype)
+    larger[:n] = rows[:n]
+    return larger
+
+
+@kernel
+def sort_codes(codes, n):
+    """Sort the first ``n`` codes by their high halves, equal ones in the order they come in.
+
+    A radix sort, because Numba's quicksort is quadratic on lists that are nearly in order.
+    """
+    if n <= 64:
+        for i in range(1, n):
+            code = codes[i]
+            j = i
+            while j > 0 and codes[j - 1] >> 32 > code >> 32:
+                codes[j] = codes[j - 1]
+                j -= 1
+            codes[j] = code
+        return
+    source, target = codes[:n], np.empty(n, np.int64)
+    counts = np.empty(257, np.int64)
+    for shift in range(32, 64, 8):
+        counts[:] = 0
+        for i in range(n):
+            counts[((source[i] >> shift) & 255) + 1] += 1
+        if counts.max() == n:
+            continue
+        for digit in range(256):
+            counts[digit + 1] += counts[digit]
+        for i in range(n):
+            digit = (source[i] >> shift) & 255
+            target[counts[digit]] = source[i]
+            counts[digit] += 1
+        source, target = target, source
+    for i in range(n):  # a copy onto itself after an even number of passes
+        codes[i] = source[i]
+
+
+@kernel
+def _set_range(ranges, node, start, stop, depth, token):
+    ranges[node, 0] = start
+    ranges[node, 1] = stop
+    ranges[node, 2] = depth
+    ranges[node, 3] = token
+
+
+@kernel
+def build_nodes(
+    order, root_starts, token_offsets, sorted_tokens, n_required, is_simple, split_above, min_child
+):
+    """Split long lists by their clauses' next token, breadth first.
+
+    ``order`` is rearranged so that each node's clauses are its complete list, its open list and
+    then its children's, in turn. Returns ``root_nodes``, ``node_tokens`` and ``nodes`` (without
+    summaries).
+    """
+    n_tokens = len(root_starts) - 1
+    root_nodes = np.full(n_tokens, -1, np.int32)
+    n_nodes = 0
+    for t in range(n_tokens):
+        if root_starts[t + 1] > root_starts[t]:
+            root_nodes[t] = n_nodes
+            n_nodes += 1
+    # Working columns: start, stop, depth, token; then the final ones.
+    ranges = np.zeros((n_nodes + 16, 4), np.int32)
+    nodes = np.zeros((n_nodes + 16, NODE_COLUMNS), np.int32)
+    for t in range(n_tokens):
+        if root_nodes[t] >= 0:
+            _set_range(ranges, root_nodes[t], root_starts[t], root_starts[t + 1], 1, t)
+    node = 0
+    while node < n_nodes:
+        start, stop, depth = ranges[node, 0], ranges[node, 1], ranges[node, 2]
+        nodes[node, START] = start
+        n = stop - start
+        # Sort key: 0 for complete, 1 for "all tokens on the path but more to verify", else 2 + the
+        # next token. The clause in the low bits makes the order definite.
+        codes = np.empty(n, np.int64)
+        n_complete, n_last = 0, 0
+        for k in range(n):
+            c = order[start + k]
+            code = np.int64(0)
+            if n_required[c] > depth:
+                code = np.int64(2) + sorted_tokens[token_offsets[c] + depth]
+            elif is_simple[c] == 0:
+                code = np.int64(1)
+                n_last += 1
+            else:
+                n_complete += 1
+            codes[k] = (code << 32) | np.int64(c)
+        sort_codes(codes, n)
+        nodes[node, N_COMPLETE] = n_complete
+        n_open = n - n_complete
+        n_stay = n_open
+        if n_open > split_above:
+            # Groups of at least min_child become children; the others stay in the open list.
+            n_stay = n_last
+            nodes[node, FIRST_CHILD] = n_nodes
+            kept = codes[:n].copy()
+            write = n_complete + n_last
+            k = write
+            while k < n:  # first pass: what stays
+                g = k
+                while g < n and codes[g] >> 32 == codes[k] >> 32:
+                    g += 1
+                if g - k < min_child:
+                    kept[write : write + g - k] = codes[k:g]
+                    write += g - k
+                    n_stay += g - k
+                k = g
+            k = n_complete + n_last
+            while k < n:  # second pass: what descends
+                g = k
+                while g < n and codes[g] >> 32 == codes[k] >> 32:
+                    g += 1
+                if g - k >= min_child:
+                    if n_nodes == len(nodes):
+                        nodes = _grown(nodes, n_nodes)
+                        ranges = _grown(ranges, n_nodes)
+                    token = (codes[k] >> 32) - 2
+                    _set_range(
+                        ranges, n_nodes, start + write, start + write + g - k, depth + 1, token
+                    )
+                    n_nodes += 1
+                    kept[write : write + g - k] = codes[k:g]
+                    write += g - k
+                k = g
+            nodes[node, N_CHILDREN] = n_nodes - nodes[node, FIRST_CHILD]
+            codes = kept
+        nodes[node, N_OPEN] = n_stay
+        for k in range(n):
+            order[start + k] = np.int32(codes[k] & 0xFFFFFFFF)
+        node += 1
+    depths = ranges[:n_nodes, 2].copy()
+    return root_nodes, ranges[:n_nodes, 3].copy(), nodes[:n_nodes].copy(), depths
+
+
+@kernel
+def place_summaries(nodes):
+    """Give each list its place among the summary keys; return their number and the longest list."""
+    total, longest = 0, 0
+    for node in range(len(nodes)):
+        nodes[node, COMPLETE_SUMMARY] = total
+        total += n_summary_keys(nodes[node, N_COMPLETE])
+        nodes[node, OPEN_SUMMARY] = total
+        total += n_summary_keys(nodes[node, N_OPEN])
+        longest = max(longest, nodes[node, N_COMPLETE], nodes[node, N_OPEN])
+    return total, longest
+
+
+@kernel
+def _hilbert_index(x, y):
+    """Return the position of a cell (14 bits each) on the Hilbert curve."""
+    index = np.int64(0)
+    side = np.int64(1) << 13
+    while side > 0:
+        right = np.int64(1) if x & side else np.int64(0)
+        upper = np.int64(1) if y & side else np.int64(0)
+        index += side * side * ((3 * right) ^ upper)
+        if upper == 0:
+            if right == 1:
+                x = 16383 - x
+                y = 16383 - y
+            x, y = y, x
+        side >>= 1
+    return index
+
+
+@kernel
+def spatial_code(key):
+    """Return a 32-bit sort code of a box key: size class, then Hilbert position of its centre.
+
+    Boxes of very different sizes in one block would blow its summary up; a class spans a factor of
+    four in the longer side, in quantised units.
+    """
+    min_x = np.int64(key & np.uint64(0x7FFF))
+    min_y = np.int64(key >> np.uint64(16) & np.uint64(0x7FFF))
+    max_x = TOP - np.int64(key >> np.uint64(32) & np.uint64(0x7FFF))
+    max_y = TOP - np.int64(key >> np.uint64(48) & np.uint64(0x7FFF))
+    side = max(max_x - min_x, max_y - min_y)
+    size_class = np.int64(0)
+    while side > 3:
+        side >>= 2
+        size_class += 1
+    return (size_class << 28) | _hilbert_index((min_x + max_x) >> 2, (min_y + max_y) >> 2)
+
+
+@kernel
+def fill_codes(clause_keys, start, codes):
+    """Fill sort codes of clauses from ``start`` on: spatial code, then clause in the low half."""
+    for k in range(len(codes)):
+        codes[k] = (spatial_code(clause_keys[start + k]) << 32) | np.int64(start + k)
+
+
+@kernel
+def _fill_list(order, start, n, clause_codes, clause_keys, codes, arrays, summary):
+    """Bring one list of a node into spatial order; fill its keys and summaries."""
+    if n > 1:
+        for k in range(n):
+            codes[k] = clause_codes[order[start + k]]
+        sort_codes(codes, n)
+        for k in range(n):
+            order[start + k] = np.int32(codes[k] & 0xFFFFFFFF)
+    for k in range(n):
+        arrays.keys[start + k] = clause_keys[order[start + k]]
+    fill_summaries(arrays.keys, start, n, arrays.summary_keys, summary)
+
+
+@kernel
+def _left_to_verify(c, depth, token_offsets, sorted_tokens, n_required, is_simple):
+    """Return what is left to verify of a clause whose first ``depth`` tokens are known to match."""
+    if n_required[c] <= depth:
+        return np.int32(-1)
+    token = sorted_tokens[token_offsets[c] + depth]
+    return token if is_simple[c] != 0 and n_required[c] == depth + 1 else -token - 2
+
+
+@kernel
+def fill_lists(
+    arrays, depths, order, clause_codes, clause_keys, token_offsets, sorted_tokens, n_required,
+    is_simple, subscriptions, first_node, last_node,
+):  # fmt: skip
+    """Fill keys, summaries, rows and tokens of the lists of a range of nodes."""
+    nodes = arrays.nodes.reshape((-1, NODE_COLUMNS))
+    codes = np.empty(arrays.longest_list[0], np.int64)
+    for node in range(first_node, last_node):
+        start = nodes[node, START]
+        middle = start + nodes[node, N_COMPLETE]
+        stop = middle + nodes[node, N_OPEN]
+        _fill_list(
+            order, start, middle - start, clause_codes, clause_keys, codes,
+            arrays, nodes[node, COMPLETE_SUMMARY],
+        )  # fmt: skip
+        _fill_list(
+            order, middle, stop - middle, clause_codes, clause_keys, codes,
+            arrays, nodes[node, OPEN_SUMMARY],
+        )  # fmt: skip
+        for k in range(start, middle):
+            arrays.entry_rows[k] = subscriptions[order[k]]
+            arrays.entry_tokens[k] = -1
+        for k in range(middle, stop):
+            arrays.entry_rows[k] = order[k]
+            arrays.entry_tokens[k] = _left_to_verify(
+                order[k], depths[node], token_offsets, sorted_tokens, n_required, is_simple
+            )
+
+
+@kernel
+def fill_root_list(
+    arrays, sorted_codes, clause_keys, token_offsets, sorted_tokens, n_required, is_simple
+):
+    """Fill the root list: all clauses in spatial order, each with its rarest token to verify."""
+    n = len(sorted_codes)
+    for k in range(n):
+        c = np.int32(sorted_codes[k] & 0xFFFFFFFF)
+        arrays.keys[n + k] = clause_keys[c]
+        arrays.entry_rows[n + k] = c
+        arrays.entry_tokens[n + k] = _left_to_verify(
+            c, 0, token_offsets, sorted_tokens, n_required, is_simple
+        )
+    fill_summaries(arrays.keys, n, n, arrays.summary_keys, arrays.root_summary[0])
+
+
+@kernel
+def clause_positions(arrays, n_clauses):
+    """Return where each clause stands in a node's list, and where in the root list."""
+    positions = np.empty((n_clauses, 2), np.int32)
+    nodes = arrays.nodes.reshape((-1, NODE_COLUMNS))
+    in_order = len(arrays.slot_clauses) == 0
+    for node in range(len(nodes)):
+        start = nodes[node, START]
+        middle = start + nodes[node, N_COMPLETE]
+        for k in range(start, middle):
+            slot = arrays.entry_rows[k]
+            positions[slot if in_order else arrays.slot_clauses[slot], 0] = k
+        for k in range(middle, middle + nodes[node, N_OPEN]):
+            positions[arrays.entry_rows[k], 0] = k
+    for k in range(n_clauses, 2 * n_clauses):
+        positions[arrays.entry_rows[k], 1] = k
+    return positions

@@ -1,0 +1,1 @@
+"""Inverted lists by rarest token; regions are checked afterwards."""

@@ -1,0 +1,1 @@
+"""No structure: every clause is examined."""

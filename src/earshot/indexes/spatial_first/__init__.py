@@ -1,0 +1,1 @@
+"""A packed R-tree; keywords are checked afterwards."""

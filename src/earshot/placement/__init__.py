@@ -1,0 +1,1 @@
+"""Cutting subscriptions into shards, and routing messages to them."""

@@ -1,0 +1,1 @@
+"""What a delivery means: one matcher per semantics."""

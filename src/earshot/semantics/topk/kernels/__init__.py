@@ -1,0 +1,1 @@
+"""Kernels of top-k over a window."""
