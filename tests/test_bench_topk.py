@@ -24,11 +24,12 @@ from earshot.bench.topk_figures import (
 )
 from earshot.bench.topk_plots import SHAPES, draw_topk, panels_of
 from earshot.bench.topk_targets import TARGETS, topk_target_table
+from earshot.model.arrays import CountedMessages
 from earshot.semantics.topk import DISSEMINATIONS
 from earshot.semantics.topk.ciq import Ciq
 from earshot.semantics.topk.contract import Scan
 from earshot.semantics.topk.igpt import ALL_RULES, Igpt
-from earshot.semantics.topk.kernels.arrays import Changes, TopkMessages
+from earshot.semantics.topk.kernels.arrays import Changes
 from earshot.semantics.topk.monitor import Monitor
 from earshot.semantics.topk.reevaluation import Cskyband, Kmax, Skyband
 from earshot.workloads import synthetic, topk
@@ -160,7 +161,7 @@ def test_structures_are_built_of_the_same_state(
 def test_a_wrong_method_fails_the_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     publish = Monitor.publish
 
-    def forgetful(self: Monitor, messages: TopkMessages) -> Changes:
+    def forgetful(self: Monitor, messages: CountedMessages) -> Changes:
         changes = publish(self, messages)
         if self.dissemination.name == "ciq":
             changes = each_array(changes, lambda array: array[:-1])

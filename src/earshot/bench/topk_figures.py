@@ -34,7 +34,7 @@ import numpy as np
 from earshot.bench.checksums import check_agreement
 from earshot.bench.context import Context, peak_memory
 from earshot.bench.measuring import Row, elapsed_s, rates
-from earshot.model.arrays import Int64s
+from earshot.model.arrays import CountedMessages, Int64s
 from earshot.model.ranking import idf_weights
 from earshot.semantics.topk import (
     DEFAULT_DISSEMINATION,
@@ -44,7 +44,7 @@ from earshot.semantics.topk import (
 )
 from earshot.semantics.topk.contract import Dissemination
 from earshot.semantics.topk.igpt import ALL_RULES, Igpt
-from earshot.semantics.topk.kernels.arrays import Changes, TopkMessages
+from earshot.semantics.topk.kernels.arrays import Changes
 from earshot.semantics.topk.monitor import Counters, Monitor
 from earshot.semantics.topk.reevaluation import Kmax, Reevaluation, Skyband
 from earshot.workloads.topk import TopkWorkload, find_topk_workload
@@ -362,7 +362,7 @@ class Store:
     n_states: int = 0
     rows: dict[tuple[Case, Method], Row] = field(default_factory=dict)
     checksums: dict[Case, dict[str, dict[int, int]]] = field(default_factory=dict)
-    messages: tuple[Any, TopkMessages] | None = None  # arrivals of the last case
+    messages: tuple[Any, CountedMessages] | None = None  # arrivals of the last case
     weights: dict[TopkWorkload, Any] = field(default_factory=dict)
     compile_s: dict[str, float] = field(default_factory=dict)
 
@@ -484,7 +484,7 @@ class Store:
             spent_s,
         )
 
-    def _arrivals(self, case: Case) -> TopkMessages:
+    def _arrivals(self, case: Case) -> CountedMessages:
         key = (case.workload, case.n_arrivals)
         if self.messages is None or self.messages[0] != key:
             self.messages = (key, _messages(case, 0, case.n_arrivals))
@@ -514,15 +514,15 @@ class Digest:
         return int.from_bytes(self._hash.digest(), "big")
 
 
-def _messages(case: Case, start: int, stop: int) -> TopkMessages:
+def _messages(case: Case, start: int, stop: int) -> CountedMessages:
     """Return messages, counted from the first that is measured."""
-    return TopkMessages(*case.workload.messages(FIRST_ARRIVAL + start, FIRST_ARRIVAL + stop))
+    return CountedMessages(*case.workload.messages(FIRST_ARRIVAL + start, FIRST_ARRIVAL + stop))
 
 
-def _rows_of(messages: TopkMessages, start: int, stop: int) -> TopkMessages:
+def _rows_of(messages: CountedMessages, start: int, stop: int) -> CountedMessages:
     offsets = messages.token_offsets[start : stop + 1]
     tokens = slice(int(offsets[0]), int(offsets[-1]))
-    return TopkMessages(
+    return CountedMessages(
         offsets - offsets[0],
         messages.tokens[tokens],
         messages.counts[tokens],

@@ -12,8 +12,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from earshot.checks.generate import ragged
-from earshot.model.arrays import EARTH_RADIUS_M, Float64s, Int64s, Space
-from earshot.semantics.topk.kernels.arrays import REASONS, Changes, TopkMessages
+from earshot.model.arrays import EARTH_RADIUS_M, CountedMessages, Float64s, Int64s, Space
+from earshot.semantics.topk.kernels.arrays import REASONS, Changes
 
 
 class Call(NamedTuple):
@@ -107,11 +107,11 @@ def places_of(points: Float64s, space: Space) -> Float64s:
 
 def messages_of(
     counts: list[dict[int, int]], places: Float64s, times: list[int] | Int64s
-) -> TopkMessages:
+) -> CountedMessages:
     """Return messages with these counts of tokens."""
     offsets, tokens = ragged([list(each) for each in counts])
     flat = np.array([count for each in counts for count in each.values()], np.uint16)
-    return TopkMessages(offsets, tokens, flat, places, np.array(times, np.int64))
+    return CountedMessages(offsets, tokens, flat, places, np.array(times, np.int64))
 
 
 def assert_same_changes(found: Changes, expected: Changes, where: str = "") -> None:
@@ -204,7 +204,7 @@ class _Author:
         self.live = sorted(set(self.live).difference(slots.tolist()))
         return Call("unsubscribe", (slots,))
 
-    def messages(self, n: int) -> TopkMessages:
+    def messages(self, n: int) -> CountedMessages:
         recipe, random = self.recipe, self.random
         lengths = random.integers(0, min(recipe.max_message_tokens, recipe.n_tokens) + 1, n)
         counts = [

@@ -18,8 +18,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from earshot.model.arrays import Float64s, Int32s, Int64s
-from earshot.semantics.topk.kernels.arrays import REASONS, Changes, TopkMessages
+from earshot.model.arrays import CountedMessages, Float64s, Int32s, Int64s
+from earshot.semantics.topk.kernels.arrays import REASONS, Changes
 
 
 class OracleResults(NamedTuple):
@@ -160,7 +160,7 @@ class OracleMonitor:
 
     # ---- messages and time
 
-    def publish(self, messages: TopkMessages) -> Changes:
+    def publish(self, messages: CountedMessages) -> Changes:
         """Take messages, one after the other: what is due expires, then the message arrives."""
         steps = _Steps()
         ends, tokens = messages.token_offsets.tolist(), messages.tokens.tolist()

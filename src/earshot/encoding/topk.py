@@ -32,12 +32,11 @@ from earshot.encoding.columns import (
 from earshot.encoding.conditions import lacks_keywords, wanted_tokens
 from earshot.encoding.messages import Words, row_words
 from earshot.errors import InvalidRow
-from earshot.model.arrays import Float64s, Int32s, Int64s, Space, gather_ranges
+from earshot.model.arrays import CountedMessages, Float64s, Int32s, Int64s, Space, gather_ranges
 from earshot.model.batches import instant
 from earshot.model.regions import Point, cartesian, parse_geometries, point_problems
 from earshot.model.schemas import BOX_FIELDS, POINT_FIELDS
 from earshot.model.topk import MAX_COORDINATE, MAX_K
-from earshot.semantics.topk.kernels.arrays import TopkMessages
 from earshot.text import Analyzer, TokenCounts, Vocabulary, merge_counts
 
 _POINTS = f"top-k over a window needs a point; give {' and '.join(POINT_FIELDS)}"
@@ -65,7 +64,7 @@ class EncodedTopkMessages(NamedTuple):
     """The accepted messages of a batch."""
 
     ids: pa.Array
-    messages: TopkMessages  # times are NO_TIME_US where there is none
+    messages: CountedMessages  # times are NO_TIME_US where there is none
     rejects: list[InvalidRow]
 
 
@@ -155,7 +154,7 @@ def encode_topk_messages(
     times = columns.times("time", NO_TIME_US, accepted)
     return EncodedTopkMessages(
         columns.accepted_ids(accepted),
-        TopkMessages(token_offsets, tokens, counts, cartesian(points, space), times),
+        CountedMessages(token_offsets, tokens, counts, cartesian(points, space), times),
         problems.errors(source, first_row, rows),
     )
 
@@ -188,12 +187,12 @@ def encode_points(
     )
 
 
-def take_messages(messages: TopkMessages, rows: Int64s) -> TopkMessages:
+def take_messages(messages: CountedMessages, rows: Int64s) -> CountedMessages:
     """Return the given messages, in that order."""
     if len(rows) == len(messages.times):
         return messages  # rows are distinct and ascending here
     offsets, positions = gather_ranges(messages.token_offsets, rows)
-    return TopkMessages(
+    return CountedMessages(
         offsets,
         messages.tokens[positions],
         messages.counts[positions],

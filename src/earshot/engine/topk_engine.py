@@ -67,6 +67,7 @@ from earshot.errors import (
 from earshot.kernels.growing import GrowingArray
 from earshot.model.arrays import (
     EVERYWHERE_TOKEN,
+    CountedMessages,
     Float64s,
     Int32s,
     Int64s,
@@ -82,7 +83,7 @@ from earshot.model.subscriptions import Id, Subscription, check_time
 from earshot.model.topk import TopK
 from earshot.model.updates import Update
 from earshot.semantics.topk.contract import Dissemination
-from earshot.semantics.topk.kernels.arrays import Changes, TopkMessages
+from earshot.semantics.topk.kernels.arrays import Changes
 from earshot.semantics.topk.monitor import PENDING_MOST, Counters, Monitor
 from earshot.semantics.topk.reevaluation import Reevaluation
 from earshot.text import Analyzer, TokenLists, Vocabulary
@@ -730,7 +731,7 @@ class TopkEngine:
     def _publish(
         self,
         ids: pa.Array,
-        messages: TopkMessages,
+        messages: CountedMessages,
         clocks_us: Int64s,
         rejects: list[InvalidRow],
         n_late: int,
@@ -766,7 +767,7 @@ class TopkEngine:
             duration_us=self._duration_us, lateness_us=self._lateness_us,
         )  # fmt: skip
 
-    def _count(self, messages: TopkMessages) -> None:
+    def _count(self, messages: CountedMessages) -> None:
         """Count the words of messages; the token that every message has counts the messages."""
         everywhere = np.full(len(messages.times), EVERYWHERE_TOKEN, np.int32)
         tokens = np.concatenate([messages.tokens, everywhere])

@@ -15,13 +15,13 @@ import pyarrow as pa
 from earshot.engine.explanation import Explanation
 from earshot.engine.ids import IdTable, id_bytes
 from earshot.errors import InvalidInput, InvalidRow
-from earshot.model.arrays import Float64s, Int32s, Int64s
+from earshot.model.arrays import CountedMessages, Float64s, Int32s, Int64s
 from earshot.model.messages import Message
 from earshot.model.regions import Point
 from earshot.model.schemas import IdKind, id_kind, updates_schema
 from earshot.model.subscriptions import Id
 from earshot.model.updates import Update
-from earshot.semantics.topk.kernels.arrays import REASONS, Changes, TopkMessages
+from earshot.semantics.topk.kernels.arrays import REASONS, Changes
 from earshot.semantics.topk.monitor import Counters
 from earshot.text import Vocabulary
 
@@ -210,7 +210,7 @@ def explain_entry(
     subscription_id: Id,
     *,
     asking: Asking,
-    messages: TopkMessages,
+    messages: CountedMessages,
     vocabulary: Vocabulary,
     weights: Float64s,
     max_distance: float,

@@ -73,6 +73,35 @@ class MessageArrays(NamedTuple):
     boxes: Float64s  # (n_messages, 4); a point has min == max; min_x > max_x crosses 180 degrees
 
 
+class CountedMessages(NamedTuple):
+    """Messages at points with how often each word occurs, for semantics that weigh words."""
+
+    token_offsets: Int64s  # (n_messages + 1,)
+    tokens: Int32s  # distinct within a message, in any order
+    counts: npt.NDArray[np.uint16]  # occurrences of each token, at least 1
+    places: Float64s  # (n_messages, 3) Cartesian
+    times: Int64s  # (n_messages,) in microseconds since 1970
+
+
+class PointArrays(NamedTuple):
+    """Subscriptions that ask for words around a point, one row each."""
+
+    token_offsets: Int64s  # (n_subscriptions + 1,)
+    tokens: Int32s  # distinct within a row, at least one, never EVERYWHERE_TOKEN
+    places: Float64s  # (n_subscriptions, 3) Cartesian
+    alphas: Float64s  # share of the place in the score, NaN where the engine's counts
+    ks: Int32s  # messages wanted, 0 where the engine's number counts
+
+
+class RegionArrays(NamedTuple):
+    """Regions, each in one or more boxes."""
+
+    offsets: Int64s  # (n_regions + 1,) boxes of region i are [i]:[i+1]
+    boxes: Float64s  # (n_boxes, 4)
+    shape_rows: Int32s  # (n_boxes,) row in shapes, -1 where the box is the region
+    shapes: ShapeArrays
+
+
 def no_shapes() -> ShapeArrays:
     """Return the shape table of subscriptions whose regions are all boxes."""
     return ShapeArrays(

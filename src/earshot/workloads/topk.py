@@ -52,7 +52,7 @@ class SubscriptionRows(NamedTuple):
 
 
 class MessageRows(NamedTuple):
-    """Messages, with the fields of ``TopkMessages`` of the kernels."""
+    """Messages, with the fields of ``CountedMessages``."""
 
     token_offsets: Int64s  # (n + 1,)
     tokens: Int32s  # distinct within a message

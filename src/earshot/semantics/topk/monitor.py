@@ -18,7 +18,7 @@ import numpy as np
 
 from earshot import storage
 from earshot.errors import InvalidParameter, check_threads
-from earshot.model.arrays import Float64s, Int32s, Int64s, gather_ranges, nbytes
+from earshot.model.arrays import CountedMessages, Float64s, Int32s, Int64s, gather_ranges, nbytes
 from earshot.semantics.topk import (
     DISSEMINATIONS,
     REEVALUATIONS,
@@ -48,7 +48,6 @@ from earshot.semantics.topk.kernels.arrays import (
     SearchScratch,
     SegmentArrays,
     Subscribers,
-    TopkMessages,
     Vectors,
     WindowArrays,
 )
@@ -326,7 +325,7 @@ class Monitor:
         self._add_pending(slots)
         return self._difference(slots, before, MOVE)
 
-    def publish(self, messages: TopkMessages) -> Changes:
+    def publish(self, messages: CountedMessages) -> Changes:
         """Let messages arrive, each after what leaves the window before it."""
         self._begin()
         n = len(messages.places)

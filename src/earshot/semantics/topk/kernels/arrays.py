@@ -21,16 +21,6 @@ UInt8s = npt.NDArray[np.uint8]
 Int8s = npt.NDArray[np.int8]
 
 
-class TopkMessages(NamedTuple):
-    """Messages as they come, one row each."""
-
-    token_offsets: Int64s  # (n + 1,) tokens of message i are [i]:[i+1]
-    tokens: Int32s  # distinct within a message, in any order
-    counts: UInt16s  # occurrences of each token, at least 1
-    places: Float64s  # (n, 3) Cartesian
-    times: Int64s  # (n,) in microseconds
-
-
 class Vectors(NamedTuple):
     """Sparse vectors of length 1, one row each."""
 
