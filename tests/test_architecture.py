@@ -146,19 +146,19 @@ def test_kernels_stand_in_rooms_of_their_name() -> None:
 
 
 def test_every_index_has_a_folder() -> None:
-    from earshot.indexes import INDEXES
+    from earshot.indexes import structures_of
     from earshot.indexes.rtree.index import RtreeIndex
 
-    for name, index in INDEXES.items():
+    for name, index in structures_of("boolean").items():
         assert index.name == name
         folder = "rtree" if issubclass(index, RtreeIndex) else name
         assert (PACKAGE / "indexes" / folder / "index.py").is_file()
 
 
 def test_every_ranked_index_begins_with_its_scoring() -> None:
-    from earshot.indexes.ranked import RANKED_INDEXES
+    from earshot.indexes import structures_of
 
-    for name, index in RANKED_INDEXES.items():
+    for name, index in structures_of("ranked").items():
         assert index.name == name
         assert index.arrays_type._fields[0] == "scoring"  # type: ignore[attr-defined]
 

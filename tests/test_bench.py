@@ -29,7 +29,7 @@ from earshot.bench.measuring import (
 from earshot.bench.placement import Whole
 from earshot.bench.targets import TARGETS, target_table
 from earshot.errors import EarshotError, InvalidFile, InvalidParameter
-from earshot.indexes import INDEXES
+from earshot.indexes import index_type, structures_of
 from earshot.indexes.answers import Counters, Matches
 from earshot.model.arrays import MessageArrays
 from earshot.workloads.synthetic import find_workload
@@ -50,7 +50,7 @@ class Forgetful(IndexCompetitor):
     """Loses the last answer of every batch that has some."""
 
     def __init__(self) -> None:
-        super().__init__(INDEXES["linear_scan"])
+        super().__init__(index_type("linear_scan"))
         self.name = "forgetful"
 
     def match(self, messages: MessageArrays, n_threads: int = 1) -> Matches:
@@ -77,7 +77,7 @@ def test_competitors_are_compared_on_the_messages_that_they_share() -> None:
 
 def test_every_index_competes_without_being_named_here() -> None:
     names = competitors.competitor_names()
-    assert set(INDEXES) < set(names)
+    assert set(structures_of("boolean")) < set(names)
     for name in names:
         competitor = new_competitor(name)
         assert competitor.name == name
@@ -129,7 +129,7 @@ def test_a_smoke_run_writes_rows_that_agree(tmp_path: Path) -> None:
 def test_the_default_is_timed_on_the_messages_of_the_others(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("earshot.bench.measuring.DEFAULT_INDEX", "spatial_first")
+    monkeypatch.setattr("earshot.bench.measuring.DEFAULT", "spatial_first")
     case = case_of(find_workload("headline").scaled(500, 100))
     default, other = (Contender(new_competitor(n)) for n in ("spatial_first", "linear_scan"))
     for contender, budget_s in ((default, 60.0), (other, 0.0)):

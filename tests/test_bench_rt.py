@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from earshot.bench import report, reporting, rt_figures, rt_targets, rt_updates, run
+from earshot.bench import report, reporting, rt_figures, rt_updates, run
 from earshot.bench.checksums import AnswersDiffer
 from earshot.bench.profiles import PROFILES
 from earshot.bench.rt_figures import GROUPS, POINTS, Variant, shared_prefix
@@ -18,12 +18,11 @@ from earshot.bench.rt_plots import FIGURE_SUITES, Figure, draw, figure_table, fi
 from earshot.bench.rt_targets import TARGETS, figure_target_table
 from earshot.bench.suites import SUITES
 from earshot.errors import InvalidParameter
-from earshot.indexes import INDEXES
+from earshot.indexes import STRUCTURES
 from earshot.indexes.answers import Matches
 from earshot.indexes.contract import Index, Parameters
 from earshot.indexes.linear_scan.index import LinearScan
 from earshot.indexes.linear_scan.ranked import RankedLinearScan
-from earshot.indexes.ranked import RANKED_INDEXES
 from earshot.model.arrays import ClauseArrays, MessageArrays
 from earshot.workloads import synthetic
 
@@ -53,28 +52,29 @@ def stand_in(name: str, base: type[Index] = OrderedScan) -> type[Index]:
 
 
 @pytest.fixture(autouse=True)
-def registries() -> Iterator[None]:
-    """Put the registries back as they were, in their order, which taking entries out changes."""
-    registries: list[dict[str, Any]] = [INDEXES, RANKED_INDEXES]
-    before = [dict(registry) for registry in registries]
+def registry() -> Iterator[None]:
+    """Put the registry back as it was, in its order, which taking entries out changes."""
+    before = dict(STRUCTURES)
     yield
-    for registry, entries in zip(registries, before, strict=True):
-        registry.clear()
-        registry.update(entries)
+    STRUCTURES.clear()
+    STRUCTURES.update(before)
+
+
+def register(name: str, **forms: type[Index] | None) -> None:
+    """Put another type in a structure's place."""
+    STRUCTURES[name] = replace(STRUCTURES[name], **forms)  # type: ignore[arg-type]
 
 
 @pytest.fixture(autouse=True)
 def small(monkeypatch: pytest.MonkeyPatch) -> None:
     """Scans in the place of all indexes, few ranked settings, small blocks of messages."""
     for name in STAND_INS:
-        monkeypatch.setitem(INDEXES, name, stand_in(name))
-    for name in list(RANKED_INDEXES):
-        monkeypatch.delitem(RANKED_INDEXES, name)
-    for name in ("linear_scan", "block_lists", "rt_tree"):
-        monkeypatch.setitem(RANKED_INDEXES, name, RankedLinearScan)
+        register(name, boolean=stand_in(name))
+    for name in STRUCTURES:
+        is_ranked = name in ("linear_scan", "block_lists", "rt_tree")
+        register(name, ranked=RankedLinearScan if is_ranked else None)
     monkeypatch.setattr(rt_figures, "ALPHAS", (0.1, 0.5))
     monkeypatch.setattr(rt_figures, "THRESHOLDS", (0.6, 0.9))
-    monkeypatch.setattr(rt_targets, "RANKED_DEFAULT", "block_lists")
     monkeypatch.setattr(synthetic, "MESSAGE_BLOCK_ROWS", 64)
     monkeypatch.setattr(synthetic, "BLOCK_ROWS", 1_024)
 
@@ -148,7 +148,7 @@ def test_each_index_is_built_once_and_measured_at_every_point(
 def test_what_is_not_there_is_left_out_and_said_so(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.delitem(INDEXES, "rt_plus_tree")
+    del STRUCTURES["rt_plus_tree"]
     rows, heard = measured(
         tmp_path, "rt_trees", "ranking_alpha", competitors=["rt_tree"], n_subscriptions=100
     )
@@ -157,7 +157,7 @@ def test_what_is_not_there_is_left_out_and_said_so(
     assert "rt_plus_tree local left out, there is no index of that name" in told
     assert "rt_plus_plus_tree local left out, it is not among the competitors" in told
     for name in ("block_lists", "rt_tree"):
-        monkeypatch.delitem(RANKED_INDEXES, name)
+        register(name, ranked=None)
     rows, heard = measured(tmp_path, "ranking_threshold")
     assert rows == []
     assert "skipped" in heard[0]
@@ -189,7 +189,7 @@ class Misplacing(OrderedScan):
 
 
 def test_a_wrong_tree_fails_the_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(INDEXES, "rt_plus_tree", stand_in("rt_plus_tree", Forgetful))
+    register("rt_plus_tree", boolean=stand_in("rt_plus_tree", Forgetful))
     with pytest.raises(AnswersDiffer, match=r"tweets_.*tokens.*rt_plus_tree local"):
         measured(tmp_path, "rt_trees")
 
@@ -198,7 +198,7 @@ def test_a_wrong_tree_fails_the_run(tmp_path: Path, monkeypatch: pytest.MonkeyPa
 def test_updates_are_compared_with_the_other_trees_and_with_a_fresh_index(
     wrong: type[Index], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setitem(INDEXES, "rt_tree", stand_in("rt_tree", wrong))
+    register("rt_tree", boolean=stand_in("rt_tree", wrong))
     common: dict[str, Any] = {"n_subscriptions": 160, "n_messages": 16}
     # With large regions, a few changes are seen.
     for group in GROUPS:

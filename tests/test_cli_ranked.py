@@ -11,7 +11,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from earshot import Engine, Ranking, cli
-from earshot.indexes.ranked import RANKED_INDEXES
+from earshot.indexes import structures_of
 
 SUBSCRIPTIONS = """\
 id,keywords,expression,min_x,min_y,max_x,max_y,threshold
@@ -98,7 +98,7 @@ def test_matches_have_scores(out: str, folder: Folder) -> None:
     assert scores_in(folder / out) == expected()
 
 
-@pytest.mark.parametrize("index", RANKED_INDEXES)
+@pytest.mark.parametrize("index", structures_of("ranked"))
 def test_ranked_indexes_by_name(index: str, folder: Folder) -> None:
     folder.facts("match", *folder.files, "--rank", "--index", index, "--out", folder / "o.csv")
     assert scores_in(folder / "o.csv") == expected()  # 0.5 and 0.6 are the defaults
@@ -126,7 +126,7 @@ def test_a_saved_ranked_engine_knows_what_it_is(folder: Folder) -> None:
     info = folder.facts("index", "info", folder / "index")
     for facts in (built, info):
         assert (facts["semantics"], facts["alpha"], facts["threshold"]) == ("ranked", 0.5, 0.6)
-        assert facts["index"] in RANKED_INDEXES
+        assert facts["index"] in structures_of("ranked")
     _, text, _ = folder.run("index", "info", folder / "index")
     assert text.startswith("semantics: ranked\nalpha: 0.5\nthreshold: 0.6\nindex: ")
     folder.facts("match", folder / "index", folder.files[1], "--out", folder / "o.csv")

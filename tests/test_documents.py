@@ -24,8 +24,7 @@ from earshot import errors
 from earshot.bench.reporting import BEGIN, END
 from earshot.cli import main
 from earshot.files.columns import ALIASES, FIELDS
-from earshot.indexes import DEFAULT_INDEX, INDEXES
-from earshot.indexes.ranked import RANKED_DEFAULT, RANKED_INDEXES
+from earshot.indexes import default_structure, structures_of
 
 ROOT = Path(__file__).resolve().parents[1]
 RUN = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
@@ -216,14 +215,14 @@ def test_make_targets_exist() -> None:
 # ---- nothing is left out ------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", INDEXES)
+@pytest.mark.parametrize("name", structures_of("boolean"))
 def test_indexes_are_documented(name: str) -> None:
     readme = (ROOT / "README.md").read_text(encoding="utf-8")
     assert re.search(rf"^\| `{name}` \|", readme, re.MULTILINE)
     assert f"`{name}`" in (ROOT / "docs" / "papers.md").read_text(encoding="utf-8")
 
 
-@pytest.mark.parametrize("name", RANKED_INDEXES)
+@pytest.mark.parametrize("name", structures_of("ranked"))
 def test_ranked_indexes_are_documented(name: str) -> None:
     readme = (ROOT / "README.md").read_text(encoding="utf-8")
     table = readme.partition("### Ranked indexes")[2].partition("##")[0]
@@ -232,7 +231,8 @@ def test_ranked_indexes_are_documented(name: str) -> None:
 
 def test_the_defaults_come_first() -> None:
     readme = (ROOT / "README.md").read_text(encoding="utf-8")
-    for heading, name in (("## Indexes", DEFAULT_INDEX), ("### Ranked indexes", RANKED_DEFAULT)):
+    for heading, semantics in (("## Indexes", "boolean"), ("### Ranked indexes", "ranked")):
+        name = default_structure(semantics)
         table = readme.partition(heading)[2].partition("##")[0]
         assert re.findall(r"^\| `(\w+)` \|", table, re.MULTILINE)[0] == name
 
@@ -240,7 +240,7 @@ def test_the_defaults_come_first() -> None:
 def test_only_indexes_that_exist_are_documented() -> None:
     readme = (ROOT / "README.md").read_text(encoding="utf-8")
     table = readme.partition("## Indexes")[2].partition("##")[0]
-    assert re.findall(r"^\| `(\w+)` \|", table, re.MULTILINE) == list(INDEXES)
+    assert re.findall(r"^\| `(\w+)` \|", table, re.MULTILINE) == list(structures_of("boolean"))
 
 
 def test_errors_are_documented() -> None:

@@ -36,8 +36,8 @@ from earshot import (
 )
 from earshot.checks.ranked_oracle import RankedOracle
 from earshot.errors import InvalidInput, InvalidParameter, InvalidRow, SavedIndexError
+from earshot.indexes import default_structure, index_type, structures_of
 from earshot.indexes.contract import Parameters
-from earshot.indexes.ranked import RANKED_DEFAULT, RANKED_INDEXES, ranked_index_type
 from earshot.model.arrays import Space
 from earshot.model.batches import message_batch, subscription_batch
 from earshot.model.regions import Place, Region
@@ -87,7 +87,7 @@ def test_place_and_text_add_up() -> None:
     assert scores(engine, "fire", quarter) == {}
 
 
-@pytest.mark.parametrize("index", RANKED_INDEXES)
+@pytest.mark.parametrize("index", structures_of("ranked"))
 def test_alpha_says_what_counts(index: str) -> None:
     text_only, place_only = ranked(0, 0.5, index=index), ranked(1, 0.5, index=index)
     for engine in (text_only, place_only):
@@ -101,7 +101,7 @@ def test_alpha_says_what_counts(index: str) -> None:
     assert scores(place_only, "fire", FAR) == {}
 
 
-@pytest.mark.parametrize("index", RANKED_INDEXES)
+@pytest.mark.parametrize("index", structures_of("ranked"))
 def test_a_score_equal_to_the_threshold_is_delivered(index: str) -> None:
     words = [f"w{i}" for i in range(9)]
     engine = ranked(0.1, 0.6, index=index)
@@ -252,7 +252,7 @@ def test_weighing_nobody_and_boolean_engines() -> None:
         Engine().reweigh()
 
 
-@pytest.mark.parametrize("index", RANKED_INDEXES)
+@pytest.mark.parametrize("index", structures_of("ranked"))
 def test_when_an_index_is_built_changes_nothing(
     index: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -306,7 +306,7 @@ def test_when_an_index_is_built_changes_nothing(
     assert events(ranked(0.4, 0.5, index=index, n_threads=2), in_batches=True) == plain
 
 
-@pytest.mark.parametrize("index", sorted(RANKED_INDEXES))
+@pytest.mark.parametrize("index", sorted(structures_of("ranked")))
 def test_explanations_follow_words_that_come_later(index: str) -> None:
     engine = ranked(0.5, 0.3, index=index)
     message = Message(1, "tea milk", place=Point(0.5, 0.5))
@@ -330,7 +330,7 @@ def test_a_score_of_0_is_explained_as_not_delivered() -> None:
 # ---- what an engine is made of -------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("index", RANKED_INDEXES)
+@pytest.mark.parametrize("index", structures_of("ranked"))
 def test_saved_and_opened(tmp_path: Path, index: str) -> None:
     engine = ranked(0.3, 0.7, index=index)
     engine.subscribe(
@@ -364,10 +364,10 @@ def test_a_saved_engine_of_another_kind_is_refused(tmp_path: Path) -> None:
 
 
 def test_options() -> None:
-    assert ranked().index.name == RANKED_DEFAULT
+    assert ranked().index.name == default_structure("ranked")
     assert Engine().ranking is None
-    for name in RANKED_INDEXES:
-        kind = ranked_index_type(name)
+    for name in structures_of("ranked"):
+        kind = index_type(name, "ranked")
         engine = ranked(0.2, 0.9, index=name, parameters=kind.parameters_type())
         assert engine.ranking == Ranking(0.2, 0.9)
     with pytest.raises(InvalidParameter, match="expected one of"):
@@ -559,7 +559,7 @@ class RankedEngineMachine(RuleBasedStateMachine):
 
     @initialize(
         space=st.sampled_from(["lonlat", "planar"]),
-        index=st.sampled_from(sorted(RANKED_INDEXES)),
+        index=st.sampled_from(sorted(structures_of("ranked"))),
         alpha=st.sampled_from([0.0, 0.1, 0.3, 0.5, 0.9, 1.0]),
         threshold=st.sampled_from([0.05, 0.3, 0.5, 0.55, 0.6, 1.0]),
         least=st.sampled_from([2, 6, 20_000]),

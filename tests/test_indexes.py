@@ -14,7 +14,7 @@ from earshot.checks import laws
 from earshot.checks.generate import Case, Recipe, make_case, ragged
 from earshot.checks.oracle import matches_of
 from earshot.errors import InvalidParameter, SavedIndexError
-from earshot.indexes import DEFAULT_INDEX, INDEXES, index_type, open_index
+from earshot.indexes import default_structure, index_type, open_index, structures_of
 from earshot.indexes.answers import collect_answers
 from earshot.indexes.block_trie.index import BlockTrie
 from earshot.indexes.block_trie.kernels.build import sort_codes
@@ -32,7 +32,7 @@ from earshot.model.arrays import (
     take_clauses,
 )
 
-TYPES = list(INDEXES.values())
+TYPES = list(structures_of("boolean").values())
 each_index = pytest.mark.parametrize("tested", TYPES, ids=lambda tested: tested.name)
 
 
@@ -125,10 +125,10 @@ def test_small_changes_equal_the_oracle(
 
 
 def test_names_lead_to_their_structures() -> None:
-    for name, structure in INDEXES.items():
+    for name, structure in structures_of("boolean").items():
         assert structure.name == name
         assert index_type(name) is structure
-    assert DEFAULT_INDEX in INDEXES
+    assert default_structure("boolean") == BlockTrie.name
 
 
 def test_unknown_name_lists_the_known_ones() -> None:

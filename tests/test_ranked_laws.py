@@ -16,21 +16,15 @@ from earshot.checks.generate import Case, Recipe, ragged
 from earshot.checks.ranked_cases import ranked_case
 from earshot.checks.ranked_oracle import scores_of
 from earshot.errors import InvalidParameter, SavedIndexError
-from earshot.indexes import open_index
+from earshot.indexes import default_structure, index_type, open_index, structures_of
 from earshot.indexes.block_lists.index import BlockLists
 from earshot.indexes.keyword_first.ranked import RankedKeywordFirst
 from earshot.indexes.linear_scan.index import LinearScan
 from earshot.indexes.linear_scan.ranked import RankedLinearScan
-from earshot.indexes.ranked import (
-    RANKED_DEFAULT,
-    RANKED_INDEXES,
-    RankedIndex,
-    open_ranked_index,
-    ranked_index_type,
-)
+from earshot.indexes.ranked_contract import RankedIndex
 from earshot.model.arrays import EVERYWHERE_TOKEN, MessageArrays, box_clauses, take_clauses
 
-TYPES = list(RANKED_INDEXES.values())
+TYPES = list(structures_of("ranked").values())
 each_index = pytest.mark.parametrize("tested", TYPES, ids=lambda tested: tested.name)
 
 LAWS = [
@@ -194,33 +188,36 @@ def test_small_changes_equal_the_oracle(
 
 
 def test_names_lead_to_their_structures() -> None:
-    for name, structure in RANKED_INDEXES.items():
+    for name, structure in structures_of("ranked").items():
         assert structure.name == name
-        assert ranked_index_type(name) is structure
-    assert BlockLists.name == RANKED_DEFAULT
+        assert index_type(name, "ranked") is structure
+    assert default_structure("ranked") == BlockLists.name
 
 
 def test_unknown_name_lists_the_known_ones() -> None:
     with pytest.raises(InvalidParameter, match=r"'r_tree'.*block_lists.*linear_scan"):
-        ranked_index_type("r_tree")
+        index_type("r_tree", "ranked")
 
 
 @each_index
-def test_open_ranked_index_knows_the_structure(tested: type[RankedIndex], tmp_path: Path) -> None:
+def test_open_index_knows_the_structure(tested: type[RankedIndex], tmp_path: Path) -> None:
     case = ranked_case(Recipe(n_subscriptions=50))
     tested.build(case.clauses, space=case.space).save(tmp_path / "saved")
-    assert type(open_ranked_index(tmp_path / "saved")) is tested
-    with pytest.raises(SavedIndexError, match=r"ranked index|'" + tested.name):
-        open_index(tmp_path / "saved")
+    assert type(open_index(tmp_path / "saved")) is tested
+    with pytest.raises(SavedIndexError, match=f"a ranked index of structure '{tested.name}'"):
+        LinearScan.open(tmp_path / "saved")
 
 
-def test_open_ranked_index_refuses_boolean_ones(tmp_path: Path) -> None:
+def test_the_semantics_are_told_apart(tmp_path: Path) -> None:
     case = ranked_case(Recipe(n_subscriptions=50))
     LinearScan.build(case.clauses, space=case.space).save(tmp_path / "saved")
-    with pytest.raises(SavedIndexError, match="boolean index 'linear_scan'"):
-        open_ranked_index(tmp_path / "saved")
-    with pytest.raises(SavedIndexError, match="boolean index; this one is ranked"):
+    assert type(open_index(tmp_path / "saved")) is LinearScan
+    with pytest.raises(SavedIndexError, match=r"a boolean index of .*'linear_scan'.* is ranked"):
         RankedLinearScan.open(tmp_path / "saved")
+    with pytest.raises(InvalidParameter, match="no ranked structure is called 'block_trie'"):
+        index_type("block_trie", "ranked")
+    with pytest.raises(InvalidParameter, match=r"'fuzzy'; expected one of boolean, ranked"):
+        structures_of("fuzzy")
 
 
 @each_index

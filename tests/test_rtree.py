@@ -12,9 +12,8 @@ from earshot.checks.generate import Recipe, make_case
 from earshot.checks.oracle import matches_of
 from earshot.checks.ranked_oracle import scores_of
 from earshot.errors import InvalidInput, InvalidParameter
-from earshot.indexes import INDEXES
+from earshot.indexes import index_type
 from earshot.indexes.contract import Index
-from earshot.indexes.ranked import RANKED_INDEXES
 from earshot.indexes.rtree.index import OrderedRtreeParameters, RtreeIndex, RtreeParameters
 from earshot.indexes.rtree.kernels import nodes as rtree
 from earshot.indexes.rtree.kernels.nodes import (
@@ -174,7 +173,7 @@ def test_changes_keep_the_tree_right(name: str, seed: int) -> None:
     random = np.random.default_rng(seed)
     n = int(random.integers(0, 500))
     recipe, case = _random_case(random, seed, n)
-    kind = INDEXES[name]
+    kind = index_type(name)
     options: dict[str, Any] = dict(
         zip(("min_entries", "max_entries"), SIZES[seed % 5], strict=True)
     )
@@ -208,7 +207,7 @@ def test_changes_keep_ranked_answers_right(name: str, seed: int) -> None:
     alpha = float(random.choice([0.0, 0.1, 0.3, 0.5, 0.7, 0.9, 1.0]))
     threshold = float(random.choice([0.1, 0.3, 0.5, 0.6, 0.75, 0.9, 1.0]))
     weights = random.choice([1.0, 1.0, 2.0, 3.5], recipe.n_tokens + 4)
-    kind = RANKED_INDEXES[name]
+    kind = index_type(name, "ranked")
     options: dict[str, Any] = dict(
         zip(("min_entries", "max_entries"), SIZES[seed % 5], strict=True)
     )
@@ -236,7 +235,7 @@ def test_each_tree_examines_fewer(group: str) -> None:
     messages = workload.messages()
     work = {}
     for name in TREES[:3]:
-        index = INDEXES[name].build(
+        index = index_type(name).build(
             workload.subscriptions(),
             space="planar",
             n_tokens=workload.n_tokens,
@@ -263,7 +262,7 @@ def _plus_tree(tokens: list[list[int]], boxes: Any = None, **options: Any) -> In
     flat = [token for row in tokens for token in row]
     boxes = [EVERYWHERE] * len(tokens) if boxes is None else boxes
     parameters = OrderedRtreeParameters(**options)
-    return INDEXES["rt_plus_tree"].build(
+    return index_type("rt_plus_tree").build(
         box_clauses(offsets, flat, boxes), space="planar", parameters=parameters
     )
 
@@ -350,14 +349,14 @@ def test_too_many_clauses_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(
         InvalidInput, match="4 clauses, removed ones included; this tree takes fewer than 3"
     ):
-        INDEXES["rt_plus_plus_tree"].build(clauses)
-    assert INDEXES["rt_tree"].build(clauses).n_subscriptions == len(tokens)
+        index_type("rt_plus_plus_tree").build(clauses)
+    assert index_type("rt_tree").build(clauses).n_subscriptions == len(tokens)
 
 
 @pytest.mark.parametrize("name", TREES)
 def test_many_changes_leave_no_heap_of_garbage(name: str) -> None:
     workload = find_workload("tweets_short_point").scaled(1_500)
-    index = INDEXES[name].build(workload.subscriptions(), space="planar")
+    index = index_type(name).build(workload.subscriptions(), space="planar")
     assert isinstance(index, RtreeIndex)
     sizes = []
     for start in range(1_500, 25_500, 500):

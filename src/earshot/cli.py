@@ -623,7 +623,7 @@ def _pipelines() -> ModuleType:
 
 
 def _subscriptions_config(arguments: argparse.Namespace, reading: Reading) -> Any:
-    from earshot.indexes import DEFAULT_INDEX
+    from earshot.indexes import default_structure
     from earshot.spark.config import SubscriptionsConfig
 
     return SubscriptionsConfig(
@@ -636,7 +636,7 @@ def _subscriptions_config(arguments: argparse.Namespace, reading: Reading) -> An
         language=arguments.language,
         stem=arguments.stem,
         stop_words=arguments.stop_words,
-        structure=arguments.index or DEFAULT_INDEX,
+        structure=arguments.index or default_structure("boolean"),
     )
 
 

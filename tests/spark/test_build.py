@@ -15,7 +15,7 @@ from pyspark.sql import SparkSession
 
 from earshot import Engine
 from earshot.errors import InvalidInput, InvalidParameter, SavedIndexError
-from earshot.indexes import DEFAULT_INDEX, index_type
+from earshot.indexes import default_structure, index_type
 from earshot.model.schemas import REJECTS, changes_schema, messages_schema, subscriptions_schema
 from earshot.spark import IndexStore, build, match
 from earshot.spark.build import BuildTask, _build_shard
@@ -167,7 +167,9 @@ def test_wrong_options_are_refused(
 
 
 def test_a_task_that_is_tried_again_does_not_meet_its_remains(tmp_path: Path) -> None:
-    settings = IndexSettings("integer", parameters=index_type(DEFAULT_INDEX).parameters_type())
+    settings = IndexSettings(
+        "integer", parameters=index_type(default_structure("boolean")).parameters_type()
+    )
     task = BuildTask(Folder(tmp_path).uri, settings, None, stop_at_rejects=False)
     n = len(ALL_KINDS)
     batch = (

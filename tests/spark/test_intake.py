@@ -22,7 +22,7 @@ from earshot import Engine
 from earshot.encoding import encode_subscriptions
 from earshot.engine.changes import apply_changes
 from earshot.files.columns import batch_of_records, make_layout
-from earshot.indexes import DEFAULT_INDEX, index_type
+from earshot.indexes import default_structure, index_type
 from earshot.model.batches import time_us
 from earshot.model.schemas import messages_schema
 from earshot.placement.plans import Plan, UnitArrays, merge_units
@@ -45,7 +45,7 @@ from earshot.spark.workers import (
 from earshot.storage import open_group
 from earshot.text import Vocabulary
 
-PARAMETERS = index_type(DEFAULT_INDEX).parameters_type()
+PARAMETERS = index_type(default_structure("boolean")).parameters_type()
 START = datetime(2026, 1, 1, tzinfo=UTC)
 WORDS = [f"w{i}" for i in range(12)]
 

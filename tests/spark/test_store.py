@@ -11,12 +11,14 @@ import pytest
 from pyarrow import fs
 
 from earshot.errors import InvalidParameter, SavedIndexError
-from earshot.indexes import DEFAULT_INDEX, index_type
+from earshot.indexes import default_structure, index_type
 from earshot.spark import folders
 from earshot.spark.folders import Folder
 from earshot.spark.store import Base, IndexSettings, IndexStore, Version, next_version
 
-SETTINGS = IndexSettings("integer", parameters=index_type(DEFAULT_INDEX).parameters_type())
+SETTINGS = IndexSettings(
+    "integer", parameters=index_type(default_structure("boolean")).parameters_type()
+)
 ODD_NAMES = ["plain", "with space", "a#b", "100%25", "ü"]
 
 

@@ -19,10 +19,12 @@ import numpy as np
 
 from earshot.bench.checksums import as_pairs, check_agreement, checksum, prefix_lengths
 from earshot.bench.competitors import Competitor
-from earshot.indexes import DEFAULT_INDEX
+from earshot.indexes import default_structure
 from earshot.indexes.answers import Counters, Matches
 from earshot.model.arrays import ClauseArrays, MessageArrays, Space, take_messages
 from earshot.workloads.synthetic import Workload
+
+DEFAULT = default_structure("boolean")
 
 Row = dict[str, Any]
 """One line of the results; see ``bench/README.md`` for the fields."""
@@ -94,7 +96,7 @@ def time_in_turns(case: Case, contenders: list[Contender], effort: Effort) -> No
     A slow competitor answers fewer messages than the default index, so the default index is timed
     on those as well, right after it: only such rates are fit to be compared.
     """
-    default = next((c for c in contenders if c.name == DEFAULT_INDEX), None)
+    default = next((c for c in contenders if c.name == DEFAULT), None)
     for repetition in range(effort.repetitions):
         for contender in contenders:
             spent_s = sum(contender.elapsed_s)

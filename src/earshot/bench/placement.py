@@ -18,7 +18,7 @@ from earshot.bench.checksums import AnswersDiffer, Pairs, as_pairs, checksum
 from earshot.bench.context import Context
 from earshot.bench.measuring import Row
 from earshot.encoding import encode_messages, encode_subscriptions
-from earshot.indexes import DEFAULT_INDEX, index_type
+from earshot.indexes import default_structure, index_type
 from earshot.model.arrays import (
     ClauseArrays,
     Float64s,
@@ -103,7 +103,7 @@ def simulate(
     frequencies: Int64s,
     *,
     space: Space,
-    index: str = DEFAULT_INDEX,
+    index: str = default_structure("boolean"),
     whole: Whole | None = None,
 ) -> Simulation:
     """Build one index per shard, route the messages and match them.
@@ -170,7 +170,7 @@ def measure_whole(
     frequencies: Int64s,
     *,
     space: Space,
-    index: str = DEFAULT_INDEX,
+    index: str = default_structure("boolean"),
 ) -> Whole:
     """Build one index over all subscriptions, and match."""
     built = index_type(index).build(

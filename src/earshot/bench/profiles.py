@@ -7,7 +7,9 @@ from typing import NamedTuple
 
 from earshot.bench.measuring import Effort
 from earshot.errors import InvalidParameter
-from earshot.indexes import DEFAULT_INDEX, INDEXES
+from earshot.indexes import default_structure, structures_of
+
+DEFAULT = default_structure("boolean")
 
 
 class SparkEffort(NamedTuple):
@@ -120,7 +122,9 @@ PROFILES: dict[str, Profile] = {
             workloads=("headline", "short_range", "long_point"),
             sizes=(1_000, 5_000),
             suites=(*_IN_PROCESS, "real", "placement", *_FIGURES, *_TOPK, *_SPARK, "spark_stream"),
-            effort=Effort(budget_s=0.5, repetitions=2, n_latency=20, opened=tuple(INDEXES)),
+            effort=Effort(
+                budget_s=0.5, repetitions=2, n_latency=20, opened=tuple(structures_of("boolean"))
+            ),
             spark=SparkEffort(
                 n_messages=2_000,
                 sql_budget_s=1.0,
@@ -166,7 +170,7 @@ PROFILES: dict[str, Profile] = {
             workloads=_MATCHED,
             sizes=(250_000, 500_000, 1_000_000),
             suites=(*_IN_PROCESS, "real", "placement", *_SPARK, "spark_stream"),
-            effort=Effort(budget_s=1.0, repetitions=3, n_latency=1_000, opened=(DEFAULT_INDEX,)),
+            effort=Effort(budget_s=1.0, repetitions=3, n_latency=1_000, opened=(DEFAULT,)),
             spark=SparkEffort(
                 n_messages=2_000_000,
                 sql_budget_s=60.0,
@@ -204,7 +208,7 @@ PROFILES: dict[str, Profile] = {
                 suites=_TOPK,
             ),
             shard_counts=(8, 64, 512),
-            focus=(DEFAULT_INDEX,),
+            focus=(DEFAULT,),
         ),
         Profile(
             name="large",
@@ -213,7 +217,7 @@ PROFILES: dict[str, Profile] = {
             workloads=("headline", "short_point", "short_range", "long_point", "long_range"),
             sizes=(1_000_000, 5_000_000, 10_000_000),
             suites=(*_IN_PROCESS, *_SPARK),
-            effort=Effort(budget_s=3.0, repetitions=3, n_latency=1_000, opened=(DEFAULT_INDEX,)),
+            effort=Effort(budget_s=3.0, repetitions=3, n_latency=1_000, opened=(DEFAULT,)),
             spark=SparkEffort(
                 n_messages=300_000,
                 sql_budget_s=60.0,
@@ -257,7 +261,7 @@ PROFILES: dict[str, Profile] = {
                 ),
             ),
             shard_counts=(8, 64, 512),
-            focus=(DEFAULT_INDEX,),
+            focus=(DEFAULT,),
         ),
     )
 }

@@ -36,10 +36,9 @@ from earshot.bench.measuring import (
     row_of,
     time_in_turns,
 )
-from earshot.indexes import DEFAULT_INDEX, INDEXES
+from earshot.indexes import default_structure, index_type, structures_of
 from earshot.indexes.answers import Counters, Matches
 from earshot.indexes.contract import Index
-from earshot.indexes.ranked import RANKED_INDEXES
 from earshot.model.arrays import ClauseArrays, MessageArrays, Space, take_clauses
 from earshot.workloads.synthetic import Workload
 
@@ -72,7 +71,7 @@ TREES = (
     Variant("rt_plus_plus_tree", "local"),
 )
 BEST_TREE = TREES[-1]
-CHANGED = (*TREES, Variant(DEFAULT_INDEX))
+CHANGED = (*TREES, Variant(default_structure("boolean")))
 """Who takes part in the suite ``rt_updates``."""
 OTHERS = tuple(Variant(name) for name in ("keyword_first", "spatial_first", "ir_tree"))
 
@@ -109,7 +108,7 @@ def rt_trees_suite(context: Context) -> Iterator[Row]:
 
 def rt_rivals_suite(context: Context) -> Iterator[Row]:
     """[KDD13] Figs. 8 and 9, [TKDE15] Figs. 9 and 10: R^t++ against the others, and the default."""
-    rivals = (BEST_TREE, *OTHERS, Variant(DEFAULT_INDEX))
+    rivals = (BEST_TREE, *OTHERS, Variant(default_structure("boolean")))
     for data in ("tweets", "usa"):
         yield from _measured(context, "rt_rivals", data, context.profile.n_subscriptions, rivals)
 
@@ -142,7 +141,7 @@ def _measured(
 def present(context: Context, suite: str, variants: Iterable[Variant]) -> Iterator[Variant]:
     """Yield those that are registered and take part in this run."""
     for variant in variants:
-        if variant.name not in INDEXES:
+        if variant.name not in structures_of("boolean"):
             context.say(f"{suite}: {variant.label} left out, there is no index of that name")
         elif variant.name not in context.competitors:
             context.say(f"{suite}: {variant.label} left out, it is not among the competitors")
@@ -187,12 +186,12 @@ def variant_index(variant: Variant) -> FigureIndex:
     """Return a boolean index, to be built."""
     order = variant.token_order
     chosen = {} if order is None else {"token_order": order}
-    return FigureIndex(variant.name, INDEXES[variant.name], chosen)
+    return FigureIndex(variant.name, index_type(variant.name), chosen)
 
 
 def _ranked(context: Context, suite: str, settings: Iterable[tuple[float, float]]) -> Iterator[Row]:
     context.release()
-    names = [name for name in RANKED_INDEXES if name != "linear_scan"]
+    names = [name for name in structures_of("ranked") if name != "linear_scan"]
     if not names:
         context.say(f"{suite}: skipped, there is no ranked index but linear_scan")
         return
@@ -247,7 +246,7 @@ class Store:
         key = ("ranked", size, name, alpha, threshold)
         if key not in self.rows:
             told = {"alpha": alpha, "threshold": threshold}
-            competitor = FigureIndex(name, RANKED_INDEXES[name], told)
+            competitor = FigureIndex(name, index_type(name, "ranked"), told)
             contender = self._build(context, "tweets", size, competitor, ("ranked", name))
             self.rows[key] = [
                 self._row(context, "tweets", size, point, contender, name, told)

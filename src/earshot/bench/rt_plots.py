@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 from earshot.bench.rt_figures import GROUPS, OTHERS, TREES
 from earshot.errors import MissingExtra
-from earshot.indexes import DEFAULT_INDEX
+from earshot.indexes import default_structure
 
 Row = dict[str, Any]
 
@@ -17,7 +17,7 @@ WIDE_SPAN = 12.0
 """Largest over smallest value of a panel from which on its axis is logarithmic."""
 
 TREE_NAMES = tuple(tree.name for tree in TREES)
-LINE_ORDER = (*TREE_NAMES, *(other.name for other in OTHERS), DEFAULT_INDEX)
+LINE_ORDER = (*TREE_NAMES, *(other.name for other in OTHERS), default_structure("boolean"))
 
 
 class Axis(NamedTuple):

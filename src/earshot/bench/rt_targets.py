@@ -14,7 +14,7 @@ from earshot.bench.rt_figures import (
     shared_prefix,
 )
 from earshot.bench.targets import Measured, Target, largest
-from earshot.indexes.ranked import RANKED_DEFAULT
+from earshot.indexes import default_structure
 
 Row = dict[str, Any]
 
@@ -119,7 +119,7 @@ def _ranked_lead(group: str) -> Measure:
         found = []
         for suite in ("ranking_alpha", "ranking_threshold"):
             for of_point in _newest(rows, suite).values():
-                own = of_point.get((RANKED_DEFAULT, None))
+                own = of_point.get((default_structure("ranked"), None))
                 if own is None or not own["workload"].endswith(group):
                     continue
                 for row in of_point.values():

@@ -38,7 +38,7 @@ from earshot.bench.rt_figures import (
     store_of,
     variant_index,
 )
-from earshot.indexes import DEFAULT_INDEX, INDEXES
+from earshot.indexes import default_structure, index_type
 from earshot.indexes.answers import Matches
 from earshot.indexes.contract import Index
 from earshot.model.arrays import (
@@ -270,7 +270,9 @@ def check_last_answers(plan: Plan, last: dict[str, list[int]]) -> None:
         AnswersDiffer: An index has other answers than one built of the live subscriptions.
     """
     clauses, slots = plan.live_clauses()
-    fresh = INDEXES[DEFAULT_INDEX].build(clauses, space=plan.space, n_tokens=plan.n_tokens)
+    fresh = index_type(default_structure("boolean")).build(
+        clauses, space=plan.space, n_tokens=plan.n_tokens
+    )
     for at, messages in enumerate(_last_messages(plan)):
         found = fresh.match(messages)
         wanted = checksum(found._replace(subscriptions=slots[found.subscriptions]))

@@ -7,7 +7,9 @@ from operator import itemgetter
 from typing import Any, NamedTuple
 
 from earshot.bench.churn import CHANGES_PER_CALL
-from earshot.indexes import DEFAULT_INDEX, INDEXES
+from earshot.indexes import default_structure, structures_of
+
+DEFAULT = default_structure("boolean")
 
 Row = dict[str, Any]
 
@@ -93,7 +95,7 @@ def _latency_over_rival(rival: str) -> Callable[[list[Row]], Measured | None]:
     """How many times sooner the default answers a message that comes alone, in the median."""
 
     def measure(rows: list[Row]) -> Measured | None:
-        default = {row["run"]["started"]: row for row in _of(rows, "match", DEFAULT_INDEX)}
+        default = {row["run"]["started"]: row for row in _of(rows, "match", DEFAULT)}
         for row in _of(rows, "match", rival):
             own = default.get(row["run"]["started"])
             if own is not None and own.get("latency_us") and row.get("latency_us"):
@@ -109,7 +111,7 @@ def _over_indexes(is_member: Callable[[Row], bool]) -> Callable[[list[Row]], Mea
     """The least lead over any other index on any workload of a group."""
 
     def measure(rows: list[Row]) -> Measured | None:
-        others = set(INDEXES) - {DEFAULT_INDEX}
+        others = set(structures_of("boolean")) - {DEFAULT}
         members = [
             row
             for row in rows
@@ -146,7 +148,7 @@ def _field(
 
 def _growth(rows: list[Row]) -> Measured | None:
     """Growth of the cost of a message over the growth of its answers, from fewest to most."""
-    own = [row for row in rows if row["suite"] == "growth" and row["competitor"] == DEFAULT_INDEX]
+    own = [row for row in rows if row["suite"] == "growth" and row["competitor"] == DEFAULT]
     top = largest(own)
     if not top:
         return None
@@ -166,7 +168,7 @@ def _growth(rows: list[Row]) -> Measured | None:
 
 
 def _flux(stage: int) -> Callable[[list[Row]], Measured | None]:
-    return _field("slowdown", "churn", DEFAULT_INDEX, changes_per_call=CHANGES_PER_CALL[stage])
+    return _field("slowdown", "churn", DEFAULT, changes_per_call=CHANGES_PER_CALL[stage])
 
 
 def _changes(competitor: str, stage: int) -> Callable[[list[Row]], Measured | None]:
@@ -174,7 +176,7 @@ def _changes(competitor: str, stage: int) -> Callable[[list[Row]], Measured | No
 
 
 def _default(name: str) -> Callable[[list[Row]], Measured | None]:
-    return _field(name, "match", DEFAULT_INDEX)
+    return _field(name, "match", DEFAULT)
 
 
 _INDEX_BYTES = "index_bytes_per_subscription"
@@ -196,7 +198,7 @@ TARGETS: tuple[Target, ...] = (
     Target("open", 1.0, False, 3, " s", _default("open_s")),
     Target("growth of the cost over growth of the answers", 1.0, False, 2, "", _growth),
     Target("two threads over one", 1.7, True, 2, " x",
-           _field("speedup", "threads", DEFAULT_INDEX, n_threads=2)),
+           _field("speedup", "threads", DEFAULT, n_threads=2)),
     Target("text, short messages", 300_000.0, True, 0, " messages/s",
            _field("messages_per_s", "text", "analyzer")),
     Target("text, bundled messages", None, True, 0, " messages/s",
@@ -204,8 +206,8 @@ TARGETS: tuple[Target, ...] = (
     Target("command line over the index alone", 0.6, True, 2, "",
            _field("share_of_index_rate", "command_line", "command line")),
     Target("changes to the index, 1,000 a call", 50_000.0, True, 0, "/s",
-           _changes(DEFAULT_INDEX, 0)),
-    Target("changes to the index, 100 a call", None, True, 0, "/s", _changes(DEFAULT_INDEX, 1)),
+           _changes(DEFAULT, 0)),
+    Target("changes to the index, 100 a call", None, True, 0, "/s", _changes(DEFAULT, 1)),
     Target("changes through the engine, 1,000 a call", None, True, 0, "/s", _changes("engine", 0)),
     Target("changes through the engine, 100 a call", None, True, 0, "/s", _changes("engine", 1)),
     Target("cost of matching with 1 % in flux", 1.2, False, 3, " x", _flux(0)),

@@ -53,10 +53,9 @@ from earshot.errors import (
     check_threads,
     raise_first,
 )
-from earshot.indexes import DEFAULT_INDEX, index_type, open_index
+from earshot.indexes import default_structure, index_type, open_index
 from earshot.indexes.answers import Matches
 from earshot.indexes.contract import Index, Parameters, Snapshot
-from earshot.indexes.ranked import RANKED_DEFAULT, open_ranked_index, ranked_index_type
 from earshot.indexes.ranked_contract import RankedIndex, RankedParameters
 from earshot.kernels.answers import keep_unexpired
 from earshot.kernels.growing import GrowingArray
@@ -127,7 +126,7 @@ class Engine:
         self.rebuild_in_background = rebuild_in_background
         self._index: Index
         if ranking is None:
-            kind = index_type(index or DEFAULT_INDEX)
+            kind = index_type(index or default_structure("boolean"))
             self._index = kind.build(_nothing(), space=space, parameters=parameters)
         else:
             self._index = _empty_ranked_index(ranking, index, parameters, space)
@@ -462,8 +461,7 @@ class Engine:
             raise SavedIndexError(f"{directory} does not hold an engine; rebuild it with 'save'")
         self = cls.__new__(cls)
         self.rebuild_in_background = rebuild_in_background
-        open_any = open_ranked_index if semantics == "ranked" else open_index
-        self._index = open_any(Path(directory) / "index")
+        self._index = open_index(Path(directory) / "index")
         self._start(
             Analyzer(**facts["analyzer"]),
             Vocabulary.from_arrays(storage.open_group(directory, "vocabulary", VocabularyArrays)),
@@ -749,7 +747,7 @@ def _empty_ranked_index(
     """Return an index in which all words weigh 1, those that come later too."""
     if not isinstance(ranking, Ranking):
         raise InvalidParameter(f"ranking is {ranking!r}; expected Ranking(alpha, threshold)")
-    kind = ranked_index_type(index or RANKED_DEFAULT)
+    kind = index_type(index or default_structure("ranked"), "ranked")
     given = kind.parameters_type() if parameters is None else parameters
     if isinstance(given, RankedParameters):  # else the index says what it expects
         given = replace(given, alpha=ranking.alpha, threshold=ranking.threshold)

@@ -390,7 +390,7 @@ class Index(ABC):
         """Write the index to ``directory``, which must not hold anything else."""
         facts = {
             "semantics": self.semantics,
-            "index": self.name,
+            "structure": self.name,
             "parameters": asdict(self.parameters),
             "space": self.space,
         }
@@ -409,14 +409,11 @@ class Index(ABC):
     def open(cls, directory: str | Path) -> Self:
         """Open a saved index by memory-mapping its arrays; changes stay in this process."""
         facts = storage.read_facts(directory)
-        semantics = facts.get("semantics", "boolean")
-        if semantics != cls.semantics:
+        saved = facts.get("semantics"), facts.get("structure")
+        if saved != (cls.semantics, cls.name):
             raise SavedIndexError(
-                f"{directory} holds a {semantics} index; this one is {cls.semantics}"
-            )
-        if facts.get("index") != cls.name:
-            raise SavedIndexError(
-                f"{directory} holds an index '{facts.get('index')}', not '{cls.name}'"
+                f"{directory} holds a {saved[0]} index of structure {saved[1]!r}; this one is "
+                f"{cls.semantics}, of structure {cls.name!r}"
             )
         index = cls(
             cls.parameters_type(**facts["parameters"]),

@@ -28,7 +28,7 @@ from earshot.engine.engine import Engine
 from earshot.errors import InvalidParameter, InvalidRow
 from earshot.files import Reject
 from earshot.files.rejects import OnError, check_on_error
-from earshot.indexes import DEFAULT_INDEX, index_type
+from earshot.indexes import default_structure, index_type
 from earshot.indexes.contract import Parameters
 from earshot.model.arrays import (
     EVERYWHERE_TOKEN,
@@ -102,7 +102,7 @@ def build(
     ids: IdKind | None = None,
     space: Space = "lonlat",
     analyzer: Analyzer | None = None,
-    structure: str = DEFAULT_INDEX,
+    structure: str = default_structure("boolean"),
     parameters: Parameters | None = None,
     on_error: OnError = "raise",
     unique_ids: bool = False,

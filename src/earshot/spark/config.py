@@ -18,7 +18,7 @@ from typing import Any, Literal, NamedTuple, Union, get_args, get_origin, get_ty
 
 from earshot.errors import InvalidFile
 from earshot.files.rejects import OnError
-from earshot.indexes import DEFAULT_INDEX, INDEXES
+from earshot.indexes import default_structure, structures_of
 from earshot.model.arrays import Space
 from earshot.model.schemas import IdKind
 from earshot.spark.build import PlacementChoice
@@ -76,7 +76,7 @@ class SubscriptionsConfig:
     language: str | None = _key("such as `en`; for `stem` and `stop_words`")
     stem: bool = _key("match word stems", False)
     stop_words: bool = _key("ignore the language's stop words", False)
-    structure: str = _key("index structure of each shard", DEFAULT_INDEX)
+    structure: str = _key("index structure of each shard", default_structure("boolean"))
 
 
 @dataclass(frozen=True)
@@ -296,10 +296,10 @@ def _check(config: PipelineConfig) -> None:
         raise _Wrong(f"share in [merge] is {config.merge.share}; expected more than 0")
     if subscriptions is None:
         return
-    if subscriptions.structure not in INDEXES:
+    if subscriptions.structure not in structures_of("boolean"):
         raise _Wrong(
             f"structure in [subscriptions] is {_toml(subscriptions.structure)}"
-            f"{_one_of(subscriptions.structure, list(INDEXES))}"
+            f"{_one_of(subscriptions.structure, list(structures_of('boolean')))}"
         )
     if subscriptions.placement == "replicated" and subscriptions.n_shards not in (None, 1):
         raise _Wrong('n_shards in [subscriptions] is for placement = "sharded" or "auto"')

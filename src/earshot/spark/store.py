@@ -23,7 +23,7 @@ from typing import Any, Literal
 from uuid import uuid4
 
 from earshot.errors import SavedIndexError
-from earshot.indexes import DEFAULT_INDEX, index_type
+from earshot.indexes import default_structure, index_type
 from earshot.indexes.contract import Parameters
 from earshot.model.arrays import Space
 from earshot.model.schemas import IdKind
@@ -43,7 +43,7 @@ class IndexSettings:
     ids: IdKind
     space: Space = "lonlat"
     analyzer: Analyzer = field(default_factory=Analyzer)
-    structure: str = DEFAULT_INDEX
+    structure: str = default_structure("boolean")
     parameters: Parameters = field(default_factory=Parameters)
 
     def facts(self) -> dict[str, Any]:

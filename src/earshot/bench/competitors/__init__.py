@@ -11,7 +11,7 @@ from importlib import import_module
 from earshot.bench.competitors.contract import Competitor
 from earshot.bench.competitors.indexes import IndexCompetitor
 from earshot.errors import InvalidParameter
-from earshot.indexes import INDEXES
+from earshot.indexes import index_type, structures_of
 
 RIVALS: dict[str, str] = {
     "duckdb": "earshot.bench.competitors.duckdb_join:DuckDBJoin",
@@ -22,13 +22,13 @@ RIVALS: dict[str, str] = {
 
 def competitor_names() -> list[str]:
     """Return the names of all indexes and rivals."""
-    return [*INDEXES, *RIVALS]
+    return [*structures_of("boolean"), *RIVALS]
 
 
 def new_competitor(name: str) -> Competitor:
     """Return a fresh competitor of that name."""
-    if name in INDEXES:
-        return IndexCompetitor(INDEXES[name])
+    if name in structures_of("boolean"):
+        return IndexCompetitor(index_type(name))
     if name not in RIVALS:
         known = ", ".join(competitor_names())
         raise InvalidParameter(f"no competitor '{name}'; expected one of {known}")

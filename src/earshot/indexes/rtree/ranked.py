@@ -26,12 +26,10 @@ from earshot.indexes.rtree.index import (
     filled_tree,
 )
 from earshot.indexes.rtree.kernels.nodes import (
-    INVERTED,
     LEVELS,
     MOST_ENTRIES,
     PREFIXES,
     ROOT,
-    SETS,
     RtreeArrays,
 )
 from earshot.indexes.rtree.kernels.ranked import (
@@ -204,36 +202,6 @@ class RankedRtree(ChangingTree, RankedIndex):
 
     def __getstate__(self) -> dict[str, Any]:
         return {**super().__getstate__(), "_growing_scoring": None}
-
-
-class RankedRtTree(RankedRtree):
-    """Token sets; counters: nodes visited, clauses scored."""
-
-    name = "rt_tree"
-    kind = SETS
-
-
-class RankedRtPlusTree(RankedRtree):
-    """Prefixes of tokens; counters: nodes visited, clauses scored."""
-
-    name = "rt_plus_tree"
-    kind = PREFIXES
-    parameters_type = RankedOrderedRtreeParameters
-
-
-class RankedRtPlusPlusTree(RankedRtree):
-    """A token per level; counters: nodes visited, clauses scored."""
-
-    name = "rt_plus_plus_tree"
-    kind = LEVELS
-    parameters_type = RankedOrderedRtreeParameters
-
-
-class RankedIrTree(RankedRtree):
-    """Inverted files; counters: nodes visited, clauses scored."""
-
-    name = "ir_tree"
-    kind = INVERTED
 
 
 _CLAUSE_FIELDS = ("totals", "areas", "cuts", "is_compound", "piece_starts", "piece_rows")
