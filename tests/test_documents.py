@@ -23,8 +23,8 @@ import pytest
 from earshot import errors
 from earshot.bench.reporting import BEGIN, END
 from earshot.cli import main
-from earshot.files.columns import ALIASES, FIELDS
 from earshot.indexes import default_structure, structures_of
+from earshot.model.schemas import Content, fields_of
 
 ROOT = Path(__file__).resolve().parents[1]
 RUN = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
@@ -289,11 +289,11 @@ def test_columns_are_documented() -> None:
     text = (ROOT / "docs" / "files.md").read_text(encoding="utf-8")
     subscriptions, _, rest = text.partition("### Subscriptions")[2].partition("### Messages")
     messages = rest.partition("###")[0]
-    for content, section in (("subscriptions", subscriptions), ("messages", messages)):
-        for field in FIELDS[content]:  # type: ignore[index]  # the two names are its keys
-            assert f"`{field}`" in section, (content, field)
-    for names in ALIASES.values():
-        assert all(f"`{name}`" in subscriptions for name in names), names
+    sections: dict[Content, str] = {"subscriptions": subscriptions, "messages": messages}
+    for content, section in sections.items():
+        for field in fields_of(content, in_files=True):
+            assert f"`{field.name}`" in section, (content, field)
+            assert all(f"`{name}`" in subscriptions for name in field.aliases), field
 
 
 @pytest.mark.parametrize("key", PAPERS)

@@ -5,9 +5,9 @@ from __future__ import annotations
 import csv
 import gzip
 import json
-from collections.abc import Callable
+import threading
+from collections.abc import Sequence
 from datetime import UTC, datetime
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -22,8 +22,8 @@ from earshot import Engine
 from earshot.errors import InvalidFile, InvalidInput, InvalidParameter, InvalidRow
 from earshot.files import (
     FileBatch,
-    MatchWriter,
     TableWriter,
+    UpdateWriter,
     format_of,
     read_changes,
     read_messages,
@@ -38,15 +38,17 @@ from earshot.files import ndjson as ndjson_module
 from earshot.files.columns import make_layout
 from earshot.files.ndjson import batch_of_values
 from earshot.model.schemas import (
-    MATCHES,
     MESSAGES,
     REJECTS,
     SUBSCRIPTIONS,
     TIME,
+    IdKind,
     id_kind,
     id_type,
     messages_schema,
     subscriptions_schema,
+    update_fields,
+    updates_schema,
 )
 
 BOX = shapely.box(0.0, 0.0, 2.0, 1.0)
@@ -702,99 +704,183 @@ def read_back(path: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in path.read_text().splitlines()]
 
 
+class Found:
+    """Updates as an engine returns them."""
+
+    def __init__(
+        self,
+        event_ids: pa.Array,
+        offsets: list[int],
+        ids: pa.Array,
+        scores: list[float] | None = None,
+    ) -> None:
+        self.event_ids = event_ids
+        self.offsets = np.array(offsets)
+        self.scores = None if scores is None else np.array(scores)
+        self.ids = ids
+
+    @property
+    def subscription_ids(self) -> pa.Array:
+        assert threading.current_thread() is not threading.main_thread(), "looked up too early"
+        return self.ids
+
+    def __len__(self) -> int:
+        return int(self.offsets[-1])
+
+    def table(self, columns: Sequence[str]) -> pa.Table:
+        n = len(self)
+        rows = np.repeat(np.arange(len(self.event_ids)), np.diff(self.offsets))
+        table = {
+            "message_id": self.event_ids.take(pa.array(rows)),
+            "subscription_id": self.ids,
+            "sign": ["+", "-"] * (n // 2) + ["+"] * (n % 2),
+            "score": pa.nulls(n, pa.float64()) if self.scores is None else self.scores,
+            "reason": ["match"] * n,
+            "time": pa.array([NOON] * n, TIME),
+        }
+        return pa.table({name: table[name] for name in columns})
+
+
+MATCHED = update_fields(has_scores=False, keeps_results=False)
+SCORED = update_fields(has_scores=True, keeps_results=False)
+KEPT = update_fields(has_scores=True, keeps_results=True)
+
+
+def test_a_semantics_leaves_out_what_it_has_not() -> None:
+    assert MATCHED == ("message_id", "subscription_id")
+    assert (*MATCHED, "score") == SCORED
+    assert KEPT == ("message_id", "subscription_id", "sign", "score", "reason", "time")
+    assert update_fields(False, True) == (*MATCHED, "sign", "reason", "time")
+    types = [pa.int64(), pa.string(), pa.string(), pa.float64(), pa.string(), TIME]
+    assert updates_schema(pa.int64(), pa.string()) == pa.schema(list(zip(KEPT, types, strict=True)))
+    assert updates_schema(pa.int64(), pa.string(), ("time", "message_id")).names == [
+        "time",
+        "message_id",
+    ]
+
+
 @pytest.mark.parametrize("name", ["m.parquet", "m.csv", "m.ndjson"])
 @pytest.mark.parametrize("kind", ["integer", "string"])
-def test_matches_are_written(tmp_path: Path, name: str, kind: str) -> None:
-    make: Callable[[list[int]], pa.Array] = (
-        pa.array if kind == "integer" else lambda ids: pa.array([f"id{i}" for i in ids])
-    )
-    data_type = make([]).type if kind == "integer" else pa.string()
-    data_type = pa.int64() if kind == "integer" else data_type
-    with MatchWriter(tmp_path / name, data_type, data_type) as writer:
-        writer.write(make([1, 2, 3]), np.array([0, 2, 2, 3]), lambda: make([7, 8, 9]))
-        writer.write(make([4]), np.array([0, 0]), lambda: pa.array([], data_type))
-        writer.write(make([5]), np.array([0, 1]), lambda: make([7]))
+@pytest.mark.parametrize("fields", [MATCHED, KEPT])
+@pytest.mark.parametrize("is_typed", [True, False])
+def test_updates_are_written(
+    tmp_path: Path, name: str, kind: IdKind, fields: tuple[str, ...], is_typed: bool
+) -> None:
+    data_type = id_type(kind)
+
+    def make(*ids: int) -> pa.Array:
+        return pa.array(ids if kind == "integer" else [f"id{i}" for i in ids], data_type)
+
+    path = tmp_path / name
+    with UpdateWriter(path, data_type if is_typed else None, data_type, fields) as writer:
+        writer.write(Found(make(1, 2, 3), [0, 2, 2, 3], make(7, 8, 9)))
+        writer.write(Found(make(4), [0, 0], make()))
+        writer.write(Found(make(5), [0, 1], make(7)))
         assert writer.n_rows == 4
-        assert not (tmp_path / name).exists()
+        assert not path.exists()
+    rows = read_back(path)
     expected = [(1, 7), (1, 8), (3, 9), (5, 7)]
-    found = [(row["message_id"], row["subscription_id"]) for row in read_back(tmp_path / name)]
+    found = [(row["message_id"], row["subscription_id"]) for row in rows]
     if kind == "string":
         assert found == [(f"id{m}", f"id{s}") for m, s in expected]
     else:
         assert [(int(m), int(s)) for m, s in found] == expected
     assert [each.name for each in tmp_path.iterdir()] == [name]
+    if fields == KEPT:
+        assert [row["sign"] for row in rows] == ["+", "-", "+", "+"]
+        assert {row["reason"] for row in rows} == {"match"}
+        times = {row["time"] for row in rows}
+        assert times == ({NOON} if name == "m.parquet" else {"2026-05-01T12:00:00.250000Z"})
 
 
 @pytest.mark.parametrize("name", ["m.parquet", "m.csv", "m.ndjson"])
-@pytest.mark.parametrize("ids", [pa.array([5, 6]), pa.array(["a", "b"])])
-def test_matches_with_scores_are_written(tmp_path: Path, name: str, ids: pa.Array) -> None:
-    with MatchWriter(tmp_path / name, ids.type, pa.int64(), has_scores=True) as writer:
-        found = (np.array([0, 2, 3]), lambda: pa.array([7, 8, 9]), np.array([0.25, 1.0, 1 / 3]))
-        writer.write(ids, *found)
-        writer.write(ids, np.array([0, 0, 0]), lambda: pa.array([], pa.int64()), np.empty(0))
+@pytest.mark.parametrize("fields", [SCORED, KEPT])
+@pytest.mark.parametrize(
+    "ids", [pa.array([5, 6]), pa.array(["a", "b"]), pa.array(["a", "b"], pa.large_string())]
+)
+def test_updates_with_scores_are_written(
+    tmp_path: Path, name: str, fields: tuple[str, ...], ids: pa.Array
+) -> None:
+    with UpdateWriter(tmp_path / name, ids.type, pa.int64(), fields) as writer:
+        writer.write(Found(ids, [0, 2, 3], pa.array([7, 8, 9]), [0.25, 1.0, 1 / 3]))
+        writer.write(Found(ids, [0, 0, 0], pa.array([], pa.int64()), []))
     rows = read_back(tmp_path / name)
-    assert [list(row) for row in rows] == [["message_id", "subscription_id", "score"]] * 3
+    assert [list(row) for row in rows] == [list(fields)] * 3
     assert [float(row["score"]) for row in rows] == [0.25, 1.0, 1 / 3]
+    first, last = (int(i) if str(i).isdigit() else i for i in ids.to_pylist())
+    found = [row["message_id"] for row in rows]
+    assert [int(i) if str(i).isdigit() else i for i in found] == [first, first, last]
 
 
-def test_small_writes_share_a_row_group(tmp_path: Path) -> None:
-    with MatchWriter(tmp_path / "m.parquet", pa.string(), pa.string()) as writer:
+@pytest.mark.parametrize("fields", [MATCHED, KEPT])
+def test_small_writes_share_a_row_group(tmp_path: Path, fields: tuple[str, ...]) -> None:
+    with UpdateWriter(tmp_path / "m.parquet", pa.string(), pa.string(), fields) as writer:
         for i in range(50):
             ids = pa.array([f"m{i}", f"m{i + 1}"])
-            writer.write(ids, np.array([0, 1, 3]), lambda: pa.array(["a", "b", "c"]))
+            writer.write(Found(ids, [0, 1, 3], pa.array(["a", "b", "c"])))
     file = pq.ParquetFile(tmp_path / "m.parquet")
     assert file.num_row_groups == 1
     expected = [f"m{i + j}" for i in range(50) for j in (0, 1, 1)]
     assert file.read().column("message_id").to_pylist() == expected
 
 
-def test_matches_without_any_leave_a_valid_file(tmp_path: Path) -> None:
-    with MatchWriter(tmp_path / "m.parquet", pa.int64(), pa.string()):
+@pytest.mark.parametrize("fields", [MATCHED, SCORED, KEPT])
+def test_no_updates_leave_a_valid_file(tmp_path: Path, fields: tuple[str, ...]) -> None:
+    with UpdateWriter(tmp_path / "m.parquet", pa.string(), pa.string(), fields):
         pass
-    table = pq.read_table(tmp_path / "m.parquet")
-    assert table.schema.types == [pa.int64(), pa.string()]
-    assert table.schema.names == MATCHES.names
-    assert len(table) == 0
+    with UpdateWriter(tmp_path / "n.parquet", None, pa.string(), fields):
+        pass
+    for name, data_type in (("m.parquet", pa.string()), ("n.parquet", pa.int64())):
+        table = pq.read_table(tmp_path / name)
+        assert table.schema == updates_schema(data_type, pa.string(), fields)
+        assert len(table) == 0
 
 
 def test_a_failed_write_leaves_nothing(tmp_path: Path) -> None:
-    def fail() -> None:
-        with MatchWriter(tmp_path / "m.parquet", pa.int64(), pa.int64()) as writer:
-            writer.write(pa.array([1]), np.array([0, 1]), lambda: pa.array([2]))
+    def fail(message_ids: pa.DataType | None) -> None:
+        with UpdateWriter(tmp_path / "m.parquet", message_ids, pa.int64(), MATCHED) as writer:
+            if message_ids is not None:
+                writer.write(Found(pa.array([1]), [0, 1], pa.array([2])))
             raise RuntimeError("the power went out")
 
-    with pytest.raises(RuntimeError, match="the power"):
-        fail()
-    assert list(tmp_path.iterdir()) == []
+    for message_ids in (pa.int64(), None):
+        with pytest.raises(RuntimeError, match="the power"):
+            fail(message_ids)
+        assert list(tmp_path.iterdir()) == []
 
 
-def test_matches_that_disagree_are_refused(tmp_path: Path) -> None:
-    with MatchWriter(tmp_path / "m.csv", pa.int64(), pa.int64()) as writer:  # noqa: SIM117
-        with pytest.raises(InvalidInput, match="do not belong together"):
-            writer.write(pa.array([1]), np.array([0, 2, 2]), lambda: pa.array([2]))
-    writer = MatchWriter(tmp_path / "n.csv", pa.int64(), pa.int64())
-    writer.write(pa.array([1]), np.array([0, 2]), lambda: pa.array([2]))
-    with pytest.raises(InvalidInput, match="1 subscription ids for 2 matches"):
+def test_updates_that_disagree_are_refused(tmp_path: Path) -> None:
+    def writer_of(name: str, fields: tuple[str, ...] = MATCHED) -> UpdateWriter:
+        return UpdateWriter(tmp_path / name, pa.int64(), pa.int64(), fields)
+
+    with writer_of("m.csv") as writer, pytest.raises(InvalidInput, match="do not belong together"):
+        writer.write(Found(pa.array([1]), [0, 2, 2], pa.array([2])))
+    writer = writer_of("n.csv")
+    writer.write(Found(pa.array([1]), [0, 2], pa.array([2])))
+    with pytest.raises(InvalidInput, match="1 subscription ids for 2 updates"):
         writer.close()
-    with MatchWriter(tmp_path / "o.csv", pa.int64(), pa.int64(), has_scores=True) as writer:  # noqa: SIM117
-        with pytest.raises(InvalidInput, match="0 scores for 1 matches"):
-            writer.write(pa.array([1]), np.array([0, 1]), lambda: pa.array([2]))
-    with MatchWriter(tmp_path / "p.csv", pa.int64(), pa.int64()) as writer:  # noqa: SIM117
-        with pytest.raises(InvalidInput, match="1 scores for 1 matches"):
-            writer.write(pa.array([1]), np.array([0, 1]), lambda: pa.array([2]), np.ones(1))
+    with (
+        writer_of("o.csv", SCORED) as writer,
+        pytest.raises(InvalidInput, match="0 scores for 1 updates"),
+    ):
+        writer.write(Found(pa.array([1]), [0, 1], pa.array([2])))
+    with writer_of("p.csv") as writer, pytest.raises(InvalidInput, match="1 scores for 1 updates"):
+        writer.write(Found(pa.array([1]), [0, 1], pa.array([2]), [1.0]))
     assert {path.name for path in tmp_path.iterdir()} == {"m.csv", "o.csv", "p.csv"}
 
 
-def test_large_matches_keep_their_order(tmp_path: Path) -> None:
-    n = 1_500_000
-    with MatchWriter(tmp_path / "m.parquet", pa.int64(), pa.int64()) as writer:
-        for start in range(0, n, 500_000):
-            ids = np.arange(start, start + 500_000) * 7 % n
-            offsets = np.array([0, 1, 500_000])
-            writer.write(pa.array([start, start + 1]), offsets, partial(pa.array, ids))
+@pytest.mark.parametrize("fields", [MATCHED, KEPT])
+def test_large_updates_keep_their_order(tmp_path: Path, fields: tuple[str, ...]) -> None:
+    n = 1_500_000 if fields == MATCHED else 1_200_000
+    with UpdateWriter(tmp_path / "m.parquet", pa.int64(), pa.int64(), fields) as writer:
+        for start in range(0, n, n // 3):
+            ids = pa.array(np.arange(start, start + n // 3) * 7 % n)
+            writer.write(Found(pa.array([start, start + 1]), [0, 1, n // 3], ids))
     table = pq.read_table(tmp_path / "m.parquet")
     assert (table.column("subscription_id").to_numpy() == np.arange(n) * 7 % n).all()
-    assert table.column("message_id").to_pylist()[499_999:500_002] == [1, 500_000, 500_001]
+    second = n // 3
+    found = table.column("message_id").to_pylist()[second - 1 : second + 2]
+    assert found == [1, second, second + 1]
 
 
 def test_unwritable_values_and_places(tmp_path: Path) -> None:
@@ -802,10 +888,10 @@ def test_unwritable_values_and_places(tmp_path: Path) -> None:
         write_table(tmp_path / "m.ndjson", pa.table({"id": [1], "x": [np.inf]}))
     assert list(tmp_path.iterdir()) == []
     with pytest.raises(InvalidFile, match="only subscriptions and messages"):
-        TableWriter(tmp_path / "m.geojson", MATCHES)
+        TableWriter(tmp_path / "m.geojson", updates_schema(pa.int64(), pa.int64()))
     put(tmp_path / "file", "")
     with pytest.raises(InvalidFile, match="cannot be written"):
-        TableWriter(tmp_path / "file" / "m.csv", MATCHES)
+        TableWriter(tmp_path / "file" / "m.csv", REJECTS)
 
 
 @pytest.mark.parametrize("name", ["s.parquet", "s.ndjson", "s.csv", "s.geojson"])

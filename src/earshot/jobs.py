@@ -7,12 +7,11 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import timedelta
-from functools import partial
 from pathlib import Path
 
 import pyarrow as pa
 
-from earshot.engine.deliveries import Deliveries
+from earshot.engine.deliveries import TABLE_FIELDS
 from earshot.engine.engine import Engine
 from earshot.engine.explanation import Explanation
 from earshot.engine.topk_engine import TopkEngine
@@ -20,10 +19,10 @@ from earshot.errors import InvalidFile, InvalidParameter, UnknownSubscription
 from earshot.files import (
     Draft,
     FileBatch,
-    MatchWriter,
     OnError,
     Reject,
     TableWriter,
+    UpdateWriter,
     format_of,
     read_messages,
     read_subscriptions,
@@ -35,7 +34,7 @@ from earshot.model.arrays import Space
 from earshot.model.messages import Message
 from earshot.model.ranking import Ranking
 from earshot.model.regions import Point, Rectangle
-from earshot.model.schemas import REJECTS, updates_schema
+from earshot.model.schemas import REJECTS, update_fields
 from earshot.model.subscriptions import Id
 from earshot.model.topk import TopK
 from earshot.semantics.topk import find_method
@@ -43,8 +42,6 @@ from earshot.text import Analyzer
 
 MESSAGE_BATCH_ROWS = 2048
 """Messages per batch: at hundreds of answers each, a few million answers are held at a time."""
-UPDATE_ROWS = 1 << 18
-"""Updates that are written at once: a batch of messages alone would make small row groups."""
 
 _OF_SUBSCRIPTIONS = ("subscriptions", "structure", "buffers", "subscription_ids", "expiry")
 _OF_MESSAGES = ("messages", "message_index", "message_ids")
@@ -213,45 +210,27 @@ def match_files(
 
     And its ``score``, where matching is ranked.
     """
-    format_of(out)  # an unknown one is refused before the work begins
     summary = Summary(n_subscriptions=len(engine))
     started = time.perf_counter()
     counters = [0, 0, 0]
-    has_scores = engine.ranking is not None
-    writer: MatchWriter | None = None
-    try:
+    fields = update_fields(has_scores=engine.ranking is not None, keeps_results=False)
+    with UpdateWriter(out, None, engine.id_type, fields) as writer:
         for part in _message_parts(messages, engine, reading):
             rejects.write(part.rejects)
             found = engine.publish_batch(
                 part.batch, on_error=reading.on_error, source=part.source, rows=part.rows
             )
             rejects.write(rejects_of_batch(found.rejects, part.batch, part.rows))
-            if writer is None:
-                writer = MatchWriter(
-                    out, found.message_ids.type, engine.id_type, has_scores=has_scores
-                )
-            ids = partial(_subscription_ids, found)
-            writer.write(found.message_ids, found.offsets, ids, found.scores)
+            writer.write(found)
             summary.n_messages += len(found.message_ids)
-            summary.n_matches += int(found.offsets[-1])
+            summary.n_matches += len(found)
             counters = [a + b for a, b in zip(counters, found.counters, strict=True)]
             if progress is not None:
                 progress(part.batch.num_rows)
-        if writer is None:
-            writer = MatchWriter(out, pa.int64(), engine.id_type, has_scores=has_scores)
-        writer.close()
-    except BaseException:
-        if writer is not None:
-            writer.discard()
-        raise
     summary.match_s = time.perf_counter() - started
     summary.counters = Counters(*counters)
     summary.n_rejects = rejects.n_rows
     return summary
-
-
-def _subscription_ids(deliveries: Deliveries) -> pa.Array:
-    return deliveries.subscription_ids
 
 
 def read_topk(
@@ -401,20 +380,19 @@ def topk_files(
         results: File of the results at the end: ``subscription_id, rank, message_id, score``.
         progress: Told how many messages were published.
     """
-    for path in (out, results):
-        if path is not None:
-            format_of(path)  # an unknown one is refused before the work begins
+    if results is not None:
+        format_of(results)  # an unknown one is refused before the work begins
     summary = TopkSummary()
     before = engine.counters
     started = time.perf_counter()
-    with _UpdateSink(out, engine) as sink:
+    with UpdateWriter(out, None, engine.id_type, TABLE_FIELDS) as writer:
         for part in _message_parts(messages, engine, reading):
             rejects.write(part.rejects)
             found = engine.publish_batch(
                 part.batch, on_error=reading.on_error, source=part.source, rows=part.rows
             )
             rejects.write(rejects_of_batch(found.rejects, part.batch, part.rows))
-            sink.write(found.table())
+            writer.write(found)  # type: ignore[arg-type]  # its table is all that is asked for
             summary.n_messages += found.n_rows
             summary.n_updates += len(found)
             summary.n_late += found.n_late
@@ -422,8 +400,8 @@ def topk_files(
                 progress(part.batch.num_rows)
     if results is not None:
         table = engine.results_table()
-        with TableWriter(results, table.schema) as writer:
-            writer.write(table)
+        with TableWriter(results, table.schema) as results_writer:
+            results_writer.write(table)
     summary.publish_s = time.perf_counter() - started
     summary.n_subscriptions, summary.n_in_window = len(engine), engine.n_messages
     summary.n_buffered, summary.memory = engine.n_buffered, engine.memory()
@@ -435,42 +413,6 @@ def topk_files(
 
 def _share(memory: dict[str, int], parts: tuple[str, ...], n: int) -> float:
     return sum(memory.get(part, 0) for part in parts) / max(n, 1)
-
-
-class _UpdateSink(Draft):
-    """Writes updates, many at a time; their schema is known when the first of them are there."""
-
-    def __init__(self, path: str | Path, engine: TopkEngine) -> None:
-        self._path, self._engine = path, engine
-        self._tables: list[pa.Table] = []
-        self._n_waiting = 0
-        self._writer: TableWriter | None = None
-
-    def write(self, table: pa.Table) -> None:
-        """Add rows."""
-        if len(table):
-            self._tables.append(table)
-            self._n_waiting += len(table)
-        if self._n_waiting >= UPDATE_ROWS:
-            self._flush()
-
-    def close(self) -> None:
-        """Complete the file."""
-        self._flush().close()
-
-    def discard(self) -> None:
-        """Remove what was written."""
-        if self._writer is not None:
-            self._writer.discard()
-
-    def _flush(self) -> TableWriter:
-        if self._writer is None:
-            types = (self._engine.message_id_type, self._engine.id_type)
-            self._writer = TableWriter(self._path, updates_schema(*types))
-        if self._tables:
-            self._writer.write(pa.concat_tables(self._tables))
-            self._tables, self._n_waiting = [], 0
-        return self._writer
 
 
 def explain_file(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from functools import cached_property
@@ -15,6 +16,8 @@ from earshot.indexes.answers import Counters
 from earshot.model.arrays import Float64s, Int32s, Int64s
 from earshot.model.schemas import updates_schema
 from earshot.model.updates import Update
+
+TABLE_FIELDS = ("sign", "message_id", "subscription_id", "score", "reason")
 
 
 @dataclass(frozen=True)
@@ -39,6 +42,14 @@ class Deliveries:
     _slots: Int32s
     _ids: IdTable
 
+    def __len__(self) -> int:
+        return len(self._slots)
+
+    @property
+    def event_ids(self) -> pa.Array:
+        """Ids of the accepted messages."""
+        return self.message_ids
+
     @cached_property
     def subscription_ids(self) -> pa.Array:
         """Ids of the subscriptions, all messages one after the other; looked up when asked for."""
@@ -54,12 +65,12 @@ class Deliveries:
                 updates.append(Update("+", message_id, subscription_ids[k], scores[k]))
         return updates
 
-    def table(self) -> pa.Table:
+    def table(self, columns: Sequence[str] = TABLE_FIELDS) -> pa.Table:
         """Return one row per delivery, in the schema of updates."""
         n = len(self.subscription_ids)
         rows = np.repeat(np.arange(len(self.message_ids)), np.diff(self.offsets))
         message_ids = self.message_ids.take(pa.array(rows))
-        schema = updates_schema(message_ids.type, self.subscription_ids.type)
+        schema = updates_schema(message_ids.type, self.subscription_ids.type, TABLE_FIELDS)
         return pa.table(
             [
                 pa.repeat("+", n),
@@ -69,4 +80,4 @@ class Deliveries:
                 pa.repeat("match", n),
             ],
             schema=schema,
-        )
+        ).select(columns)

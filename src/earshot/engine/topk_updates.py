@@ -12,6 +12,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from earshot.engine.deliveries import TABLE_FIELDS
 from earshot.engine.explanation import Explanation
 from earshot.engine.ids import IdTable, id_bytes
 from earshot.errors import InvalidInput, InvalidRow
@@ -71,7 +72,7 @@ class TopkUpdates:
         """Subscription of each update; looked up when asked for."""
         return self._ids.ids_of(self._changes.slots)
 
-    def table(self) -> pa.Table:
+    def table(self, columns: Sequence[str] = TABLE_FIELDS) -> pa.Table:
         """Return one row per update, in the schema of updates."""
         changes = self._changes
         return pa.table(
@@ -82,8 +83,8 @@ class TopkUpdates:
                 pa.array(changes.scores),
                 _REASONS.take(pa.array(changes.reasons)),
             ],
-            schema=updates_schema(self.message_ids.type, self.subscription_ids.type),
-        )
+            schema=updates_schema(self.message_ids.type, self.subscription_ids.type, TABLE_FIELDS),
+        ).select(columns)
 
     def updates(self) -> list[Update]:
         """Return the updates one by one."""

@@ -4,15 +4,15 @@ from earshot.files.columns import FileBatch
 from earshot.files.formats import format_of
 from earshot.files.reading import read_changes, read_messages, read_subscriptions
 from earshot.files.rejects import OnError, Reject, reject_table, rejects_of_batch
-from earshot.files.writing import Draft, MatchWriter, TableWriter, write_table
+from earshot.files.writing import Draft, TableWriter, UpdateWriter, write_table
 
 __all__ = [
     "Draft",
     "FileBatch",
-    "MatchWriter",
     "OnError",
     "Reject",
     "TableWriter",
+    "UpdateWriter",
     "format_of",
     "read_changes",
     "read_messages",

@@ -13,7 +13,7 @@ import math
 import struct
 from collections.abc import Callable, Collection, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -28,57 +28,26 @@ from earshot.model.regions import Point, Rectangle, parse_geometry
 from earshot.model.schemas import (
     BOX_FIELDS,
     CIRCLE_FIELDS,
+    COLUMN_TYPES,
     KEYWORDS,
     OPERATIONS,
     POINT_FIELDS,
     TIME,
+    TYPES_IN_WORDS,
     YEARS,
+    Content,
     IdKind,
-    changes_schema,
+    fields_of,
     id_kind,
     id_type,
     is_number,
     is_text,
-    messages_schema,
-    subscriptions_schema,
+    schema_of,
     unknown_years,
 )
 
-Content = Literal["subscriptions", "messages", "changes"]
 Problems = dict[int, tuple[str, str]]
 """First thing wrong with each bad row of a batch: position -> (field, reason)."""
-
-_SUBSCRIPTION_FIELDS = (
-    "id",
-    "keywords",
-    "expression",
-    *BOX_FIELDS,
-    *CIRCLE_FIELDS,
-    "geometry",
-    "expires",
-    "threshold",
-    "k",
-    "alpha",
-)
-FIELDS: dict[Content, tuple[str, ...]] = {
-    "subscriptions": _SUBSCRIPTION_FIELDS,
-    "changes": ("op", *_SUBSCRIPTION_FIELDS, "time"),
-    "messages": ("id", "text", "keywords", *POINT_FIELDS, *BOX_FIELDS, "geometry", "time"),
-}
-INTEGERS = frozenset(("k",))
-NUMBERS = frozenset((*BOX_FIELDS, *CIRCLE_FIELDS, "threshold", "alpha", *INTEGERS))
-TIMES = frozenset(("expires", "time"))
-
-ALIASES: dict[str, tuple[str, ...]] = {
-    "x": ("lon", "lng", "longitude"),
-    "y": ("lat", "latitude"),
-    "min_x": ("min_lon", "min_longitude"),
-    "min_y": ("min_lat", "min_latitude"),
-    "max_x": ("max_lon", "max_longitude"),
-    "max_y": ("max_lat", "max_latitude"),
-    "radius": ("radius_m",),
-}
-"""Other names under which a column is found when its own name is absent."""
 
 _INT64_MIN, _INT64_MAX = -(2**63), 2**63 - 1
 _WHOLE_LIMIT = 2.0**62  # no integer of a file comes near it, infinity is beyond
@@ -114,16 +83,18 @@ def make_layout(
 ) -> Layout:
     """Return the layout for a file whose columns may be renamed by ``{canonical: in the file}``."""
     columns = columns or {}
-    unknown = sorted(set(columns) - set(FIELDS[content]))
+    names = {
+        field.name: (columns[field.name],)
+        if field.name in columns
+        else (field.name, *field.aliases)
+        for field in fields_of(content, in_files=True)
+    }
+    unknown = sorted(set(columns) - set(names))
     if unknown:
         raise InvalidParameter(
             f"columns maps unknown field '{unknown[0]}'; the fields of {content} are "
-            f"{', '.join(FIELDS[content])}"
+            f"{', '.join(names)}"
         )
-    names = {
-        field: (columns[field],) if field in columns else (field, *ALIASES.get(field, ()))
-        for field in FIELDS[content]
-    }
     return Layout(content, names, source, on_error)
 
 
@@ -150,7 +121,7 @@ def check_columns(layout: Layout, chosen: Collection[str], present: Collection[s
     def lacking(expected: str) -> InvalidFile:
         return InvalidFile(
             f"{layout.source}: no {expected}; its columns are {_quoted(sorted(present))}, "
-            f"expected for {layout.content}: {', '.join(FIELDS[layout.content])}; rename with "
+            f"expected for {layout.content}: {', '.join(layout.names)}; rename with "
             f"columns={{field: column}}"
         )
 
@@ -195,39 +166,39 @@ def _quoted(names: Sequence[str]) -> str:
 def check_column_type(layout: Layout, field: str, column: str, data_type: pa.DataType) -> None:
     """Raise InvalidFile when a typed column cannot hold the field."""
     value_type = data_type.value_type if pa.types.is_dictionary(data_type) else data_type
-    is_list = (
-        pa.types.is_list(value_type)
-        or pa.types.is_large_list(value_type)
-        or pa.types.is_fixed_size_list(value_type)
-    )
+    wanted = COLUMN_TYPES.get(field)
     if pa.types.is_null(value_type):
         return
-    if field == "id":
-        good, expected = id_kind(data_type) is not None, "integers or strings"
-    elif field in NUMBERS:
-        good, expected = is_number(value_type), "numbers"
-    elif field in TIMES:
+    if wanted is None:
+        good = id_kind(data_type) is not None
+    elif is_number(wanted):
+        good = is_number(value_type)
+    elif wanted == TIME:
         good = is_text(value_type) or (
             pa.types.is_timestamp(value_type) and value_type.tz is not None
         )
-        expected = "timestamps with a time zone, or ISO 8601 strings with one"
-    elif field == "keywords":
-        items = value_type.value_type if is_list else value_type
+    elif wanted == KEYWORDS:
+        items = value_type.value_type if _is_list(value_type) else value_type
         good = is_text(items) or (pa.types.is_dictionary(items) and is_text(items.value_type))
-        expected = "lists of strings, or strings with commas between keywords"
-    elif field == "geometry":
-        good = (
-            is_text(value_type)
-            or pa.types.is_binary(value_type)
-            or pa.types.is_large_binary(value_type)
-        )
-        expected = "WKB bytes, or WKT or GeoJSON strings"
     else:
-        good, expected = is_text(value_type), "strings"
+        good = is_text(value_type) or (wanted == pa.binary() and _is_binary(value_type))
     if not good:
         raise InvalidFile(
-            f"{layout.source}: column '{column}' is of type {data_type}; expected {expected}"
+            f"{layout.source}: column '{column}' is of type {data_type}; "
+            f"expected {TYPES_IN_WORDS[wanted]}"
         )
+
+
+def _is_list(data_type: pa.DataType) -> bool:
+    return bool(
+        pa.types.is_list(data_type)
+        or pa.types.is_large_list(data_type)
+        or pa.types.is_fixed_size_list(data_type)
+    )
+
+
+def _is_binary(data_type: pa.DataType) -> bool:
+    return bool(pa.types.is_binary(data_type) or pa.types.is_large_binary(data_type))
 
 
 # ---- columns ------------------------------------------------------------------------------------
@@ -247,16 +218,16 @@ def batch_of_columns(
     problems: Problems = {}
     arrays = {}
     for field, given in columns.items():
-        array = _plain(given)
-        if field == "id":
+        array, wanted = _plain(given), COLUMN_TYPES.get(field)
+        if wanted is None:
             arrays[field] = _id_column(array, ids, problems)
-        elif field in NUMBERS:
+        elif is_number(wanted):
             arrays[field] = _number_column(array, field, problems)
-        elif field in TIMES:
+        elif wanted == TIME:
             arrays[field] = _time_column(array, field, problems)
-        elif field == "keywords":
+        elif wanted == KEYWORDS:
             arrays[field] = _keyword_column(array)
-        elif field == "geometry":
+        elif wanted == pa.binary():
             arrays[field] = _geometry_column(array, problems)
         else:
             arrays[field] = array.cast(pa.string())
@@ -451,36 +422,26 @@ def batch_of_records(
 
 
 def _record_array(field: str, values: list[Any], ids: IdKind, problems: Problems) -> pa.Array:
-    if field == "id":
-        return pa.array(values, id_type(ids))
-    if field in NUMBERS:
+    wanted = COLUMN_TYPES.get(field, id_type(ids))
+    if field != "id" and is_number(wanted):
         return pa.array(values, pa.float64())
-    if field in TIMES:
+    if wanted == TIME:
         return pa.array(values, pa.int64()).cast(TIME)
-    if field == "keywords":
-        return pa.array(values, KEYWORDS)
-    if field == "geometry":
+    if wanted == pa.binary():
         texts = [value if isinstance(value, str) else None for value in values]
         if texts.count(None) == len(texts):
             return pa.array(values, pa.binary())
         wkb = [value if isinstance(value, bytes) else None for value in values]
         of_texts = _geometry_column(pa.array(texts, pa.string()), problems)
         return pc.coalesce(pa.array(wkb, pa.binary()), of_texts)
-    return pa.array(values, pa.string())
+    return pa.array(values, wanted)
 
 
 def _record_converter(field: str, ids: IdKind) -> Callable[[Any], Any]:
-    if field == "id":
+    wanted = COLUMN_TYPES.get(field)
+    if wanted is None:
         return _record_string_id if ids == "string" else _record_integer_id
-    if field in NUMBERS:
-        return _record_number
-    if field in TIMES:
-        return _record_time
-    if field == "keywords":
-        return _record_keywords
-    if field == "geometry":
-        return _record_geometry
-    return _record_text
+    return _RECORD_CONVERTERS[wanted]
 
 
 def _described(value: Any) -> str:
@@ -553,6 +514,16 @@ def _record_geometry(value: Any) -> str | bytes:
     raise ValueError(f"is {_described(value)}; expected a GeoJSON object, or WKT")
 
 
+_RECORD_CONVERTERS: dict[pa.DataType, Callable[[Any], Any]] = {
+    pa.string(): _record_text,
+    pa.float64(): _record_number,
+    pa.int64(): _record_number,  # made whole with those of columns
+    KEYWORDS: _record_keywords,
+    TIME: _record_time,
+    pa.binary(): _record_geometry,
+}
+
+
 def _wkb_of_geojson(value: dict[str, Any]) -> bytes | None:
     """Return the WKB of a plain point or polygon; None leaves all else to the full reader.
 
@@ -601,20 +572,18 @@ def finish_batch(
 ) -> FileBatch:
     """Settle geometries, set refused rows aside and put the columns in canonical order."""
     n = len(rows)
-    _check_times(arrays, problems)
-    for field in sorted(INTEGERS.intersection(arrays)):
-        arrays[field] = _whole(arrays[field], field, problems)
-    if layout.content == "messages":
-        schema = messages_schema(id_type(ids))
-        if "geometry" in arrays:
-            _place_of_geometry(arrays, problems, n)
-    else:
-        of_kind = changes_schema if layout.content == "changes" else subscriptions_schema
-        schema = of_kind(id_type(ids))
-        if layout.content == "changes":
-            _check_operations(arrays.get("op"), problems, n)
-        if "geometry" in arrays and "radius" in arrays:
-            _circle_of_geometry(arrays, problems, n)
+    for field in sorted(arrays):
+        if COLUMN_TYPES.get(field) == TIME:
+            _check_times(arrays[field], field, problems)
+        elif COLUMN_TYPES.get(field) == pa.int64():
+            arrays[field] = _whole(arrays[field], field, problems)
+    if layout.content == "changes":
+        _check_operations(arrays.get("op"), problems, n)
+    if "geometry" in arrays and layout.content == "messages":
+        _place_of_geometry(arrays, problems, n)
+    elif "geometry" in arrays and "radius" in arrays:
+        _circle_of_geometry(arrays, problems, n)
+    schema = schema_of(layout.content, id_type(ids))
     columns = [
         arrays[field.name] if field.name in arrays else pa.nulls(n, field.type) for field in schema
     ]
@@ -642,10 +611,9 @@ def _check_operations(operations: pa.Array | None, problems: Problems, n: int) -
         problems.setdefault(position, ("op", f"{what}; expected {', '.join(OPERATIONS)}"))
 
 
-def _check_times(arrays: dict[str, pa.Array], problems: Problems) -> None:
-    for field in sorted(TIMES.intersection(arrays)):
-        for position in np.flatnonzero(unknown_years(arrays[field])).tolist():
-            problems.setdefault(position, (field, YEARS))
+def _check_times(times: pa.Array, field: str, problems: Problems) -> None:
+    for position in np.flatnonzero(unknown_years(times)).tolist():
+        problems.setdefault(position, (field, YEARS))
 
 
 def _whole(numbers: pa.Array, field: str, problems: Problems) -> pa.Array:

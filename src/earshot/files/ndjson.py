@@ -18,7 +18,6 @@ from pyarrow import json as arrow_json
 
 from earshot.errors import InvalidFile
 from earshot.files.columns import (
-    NUMBERS,
     FileBatch,
     Layout,
     batch_of_columns,
@@ -28,7 +27,7 @@ from earshot.files.columns import (
 from earshot.files.formats import open_bytes
 from earshot.files.rejects import Reject, shortened
 from earshot.model.arrays import Int64s
-from earshot.model.schemas import KEYWORDS, IdKind, id_type
+from earshot.model.schemas import COLUMN_TYPES, KEYWORDS, IdKind, id_type, is_number
 
 BLOCK_BYTES = 1 << 23
 MAX_LINE_BYTES = 1 << 26
@@ -236,7 +235,9 @@ def _peek(block: bytes, layout: Layout, ids: IdKind | None) -> _Shape:
     kind: IdKind = ids or ("string" if isinstance(samples["id"], str) else "integer")
     if is_feature or isinstance(samples["geometry"], dict):
         return _Shape(kind, None, layout)
-    types = {"id": id_type(kind), **dict.fromkeys(NUMBERS, pa.float64())}
+    # Times and geometries come as texts, integers as numbers: converting the column checks them.
+    numbers = [name for name, each in COLUMN_TYPES.items() if is_number(each)]
+    types = {"id": id_type(kind), **dict.fromkeys(numbers, pa.float64())}
     if not isinstance(samples["keywords"], str):
         types["keywords"] = KEYWORDS
     schema = pa.schema(

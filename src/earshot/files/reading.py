@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from earshot.errors import InvalidFile, InvalidParameter
-from earshot.files.columns import Content, FileBatch, make_layout
+from earshot.files.columns import FileBatch, make_layout
 from earshot.files.csv import read_csv
 from earshot.files.formats import Format, format_of, open_bytes
 from earshot.files.geojson import read_geojson
@@ -14,7 +14,7 @@ from earshot.files.ndjson import read_ndjson
 from earshot.files.parquet import read_parquet
 from earshot.files.rejects import OnError, check_on_error
 from earshot.model.arrays import Space
-from earshot.model.schemas import IdKind
+from earshot.model.schemas import Content, IdKind
 
 BATCH_ROWS = 1 << 16
 

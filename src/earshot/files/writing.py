@@ -10,11 +10,11 @@ import json
 import os
 from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from types import TracebackType
-from typing import Any, NamedTuple, Protocol, Self
+from typing import Any, Protocol, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -26,7 +26,7 @@ from pyarrow import csv as arrow_csv
 
 from earshot.errors import InvalidFile, InvalidInput
 from earshot.files.formats import compression_of, format_of
-from earshot.model.schemas import BOX_FIELDS, matches_schema
+from earshot.model.schemas import BOX_FIELDS, id_kind, id_type, is_text, updates_schema
 
 ROW_GROUP_ROWS = 1 << 20
 _MAX_PENDING = 2
@@ -124,15 +124,36 @@ class TableWriter(Draft):
             self._draft.unlink(missing_ok=True)
 
 
-class _MatchPart(NamedTuple):
-    message_ids: pa.Array
-    offsets: npt.NDArray[np.int64]
-    subscription_ids: Callable[[], pa.Array]
-    scores: npt.NDArray[np.float64] | None
+class Updates(Protocol):
+    """What a call caused, as :class:`earshot.engine.updates.Updates` has it."""
+
+    @property
+    def event_ids(self) -> pa.Array:
+        """Id of each published message."""
+
+    @property
+    def offsets(self) -> npt.NDArray[np.int64]:
+        """Updates of message i are ``[offsets[i]:offsets[i + 1]]``."""
+
+    @property
+    def subscription_ids(self) -> pa.Array:
+        """Subscription of each update."""
+
+    @property
+    def scores(self) -> npt.NDArray[np.float64] | None:
+        """Score of each update, where they have one."""
+
+    def __len__(self) -> int: ...
+
+    def table(self, columns: Sequence[str]) -> pa.Table:
+        """Return one row per update."""
 
 
-class MatchWriter(Draft):
-    """Writes matches in its own thread while the caller matches on.
+class UpdateWriter(Draft):
+    """Writes updates in its own thread while the caller matches on.
+
+    Those of many calls make one row group. Ids are looked up in the thread, since that takes time
+    as well; where each update is a message and whom it reaches, no table is made before that.
 
     In Parquet, integer ids are delta-encoded: 42 M rows/s on one core at 3.2 bytes a row, against
     37 M rows/s at 16 bytes for plain values and 28 M rows/s at 5.1 bytes for LZ4 over them. String
@@ -141,67 +162,53 @@ class MatchWriter(Draft):
 
     Args:
         path: Where to; its name gives the format.
-        message_id_type: Type of the messages' ids.
+        message_id_type: Type of the messages' ids; None: of those that come first.
         subscription_id_type: Type of the subscriptions' ids.
-        has_scores: Whether each match has a score, which is a third column.
+        fields: Columns to write, by :func:`earshot.model.schemas.update_fields`.
     """
 
     def __init__(
         self,
         path: str | Path,
-        message_id_type: pa.DataType,
+        message_id_type: pa.DataType | None,
         subscription_id_type: pa.DataType,
-        *,
-        has_scores: bool = False,
+        fields: Sequence[str],
     ) -> None:
-        self.schema = matches_schema(message_id_type, subscription_id_type, has_scores=has_scores)
+        self.path, self.fields = Path(path), tuple(fields)
         self.n_rows = 0
-        self._is_dictionary = format_of(path) == "parquet" and pa.types.is_string(message_id_type)
-        schema = self.schema
-        if self._is_dictionary:
-            dictionary = pa.dictionary(pa.int32(), message_id_type)
-            schema = schema.set(0, pa.field("message_id", dictionary))
-        self._writer = TableWriter(path, schema, is_fast=True)
-        self._thread = ThreadPoolExecutor(1, thread_name_prefix="match-writer")
+        self._has_dictionaries = format_of(path) == "parquet"
+        self._is_ragged = {"message_id", "subscription_id", "score"}.issuperset(fields)
+        self._subscription_id_type = subscription_id_type
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="update-writer")
         self._pending: deque[Future[None]] = deque()
-        self._parts: list[_MatchPart] = []
-        self._n_buffered = 0
+        self._waiting: list[Updates] = []
+        self._n_waiting = 0
+        self._writer: TableWriter | None = None
+        if message_id_type is not None:
+            self._open(message_id_type)
 
-    def write(
-        self,
-        message_ids: pa.Array,
-        offsets: npt.NDArray[np.int64],
-        subscription_ids: Callable[[], pa.Array],
-        scores: npt.NDArray[np.float64] | None = None,
-    ) -> None:
-        """Append the matches of a batch of messages.
-
-        Args:
-            message_ids: Id of each message of the batch.
-            offsets: Matches of message i are ``[offsets[i]:offsets[i + 1]]``.
-            subscription_ids: Returns the ids of the subscriptions, all messages one after the
-                other; called in the writer's thread, since looking ids up takes time as well.
-            scores: Score of each match, where they have one.
-        """
-        if len(offsets) != len(message_ids) + 1:
-            raise InvalidInput(
-                f"{len(message_ids)} message ids and {len(offsets)} offsets do not belong together"
-            )
-        n_rows = int(offsets[-1])
-        n_scores = 0 if scores is None else len(scores)
-        if n_scores != (n_rows if "score" in self.schema.names else 0):
-            raise InvalidInput(f"{n_scores} scores for {n_rows} matches")
+    def write(self, updates: Updates) -> None:
+        """Append what a call caused."""
+        n_rows = len(updates)
+        if self._is_ragged:
+            self._check(updates, n_rows)
+            if self._writer is None:
+                self._open(updates.event_ids.type)
         if not n_rows:
             return
-        self._parts.append(_MatchPart(message_ids, offsets, subscription_ids, scores))
-        self._n_buffered += n_rows
+        if self._writer is None:
+            self._open(updates.table(("message_id",)).schema.field(0).type)
+        self._waiting.append(updates)
+        self._n_waiting += n_rows
         self.n_rows += n_rows
-        if self._n_buffered >= ROW_GROUP_ROWS:
+        if self._n_waiting >= ROW_GROUP_ROWS:
             self._flush()
 
     def close(self) -> None:
         """Complete the file and give it its name."""
         try:
+            if self._writer is None:
+                self._open(pa.int64())
             self._flush()
             while self._pending:
                 self._pending.popleft().result()
@@ -209,42 +216,84 @@ class MatchWriter(Draft):
             self.discard()
             raise
         self._thread.shutdown()
+        assert self._writer is not None
         self._writer.close()
 
     def discard(self) -> None:
         """Remove what was written."""
         self._thread.shutdown(cancel_futures=True)
-        self._writer.discard()
+        if self._writer is not None:
+            self._writer.discard()
+
+    def _open(self, message_id_type: pa.DataType) -> None:
+        # A window's ids are large strings; in a file they are strings, or nothing at all.
+        ids = id_type(id_kind(message_id_type) or "integer")
+        schema = updates_schema(ids, self._subscription_id_type, self.fields)
+        self._plain = schema
+        if self._has_dictionaries:
+            for position, field in enumerate(schema):
+                if is_text(field.type) and field.name != "subscription_id":
+                    dictionary = pa.dictionary(pa.int32(), field.type)
+                    schema = schema.set(position, field.with_type(dictionary))
+        self._schema = schema
+        self._writer = TableWriter(self.path, schema, is_fast=True)
+
+    def _check(self, updates: Updates, n_rows: int) -> None:
+        n_messages, offsets = len(updates.event_ids), updates.offsets
+        if len(offsets) != n_messages + 1 or offsets[-1] != n_rows:
+            raise InvalidInput(
+                f"{n_messages} message ids, {len(offsets)} offsets and {n_rows} updates do not "
+                f"belong together"
+            )
+        n_scores = 0 if updates.scores is None else len(updates.scores)
+        if n_scores != (n_rows if "score" in self.fields else 0):
+            raise InvalidInput(f"{n_scores} scores for {n_rows} updates")
 
     def _flush(self) -> None:
-        parts, self._parts, self._n_buffered = self._parts, [], 0
-        if not parts:
+        waiting, self._waiting, self._n_waiting = self._waiting, [], 0
+        if not waiting:
             return
         # The caller waits when the disk is slower than the matching, so memory stays bounded.
         while len(self._pending) >= _MAX_PENDING:
             self._pending.popleft().result()
-        self._pending.append(self._thread.submit(self._write_parts, parts))
+        self._pending.append(self._thread.submit(self._write_all, waiting))
 
-    def _write_parts(self, parts: list[_MatchPart]) -> None:
-        table = pa.concat_tables([self._table(part) for part in parts])
-        # Each part has a dictionary of its own; Parquet wants one per row group.
-        table = table.unify_dictionaries() if self._is_dictionary else table.cast(self.schema)
+    def _write_all(self, waiting: list[Updates]) -> None:
+        assert self._writer is not None
+        if self._is_ragged:
+            # Each part has a dictionary of its own; Parquet wants one per row group.
+            table = pa.concat_tables([self._ragged_table(each) for each in waiting])
+            table = table.unify_dictionaries() if self._has_dictionaries else table
+        else:
+            table = pa.concat_tables([each.table(self.fields) for each in waiting])
+            table = self._encoded(table.cast(self._plain))
+        if table.schema != self._schema:
+            table = table.cast(self._schema)
         self._writer.write(table)
 
-    def _table(self, part: _MatchPart) -> pa.Table:
-        message_ids, counts = part.message_ids, np.diff(part.offsets)
+    def _ragged_table(self, updates: Updates) -> pa.Table:
+        message_ids, counts = updates.event_ids, np.diff(updates.offsets)
         messages: pa.Array
         if pa.types.is_integer(message_ids.type):
             values = message_ids.to_numpy(zero_copy_only=False)
-            messages = pa.array(np.repeat(values, counts), self.schema.field(0).type)
+            messages = pa.array(np.repeat(values, counts), pa.int64())
         else:
             positions = np.repeat(np.arange(len(message_ids), dtype=np.int32), counts)
             messages = pa.DictionaryArray.from_arrays(positions, message_ids)
-        subscriptions = part.subscription_ids()
+        subscriptions = updates.subscription_ids
         if len(subscriptions) != len(messages):
-            raise InvalidInput(f"{len(subscriptions)} subscription ids for {len(messages)} matches")
-        scores = [] if part.scores is None else [pa.array(part.scores)]
-        return pa.table([messages, subscriptions, *scores], names=self.schema.names)
+            raise InvalidInput(f"{len(subscriptions)} subscription ids for {len(messages)} updates")
+        columns = {"message_id": messages, "subscription_id": subscriptions}
+        if updates.scores is not None:
+            columns["score"] = pa.array(updates.scores)
+        return pa.table([columns[name] for name in self.fields], names=self.fields)
+
+    def _encoded(self, table: pa.Table) -> pa.Table:
+        for position, field in enumerate(self._schema):
+            if pa.types.is_dictionary(field.type):
+                column = table.column(position).dictionary_encode()
+                table = table.set_column(position, field, column)
+        return table
 
 
 def write_table(path: str | Path, table: pa.Table | pa.RecordBatch) -> None:
@@ -281,8 +330,8 @@ class _ParquetSink:
                 "columns": {"geometry": about},
             }
             self._schema = self._schema.with_metadata({"geo": json.dumps(geo)})
-        integers = [field.name for field in self._schema if pa.types.is_integer(field.type)]
-        others = [field.name for field in self._schema if not pa.types.is_integer(field.type)]
+        integers = [field.name for field in self._schema if _is_counted(field.type)]
+        others = [field.name for field in self._schema if not _is_counted(field.type)]
         self._options: dict[str, Any] = {
             "use_dictionary": [
                 field.name
@@ -314,6 +363,10 @@ class _ParquetSink:
 
     def close(self) -> None:
         self._writer.close()
+
+
+def _is_counted(data_type: pa.DataType) -> bool:
+    return bool(pa.types.is_integer(data_type) or pa.types.is_timestamp(data_type))
 
 
 def _leaf(field: pa.Field) -> str:
@@ -450,7 +503,7 @@ def _json_values(array: pa.Array, name: str) -> pa.Array:
     if pa.types.is_integer(data_type):
         return array.cast(pa.string())
     if pa.types.is_floating(data_type):
-        if not pc.all(pc.is_finite(array), skip_nulls=True).as_py():
+        if not pc.all(pc.is_finite(array), min_count=0).as_py():
             raise InvalidInput(f"column '{name}' holds NaN or infinity, which JSON cannot express")
         return array.cast(pa.string())
     if pa.types.is_timestamp(data_type):

@@ -1,6 +1,8 @@
-"""The Arrow schemas of everything that crosses a border, in one place.
+"""The columns of everything that crosses a border, and the Arrow schemas made of them.
 
-Every reader delivers these columns and every encoder and writer takes them, whatever the file
+:data:`FIELDS` is the one table of columns: names, types, meanings, and the other names that a file
+may have for them. Schemas, readers, encoders, writers and the tables of docs/files.md follow from
+it. Every reader delivers these columns and every encoder and writer takes them, whatever the file
 looked like. Ids are either all 64-bit integers or all strings; the functions here build a schema
 for the one or the other. Times are instants in UTC, to the microsecond.
 
@@ -12,8 +14,9 @@ source does not have are null.
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime, timedelta
-from typing import Literal, get_args
+from typing import Literal, NamedTuple, TypeAlias, get_args
 
 import numpy as np
 import numpy.typing as npt
@@ -23,6 +26,10 @@ import pyarrow.compute as pc
 from earshot.errors import InvalidParameter
 
 IdKind = Literal["integer", "string"]
+Content = Literal["subscriptions", "messages", "changes"]
+"""What comes in."""
+Relation: TypeAlias = Content | Literal["updates", "rejects"]
+"""What comes in, and what goes out."""
 Operation = Literal["subscribe", "unsubscribe", "move"]
 OPERATIONS: tuple[Operation, ...] = get_args(Operation)
 
@@ -36,6 +43,233 @@ YEARS = "is outside the years 1 to 9999"
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _FIRST_US = (datetime.min.replace(tzinfo=UTC) - _EPOCH) // timedelta(microseconds=1)
 _LAST_US = (datetime.max.replace(tzinfo=UTC) - _EPOCH) // timedelta(microseconds=1)
+
+
+# ---- the columns --------------------------------------------------------------------------------
+
+
+class Field(NamedTuple):
+    """A column.
+
+    Attributes:
+        name: Its name.
+        type: Its type; None for ids, which are all integers or all strings.
+        of: What it means in each of the relations that have it.
+        aliases: Names under which a file may have it instead.
+        only_in_files: Relations that have it in files alone: readers turn it into other columns.
+    """
+
+    name: str
+    type: pa.DataType | None
+    of: Mapping[Relation, str]
+    aliases: tuple[str, ...] = ()
+    only_in_files: tuple[Relation, ...] = ()
+
+
+def _both(subscription: str, message: str) -> dict[Relation, str]:
+    return {"subscriptions": subscription, "changes": subscription, "messages": message}
+
+
+def _asked(meaning: str) -> dict[Relation, str]:
+    return {"subscriptions": meaning, "changes": meaning}
+
+
+_BOX = _both("region: a box", "place: a box")
+_CIRCLE = _both("region: a circle", "place: a point")
+
+FIELDS = (
+    Field(
+        "op",
+        pa.string(),
+        {"changes": f"required: one of {', '.join(f'`{name}`' for name in OPERATIONS)}"},
+    ),
+    Field("id", None, _both("required, unique", "required; need not be unique")),
+    Field("text", pa.string(), {"messages": "free text"}),
+    Field(
+        "keywords",
+        KEYWORDS,
+        _both("all must be in the message", "the keywords instead of a text; may be empty"),
+    ),
+    Field("expression", pa.string(), _asked("a boolean expression instead of keywords")),
+    Field("x", pa.float64(), _CIRCLE, ("lon", "lng", "longitude")),
+    Field("y", pa.float64(), _CIRCLE, ("lat", "latitude")),
+    Field("radius", pa.float64(), _asked(_CIRCLE["subscriptions"]), ("radius_m",)),
+    Field("min_x", pa.float64(), _BOX, ("min_lon", "min_longitude")),
+    Field("min_y", pa.float64(), _BOX, ("min_lat", "min_latitude")),
+    Field("max_x", pa.float64(), _BOX, ("max_lon", "max_longitude")),
+    Field("max_y", pa.float64(), _BOX, ("max_lat", "max_latitude")),
+    Field(
+        "geometry",
+        pa.binary(),
+        _both(
+            "region: a polygon or multipolygon; or a point, with a `radius` beside it",
+            "place: a point, or an axis-parallel rectangle (files only)",
+        ),
+        only_in_files=("messages",),
+    ),
+    Field("expires", TIME, _asked("when it ends by itself")),
+    Field(
+        "threshold",
+        pa.float64(),
+        _asked(
+            "score to reach, greater than 0 and at most 1, in place of the engine's; refused "
+            "unless matching is ranked"
+        ),
+    ),
+    Field(
+        "k",
+        pa.int64(),
+        _asked(
+            "messages that it gets, 1 to 10,000, in place of the engine's; refused unless matching "
+            "is top-k over a window"
+        ),
+    ),
+    Field(
+        "alpha",
+        pa.float64(),
+        _asked(
+            "share of the place in the score, 0 to 1, in place of the engine's; refused unless "
+            "matching is top-k over a window"
+        ),
+    ),
+    Field("message_id", None, {"updates": "which message"}),
+    Field("subscription_id", None, {"updates": "whose results"}),
+    Field(
+        "sign",
+        pa.string(),
+        {"updates": "`+` where the message comes into the results, `-` where it goes"},
+    ),
+    Field("score", pa.float64(), {"updates": "how well the message matches"}),
+    Field("source", pa.string(), {"rejects": "the file"}),
+    Field(
+        "row",
+        pa.int64(),
+        {"rejects": "number of the row, from 0; the header and blank lines do not count"},
+    ),
+    Field(
+        "field",
+        pa.string(),
+        {"rejects": "the column, by its name here; empty where the row as a whole is wrong"},
+    ),
+    Field(
+        "reason",
+        pa.string(),
+        {
+            "updates": "why, in one word; `match` where a message was published and matched",
+            "rejects": "what was wrong and what was expected",
+        },
+    ),
+    Field(
+        "raw",
+        pa.string(),
+        {
+            "rejects": "the row as JSON (or as it stood, where it could not be read); strings of "
+            "more than 1,000 characters are shortened"
+        },
+    ),
+    Field(
+        "time",
+        TIME,
+        {
+            "messages": "when it was published",
+            "changes": "when it happens",
+            "updates": "time of the message where one was published, of the engine's clock "
+            "otherwise; null where there is none",
+        },
+    ),
+)
+"""All columns. Each relation has its own in this order."""
+
+COLUMN_TYPES: dict[str, pa.DataType] = {
+    field.name: field.type
+    for field in FIELDS
+    if field.type is not None and not {"subscriptions", "messages", "changes"}.isdisjoint(field.of)
+}
+"""Type of each column of what comes in, but the id."""
+
+TYPES_IN_WORDS: dict[pa.DataType | None, str] = {
+    None: "integers or strings",
+    pa.string(): "strings",
+    pa.float64(): "numbers",
+    pa.int64(): "integers",
+    KEYWORDS: "lists of strings, or strings with commas between keywords",
+    TIME: "timestamps with a time zone, or ISO 8601 strings with one",
+    pa.binary(): "WKB bytes, or WKT or GeoJSON strings",
+}
+"""What a file may have in a column of each type."""
+
+
+def fields_of(relation: Relation, *, in_files: bool = False) -> tuple[Field, ...]:
+    """Return the columns of a relation; ``in_files`` adds those that only its files have."""
+    return tuple(
+        field
+        for field in FIELDS
+        if relation in field.of and (in_files or relation not in field.only_in_files)
+    )
+
+
+# ---- schemas ------------------------------------------------------------------------------------
+
+
+def schema_of(content: Content, ids: pa.DataType) -> pa.Schema:
+    """Return the schema of what comes in, with ids of the given type."""
+    return pa.schema([(field.name, field.type or ids) for field in fields_of(content)])
+
+
+def subscriptions_schema(ids: pa.DataType) -> pa.Schema:
+    """Return the schema of subscriptions with ids of the given type."""
+    return schema_of("subscriptions", ids)
+
+
+def messages_schema(ids: pa.DataType) -> pa.Schema:
+    """Return the schema of messages with ids of the given type."""
+    return schema_of("messages", ids)
+
+
+def changes_schema(ids: pa.DataType) -> pa.Schema:
+    """Return the schema of changes: what happens to a subscription, which one, and when.
+
+    ``subscribe`` takes all columns of a subscription, ``move`` its id and region, ``unsubscribe``
+    its id.
+    """
+    return schema_of("changes", ids)
+
+
+UPDATE_FIELDS = tuple(field.name for field in fields_of("updates"))
+
+
+def update_fields(has_scores: bool, keeps_results: bool) -> tuple[str, ...]:
+    """Return the columns of updates that a writer writes.
+
+    Args:
+        has_scores: Whether the semantics has scores; one without has no ``score``.
+        keeps_results: Whether it keeps results; in one that does not, each update is its message,
+            delivered once, so there is no ``sign``, ``reason`` and ``time``.
+    """
+    absent = set() if has_scores else {"score"}
+    if not keeps_results:
+        absent |= {"sign", "reason", "time"}
+    return tuple(name for name in UPDATE_FIELDS if name not in absent)
+
+
+def updates_schema(
+    message_ids: pa.DataType,
+    subscription_ids: pa.DataType,
+    fields: Sequence[str] = UPDATE_FIELDS,
+) -> pa.Schema:
+    """Return the schema of updates, or of some of their columns."""
+    types = {field.name: field.type for field in fields_of("updates")}
+    types |= {"message_id": message_ids, "subscription_id": subscription_ids}
+    return pa.schema([(name, types[name]) for name in fields])
+
+
+SUBSCRIPTIONS = subscriptions_schema(pa.int64())
+MESSAGES = messages_schema(pa.int64())
+REJECTS = pa.schema([(field.name, field.type) for field in fields_of("rejects")])
+"""Rows that were refused; ``raw`` is the refused row as JSON, long strings shortened."""
+
+
+# ---- types --------------------------------------------------------------------------------------
 
 
 def id_type(kind: IdKind) -> pa.DataType:
@@ -87,97 +321,3 @@ def unknown_years(times: pa.Array) -> npt.NDArray[np.bool_]:
     outside = pc.or_(pc.less(us, _FIRST_US), pc.greater(us, _LAST_US))
     found: npt.NDArray[np.bool_] = outside.fill_null(False).to_numpy(zero_copy_only=False)
     return found
-
-
-def subscriptions_schema(ids: pa.DataType) -> pa.Schema:
-    """Return the schema of subscriptions with ids of the given type."""
-    return pa.schema(
-        [
-            ("id", ids),
-            ("keywords", KEYWORDS),
-            ("expression", pa.string()),
-            *((name, pa.float64()) for name in BOX_FIELDS),
-            *((name, pa.float64()) for name in CIRCLE_FIELDS),
-            ("geometry", pa.binary()),
-            ("expires", TIME),
-            ("threshold", pa.float64()),
-            ("k", pa.int64()),
-            ("alpha", pa.float64()),
-        ]
-    )
-
-
-def changes_schema(ids: pa.DataType) -> pa.Schema:
-    """Return the schema of changes: what happens to a subscription, which one, and when.
-
-    ``subscribe`` takes all columns of a subscription, ``move`` its id and region, ``unsubscribe``
-    its id.
-    """
-    return pa.schema([("op", pa.string()), *subscriptions_schema(ids), ("time", TIME)])
-
-
-def messages_schema(ids: pa.DataType) -> pa.Schema:
-    """Return the schema of messages with ids of the given type."""
-    return pa.schema(
-        [
-            ("id", ids),
-            ("text", pa.string()),
-            ("keywords", KEYWORDS),
-            *((name, pa.float64()) for name in POINT_FIELDS),
-            *((name, pa.float64()) for name in BOX_FIELDS),
-            ("time", TIME),
-        ]
-    )
-
-
-def matches_schema(
-    message_ids: pa.DataType, subscription_ids: pa.DataType, *, has_scores: bool = False
-) -> pa.Schema:
-    """Return the schema of matches: one row for each delivery of a message to a subscription.
-
-    ``has_scores`` adds the ``score``, for ranked matching.
-    """
-    scores = [("score", pa.float64())] if has_scores else []
-    return pa.schema([("message_id", message_ids), ("subscription_id", subscription_ids), *scores])
-
-
-def updates_schema(message_ids: pa.DataType, subscription_ids: pa.DataType) -> pa.Schema:
-    """Return the schema of updates; ``sign`` is ``+`` or ``-``, ``score`` is null where none is."""
-    return pa.schema(
-        [
-            ("sign", pa.string()),
-            ("message_id", message_ids),
-            ("subscription_id", subscription_ids),
-            ("score", pa.float64()),
-            ("reason", pa.string()),
-        ]
-    )
-
-
-COLUMN_TYPES = {
-    "op": pa.string(),
-    "keywords": KEYWORDS,
-    "expression": pa.string(),
-    "text": pa.string(),
-    "geometry": pa.binary(),
-    "expires": TIME,
-    "time": TIME,
-    "k": pa.int64(),
-    **dict.fromkeys((*BOX_FIELDS, *CIRCLE_FIELDS, "threshold", "alpha"), pa.float64()),
-}
-"""Type of each canonical column but the id."""
-
-SUBSCRIPTIONS = subscriptions_schema(pa.int64())
-MESSAGES = messages_schema(pa.int64())
-MATCHES = matches_schema(pa.int64(), pa.int64())
-UPDATES = updates_schema(pa.int64(), pa.int64())
-REJECTS = pa.schema(
-    [
-        ("source", pa.string()),
-        ("row", pa.int64()),
-        ("field", pa.string()),
-        ("reason", pa.string()),
-        ("raw", pa.string()),
-    ]
-)
-"""Rows that were refused; ``raw`` is the refused row as JSON, long strings shortened."""

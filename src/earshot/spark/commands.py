@@ -34,11 +34,10 @@ from earshot.files import (
     read_subscriptions,
     rejects_of_batch,
 )
-from earshot.files.columns import Content
 from earshot.jobs import RejectSink
 from earshot.model.arrays import Space
 from earshot.model.batches import instant
-from earshot.model.schemas import IdKind, changes_schema, id_kind, id_type
+from earshot.model.schemas import Content, IdKind, changes_schema, id_kind, id_type
 from earshot.spark.build import Built, build
 from earshot.spark.config import (
     ChangesConfig,

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import NamedTuple
+from typing import NamedTuple, get_args
 
 import numpy as np
 import pyarrow as pa
@@ -19,28 +19,20 @@ from earshot.encoding import encode_messages, encode_regions, encode_subscriptio
 from earshot.engine.changes import waves
 from earshot.errors import InvalidParameter, InvalidRow
 from earshot.files import Reject, rejects_of_batch
-from earshot.files.columns import Content
 from earshot.files.rejects import row_json, row_values
 from earshot.model.arrays import EVERYWHERE_TOKEN, Space
 from earshot.model.schemas import (
     BOX_FIELDS,
+    Content,
     IdKind,
-    changes_schema,
     id_type,
-    messages_schema,
-    subscriptions_schema,
+    schema_of,
 )
 from earshot.spark.notes import rejects_in
 from earshot.spark.output import NOTE, accepted_positions, batch_of_notes, reject_notes
 from earshot.spark.reading import Form, Part, Reading, make_reading, needed_columns
 from earshot.spark.schemas import arrow_schema, spark_schema
 from earshot.text import Analyzer, TokenLists, Vocabulary
-
-SCHEMAS = {
-    "messages": messages_schema,
-    "subscriptions": subscriptions_schema,
-    "changes": changes_schema,
-}
 
 SOURCE, ROW = "earshot_source", "earshot_row"
 """Columns that tell where a row is from: a file or a partition, and the row's number there."""
@@ -97,8 +89,10 @@ def prepare(
         space: ``lonlat`` or ``planar``.
         analyzer: How text and keywords become tokens.
     """
-    if content not in SCHEMAS:
-        raise InvalidParameter(f"content is {content!r}; expected one of {', '.join(SCHEMAS)}")
+    if content not in get_args(Content):
+        raise InvalidParameter(
+            f"content is {content!r}; expected one of {', '.join(get_args(Content))}"
+        )
     reading = make_reading(
         content, arrow_schema(table), form=form, ids=ids, columns=columns, space=space
     )
@@ -130,7 +124,7 @@ def read_rows(
 
 def _noted(reading: Reading, with_origin: bool) -> pa.Schema:
     origin = [(SOURCE, pa.string()), (ROW, pa.int64())] if with_origin else []
-    rows = SCHEMAS[reading.content](id_type(reading.ids))
+    rows = schema_of(reading.content, id_type(reading.ids))
     return pa.schema([*rows, *origin, (NOTE, pa.string())])
 
 

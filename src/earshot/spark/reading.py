@@ -29,7 +29,6 @@ from pyspark import TaskContext
 from earshot.errors import InvalidFile, InvalidParameter
 from earshot.files import FileBatch, Reject, read_changes, read_messages, read_subscriptions
 from earshot.files.columns import (
-    Content,
     Layout,
     batch_of_columns,
     check_column_type,
@@ -38,7 +37,7 @@ from earshot.files.columns import (
 )
 from earshot.files.ndjson import batch_of_values
 from earshot.model.arrays import Space
-from earshot.model.schemas import IdKind, id_kind, is_text
+from earshot.model.schemas import Content, IdKind, id_kind, is_text
 from earshot.spark.folders import Folder
 
 Form = Literal["columns", "values", "files"]
