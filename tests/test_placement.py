@@ -26,7 +26,10 @@ from earshot.model.arrays import (
     take_clauses,
     take_messages,
 )
-from earshot.placement.plans import Plan, Router, UnitArrays, busiest_share, merge_units, units_of
+from earshot.placement.cutting import cut_plan
+from earshot.placement.plan import ShardPlan
+from earshot.placement.report import busiest_share
+from earshot.placement.routing import Router, UnitArrays, merge_units, units_of
 
 INF = math.inf
 
@@ -64,9 +67,9 @@ def half(case: Case) -> tuple[ClauseArrays, MessageArrays]:
     )
 
 
-def plan_of(case: Case, n_shards: int) -> Plan:
+def plan_of(case: Case, n_shards: int) -> ShardPlan:
     clauses, messages = half(case)
-    return Plan.cut(
+    return cut_plan(
         clauses,
         messages,
         n_shards,
@@ -175,7 +178,7 @@ def test_shards_answer_what_one_index_answers_in_any_case(recipe: Recipe, n_shar
     check_case(case, plan_of(case, n_shards))
 
 
-def check_case(case: Case, plan: Plan) -> None:
+def check_case(case: Case, plan: ShardPlan) -> None:
     frequencies = counted(case)
     n_slots = n_slots_of(case.clauses)
     shards = plan.assign(case.clauses, frequencies)
@@ -229,7 +232,7 @@ def test_the_order_of_tokens_does_not_matter() -> None:
     straight = box_clauses(offsets, np.tile(tokens, (100, 1)).reshape(-1), boxes)
     turned = box_clauses(offsets, np.tile(tokens[:, ::-1], (100, 1)).reshape(-1), boxes)
     frequencies = np.full(13, 5)
-    plan, _ = Plan.cut(straight, points([], []), 3, frequencies=frequencies)
+    plan, _ = cut_plan(straight, points([], []), 3, frequencies=frequencies)
     shards = plan.assign(straight, frequencies)
     assert (shards == plan.assign(turned, frequencies)).all()
 
@@ -284,7 +287,7 @@ def test_a_frequent_token_is_cut_in_space() -> None:
         np.arange(2001), np.ones(2000), np.concatenate([centres, centres + 0.01], axis=1)
     )
     messages = points([[0, 1]] * 500, random.random((500, 2)))
-    _, report = Plan.cut(clauses, messages, 8, frequencies=np.array([500, 500]))
+    _, report = cut_plan(clauses, messages, 8, frequencies=np.array([500, 500]))
     assert report.cuts["x"] + report.cuts["y"] == 7
     assert report.replication < 1.5
     assert report.balance < 1.3
@@ -296,7 +299,7 @@ def test_a_crowded_place_is_cut_by_token() -> None:
     clauses = box_clauses(np.arange(2001), tokens, np.tile([0.0, 0.0, 1.0, 1.0], (2000, 1)))
     messages = points([[0, int(t)] for t in random.integers(1, 101, 500)], np.full((500, 2), 0.5))
     frequencies = np.bincount(messages.token_ids, minlength=101)
-    plan, report = Plan.cut(clauses, messages, 8, frequencies=frequencies)
+    plan, report = cut_plan(clauses, messages, 8, frequencies=frequencies)
     assert report.cuts["token"] == 7
     assert report.replication <= 1.0
     assert report.balance < 1.3
@@ -310,7 +313,7 @@ def test_words_of_one_topic_stay_together() -> None:
     topics = random.integers(0, 4, 500)  # tokens 1, 5, 9, … are one topic
     rows = [[0, *(1 + topic + 4 * random.permutation(10)[:5])] for topic in topics.tolist()]
     frequencies = np.bincount(np.concatenate(rows), minlength=41)
-    _, report = Plan.cut(clauses, points(rows, np.full((500, 2), 0.5)), 4, frequencies=frequencies)
+    _, report = cut_plan(clauses, points(rows, np.full((500, 2), 0.5)), 4, frequencies=frequencies)
     assert report.replication < 1.6  # by hash: about 3
 
 
@@ -321,7 +324,7 @@ def test_large_regions_are_kept_away_from_small_ones() -> None:
     boxes = np.concatenate([centres - halves, centres + halves], axis=1)
     clauses = box_clauses(np.arange(4001), np.ones(4000), boxes)
     messages = points([[0, 1]] * 500, random.random((500, 2)))
-    _, report = Plan.cut(clauses, messages, 8, frequencies=np.array([500, 500]))
+    _, report = cut_plan(clauses, messages, 8, frequencies=np.array([500, 500]))
     assert report.cuts["size"] >= 1
     assert report.replication < 7
 
@@ -330,7 +333,7 @@ def test_clauses_that_differ_in_nothing_else_are_cut_by_content() -> None:
     tokens = np.stack([np.ones(1000), np.arange(2, 1002)], axis=1).reshape(-1)
     clauses = box_clauses(2 * np.arange(1001), tokens, np.tile([0.0, 0.0, 1.0, 1.0], (1000, 1)))
     frequencies = np.append([10, 1], np.full(1000, 5))
-    plan, report = Plan.cut(clauses, points([[0, 1]], [[0.5, 0.5]]), 4, frequencies=frequencies)
+    plan, report = cut_plan(clauses, points([[0, 1]], [[0.5, 0.5]]), 4, frequencies=frequencies)
     assert report.cuts["content"] == 3
     counts = np.bincount(plan.assign(clauses, frequencies))
     assert busiest_share(counts) < 1.1
@@ -343,7 +346,7 @@ def test_a_crowd_of_one_token_at_one_place_is_cut_in_spite_of_an_outlier() -> No
     clauses = box_clauses(2 * np.arange(1001), tokens, boxes)
     frequencies = np.append([10, 1], np.full(1000, 5))
     messages = points([[0, 1]] * 10, np.full((10, 2), 0.5))
-    plan, _ = Plan.cut(clauses, messages, 2, frequencies=frequencies)
+    plan, _ = cut_plan(clauses, messages, 2, frequencies=frequencies)
     assert busiest_share(np.bincount(plan.assign(clauses, frequencies))) < 1.1
 
 
@@ -351,7 +354,7 @@ def test_what_a_sample_did_not_show_is_spread_all_the_same() -> None:
     case = make_case(RECIPES["plain"])
     nothing, silence = take_clauses(case.clauses, np.arange(0)), points([], [])
     for sample in (nothing, take_clauses(case.clauses, np.array([7]))):
-        plan, report = Plan.cut(sample, silence, 6, frequencies=counted(case))
+        plan, report = cut_plan(sample, silence, 6, frequencies=counted(case))
         assert report.replication == 0.0
         counts = np.bincount(plan.assign(case.clauses, counted(case)), minlength=6)
         assert counts.min() > 0.5 * counts.mean()
@@ -361,7 +364,7 @@ def test_what_a_sample_did_not_show_is_spread_all_the_same() -> None:
 def test_identical_subscriptions_share_a_shard() -> None:
     clauses = box_clauses(np.arange(101), np.ones(100), np.zeros((100, 4)))
     frequencies = np.array([3, 3])
-    plan, report = Plan.cut(
+    plan, report = cut_plan(
         clauses, points([[0, 1]] * 3, np.zeros((3, 2))), 4, frequencies=frequencies
     )
     assert len(np.unique(plan.assign(clauses, frequencies))) == 1
@@ -371,7 +374,7 @@ def test_identical_subscriptions_share_a_shard() -> None:
 def test_the_report_counts_what_the_plan_does() -> None:
     case = make_case(RECIPES["touching"])
     frequencies = counted(case)
-    plan, report = Plan.cut(case.clauses, case.messages, 6, frequencies=frequencies)
+    plan, report = cut_plan(case.clauses, case.messages, 6, frequencies=frequencies)
     shards = plan.assign(case.clauses, frequencies)
     assert report.subscriptions.tolist() == np.bincount(shards, minlength=6).tolist()
     router = Router(units_of(case.clauses, shards, frequencies), 6)
@@ -399,7 +402,7 @@ def test_a_plan_is_saved_and_opened(tmp_path: Path) -> None:
     case = make_case(RECIPES["plain"])
     plan, frequencies = plan_of(case, 6), counted(case)
     plan.save(tmp_path / "plan")
-    opened = Plan.open(tmp_path / "plan")
+    opened = ShardPlan.open(tmp_path / "plan")
     assert opened.n_shards == 6
     shards = plan.assign(case.clauses, frequencies)
     assert (opened.assign(case.clauses, frequencies) == shards).all()
@@ -409,11 +412,11 @@ def test_wrong_parameters_are_named() -> None:
     case = make_case(RECIPES["few"])
     frequencies = counted(case)
     with pytest.raises(InvalidParameter, match="n_shards is 0"):
-        Plan.cut(case.clauses, case.messages, 0, frequencies=frequencies)
+        cut_plan(case.clauses, case.messages, 0, frequencies=frequencies)
     with pytest.raises(InvalidParameter, match="n_subscriptions is 2, but the sample has 3"):
-        Plan.cut(case.clauses, case.messages, 2, frequencies=frequencies, n_subscriptions=2)
+        cut_plan(case.clauses, case.messages, 2, frequencies=frequencies, n_subscriptions=2)
     with pytest.raises(InvalidParameter, match="message_cost"):
-        Plan.cut(case.clauses, case.messages, 2, frequencies=frequencies, message_cost=-1.0)
+        cut_plan(case.clauses, case.messages, 2, frequencies=frequencies, message_cost=-1.0)
     shards = np.full(3, 2, np.int32)
     with pytest.raises(InvalidInput, match="shard 2; expected shards 0 to 1"):
         Router(units_of(case.clauses, shards, frequencies), 2)

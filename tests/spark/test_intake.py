@@ -25,7 +25,8 @@ from earshot.files.columns import batch_of_records, make_layout
 from earshot.indexes import default_structure, index_type
 from earshot.model.batches import time_us
 from earshot.model.schemas import messages_schema
-from earshot.placement.plans import Plan, UnitArrays, merge_units
+from earshot.placement.cutting import cut_plan
+from earshot.placement.routing import UnitArrays, merge_units
 from earshot.spark import shards
 from earshot.spark.build import BuildTask, _build_shard, _messages_like, _put_territory
 from earshot.spark.intake import _folded, merge, subscriptions, take_in
@@ -154,7 +155,7 @@ def build_here(location: Path, rows: pa.Table, n_shards: int | None) -> IndexSto
         vocabulary = Vocabulary()
         clauses = encode_subscriptions(rows, settings.analyzer, vocabulary, "lonlat").clauses
         frequencies = np.bincount(np.maximum(clauses.token_ids, 0), minlength=len(vocabulary))
-        plan, _ = Plan.cut(
+        plan, _ = cut_plan(
             clauses, _messages_like(clauses), n_shards,
             frequencies=frequencies, n_subscriptions=rows.num_rows,
         )  # fmt: skip

@@ -29,17 +29,11 @@ from earshot.model.arrays import (
     take_clauses,
     take_messages,
 )
+from earshot.placement.cutting import MESSAGE_COST, Cut, Cutter, Node, cut_plan
 from earshot.placement.kernels import CUT_X, CUT_Y
-from earshot.placement.plans import (
-    MESSAGE_COST,
-    Plan,
-    Router,
-    _Cut,
-    _Cutter,
-    _Node,
-    busiest_share,
-    units_of,
-)
+from earshot.placement.report import busiest_share
+from earshot.placement.routing import Router, units_of
+from earshot.placement.samples import Samples
 from earshot.text import Analyzer, Vocabulary
 from earshot.workloads import datasets
 from earshot.workloads.synthetic import find_workload
@@ -111,7 +105,7 @@ def simulate(
     Args:
         clauses: All subscriptions.
         messages: Messages to match.
-        shards: Shard of each slot, from :meth:`~earshot.placement.plans.Plan.assign` or else.
+        shards: Shard of each slot, from :meth:`~earshot.placement.plan.ShardPlan.assign` or else.
         n_shards: Number of shards.
         frequencies: How often each token occurs in messages.
         space: What the coordinates are.
@@ -296,7 +290,7 @@ def _sampled_clauses(scene: Scene, seed: int) -> ClauseArrays:
 
 def _cut_by_cost(scene: Scene, n_shards: int, seed: int) -> Int32s:
     n_subscriptions = len(np.unique(scene.clauses.subscriptions))
-    plan, _ = Plan.cut(
+    plan, _ = cut_plan(
         _sampled_clauses(scene, seed), scene.sampled, n_shards,
         frequencies=scene.frequencies, n_subscriptions=n_subscriptions,
     )  # fmt: skip
@@ -314,27 +308,27 @@ def _cut_by_keyword(scene: Scene, n_shards: int, seed: int) -> Int32s:
     return shards
 
 
-class _SpatialCutter(_Cutter):
+class _SpatialCutter(Cutter):
     """Balances the work as a plan does, but by place alone: a k-d tree."""
 
-    def _best_cut(self, node: _Node) -> _Cut:
-        found = [self._key_cut(node, kind) for kind in (CUT_X, CUT_Y)]
+    def best_cut(self, node: Node) -> Cut:
+        found = [self.key_cut(node, kind) for kind in (CUT_X, CUT_Y)]
         cuts = [cut for cut in found if cut is not None]
-        return min(cuts, key=lambda cut: cut.cost) if cuts else self._content_cut(node)
+        return min(cuts, key=lambda cut: cut.cost) if cuts else self.content_cut(node)
 
 
 def _cut_by_place(scene: Scene, n_shards: int, seed: int) -> Int32s:
     sample = _sampled_clauses(scene, seed)
     _, numbers = np.unique(sample.subscriptions, return_inverse=True)
-    cutter = _SpatialCutter(
+    samples = Samples(
         sample._replace(subscriptions=numbers.astype(np.int32)),
         scene.sampled,
         scene.frequencies,
         len(np.unique(scene.clauses.subscriptions)),
-        MESSAGE_COST,
     )
-    arrays, _ = cutter.cut(n_shards, cutter.tree(n_shards))
-    return Plan(n_shards, arrays).assign(scene.clauses, scene.frequencies)
+    cutter = _SpatialCutter(samples, MESSAGE_COST)
+    plan, _ = cutter.cut(n_shards, cutter.tree(n_shards))
+    return plan.assign(scene.clauses, scene.frequencies)
 
 
 WAYS: dict[str, Callable[[Scene, int, int], Int32s]] = {

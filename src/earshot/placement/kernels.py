@@ -1,4 +1,4 @@
-"""Kernels of :mod:`earshot.placement.plans`, which describes the plan.
+"""Kernels of plans, of their cutting and of routing; :mod:`earshot.placement` describes them.
 
 ``tokens`` of clauses here are the tokens that they are filed under. While a plan is cut, tokens are
 *numbers* 0, 1, … of the tokens that some sampled clause is filed under, and messages are reduced to

@@ -38,7 +38,8 @@ from earshot.model.arrays import (
     gather_ranges,
 )
 from earshot.model.schemas import IdKind, id_type, subscriptions_schema
-from earshot.placement.plans import Plan, UnitArrays, merge_units
+from earshot.placement.cutting import cut_plan
+from earshot.placement.routing import UnitArrays, merge_units
 from earshot.spark.failures import plain_failures
 from earshot.spark.folders import Folder
 from earshot.spark.notes import rejects_in
@@ -319,7 +320,7 @@ def _cut(
     in_messages = np.bincount(sampled.token_ids, minlength=len(vocabulary))
     frequencies = in_messages.astype(np.int64) << 32
     frequencies[known] += counted.column("documents").to_numpy()
-    plan, report = Plan.cut(
+    plan, report = cut_plan(
         subscriptions.clauses,
         sampled,
         n_shards,

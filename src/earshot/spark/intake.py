@@ -35,7 +35,7 @@ from earshot.model.schemas import (
     id_type,
     subscriptions_schema,
 )
-from earshot.placement.plans import UnitArrays, merge_units
+from earshot.placement.routing import UnitArrays, merge_units
 from earshot.spark.build import build_base, sampled_messages
 from earshot.spark.output import NOTE
 from earshot.spark.prepare import ROW

@@ -31,7 +31,8 @@ from earshot.model.batches import instant, message_batch
 from earshot.model.messages import Message
 from earshot.model.regions import Point, Rectangle
 from earshot.model.subscriptions import Subscription
-from earshot.placement.plans import Plan, Router, UnitArrays, merge_units, units_of
+from earshot.placement.plan import ShardPlan
+from earshot.placement.routing import Router, UnitArrays, merge_units, units_of
 from earshot.spark.folders import machine_lock
 from earshot.spark.store import IndexSettings, IndexStore, Version
 from earshot.text import Vocabulary
@@ -162,7 +163,7 @@ class Territory:
         settings: Those of the index.
     """
 
-    plan: Plan
+    plan: ShardPlan
     vocabulary: Vocabulary
     frequencies: Int64s
     units: UnitArrays
@@ -182,7 +183,7 @@ class Territory:
             storage.open_group(directory, "vocabulary", VocabularyArrays)
         )
         units = storage.open_group(directory, "units", UnitArrays)
-        plan = Plan.open(directory / "plan")
+        plan = ShardPlan.open(directory / "plan")
         return cls(plan, vocabulary, vocabulary.frequencies, units, settings)
 
     @cached_property

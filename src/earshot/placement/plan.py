@@ -1,0 +1,71 @@
+"""The plan: which shard each subscription belongs to.
+
+A plan is a binary tree over subscriptions. Each node cuts in two by one property of the first
+clause of a subscription: the centre of its box in x or y, the size of its box, the token that it is
+filed under (its rarest known one), or, where nothing else tells subscriptions apart, a hash of what
+it says. A leaf is a shard, so every subscription is in exactly one.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NamedTuple, Self
+
+import numpy as np
+import numpy.typing as npt
+
+from earshot import storage
+from earshot.model.arrays import ClauseArrays, Float64s, Int32s, Int64s
+from earshot.placement.filing import filed_tokens, slot_keys
+from earshot.placement.kernels import assign_slots
+
+Int8s = npt.NDArray[np.int8]
+
+
+class PlanArrays(NamedTuple):
+    """A plan's tree; node 0 is the root."""
+
+    kinds: Int32s  # (n_nodes,) CUT_… or LEAF
+    # Smaller keys go left. For CUT_TOKEN: the share of tokens that goes left of those not listed.
+    thresholds: Float64s  # (n_nodes,)
+    children: Int32s  # (n_nodes, 2) left and right node; of a leaf, its shard twice
+    token_starts: Int64s  # (n_nodes + 1,) tokens listed for node i are [i]:[i+1]; CUT_TOKEN only
+    tokens: Int32s  # ascending within a node
+    token_sides: Int8s  # LEFT or RIGHT
+
+
+@dataclass(frozen=True)
+class ShardPlan:
+    """Which shard each subscription belongs to.
+
+    Attributes:
+        n_shards: Number of shards.
+        arrays: The tree.
+    """
+
+    n_shards: int
+    arrays: PlanArrays
+
+    def assign(self, clauses: ClauseArrays, frequencies: Int64s) -> Int32s:
+        """Return the shard of each slot from 0 on; -1 for a slot that has no clause.
+
+        Any subscriptions can be assigned, not only sampled ones. Tokens beyond the frequencies are
+        ignored. The same frequencies give the same shard at any time.
+        """
+        filed = filed_tokens(clauses, frequencies)[0]
+        keys, tokens = slot_keys(clauses, filed, len(frequencies))
+        shards = np.empty(len(tokens), np.int32)
+        assign_slots(self.arrays, keys, tokens, shards)
+        return shards
+
+    def save(self, directory: str | Path) -> None:
+        """Write the plan to ``directory``, which must not hold anything else."""
+        storage.save(directory, {"plan": {"n_shards": self.n_shards}}, {"arrays": self.arrays})
+
+    @classmethod
+    def open(cls, directory: str | Path) -> Self:
+        """Open a saved plan."""
+        facts = storage.read_facts(directory)
+        arrays = storage.open_group(directory, "arrays", PlanArrays)
+        return cls(facts["plan"]["n_shards"], arrays)
