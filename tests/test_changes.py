@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 from earshot import Engine, Everywhere, Message, Point, Ranking, Rectangle, Subscription
 from earshot.engine.changes import apply_changes
 from earshot.errors import EarshotError
-from earshot.files.columns import batch_of_records, make_layout
+from earshot.files.layout import make_layout
+from earshot.files.records import batch_of_records
 from earshot.model.schemas import changes_schema
 
 EPOCH = datetime(2026, 1, 1, tzinfo=UTC)

@@ -35,7 +35,7 @@ from earshot.files import (
 from earshot.files import csv as csv_module
 from earshot.files import geojson as geojson_module
 from earshot.files import ndjson as ndjson_module
-from earshot.files.columns import make_layout
+from earshot.files.layout import make_layout
 from earshot.files.ndjson import batch_of_values
 from earshot.model.schemas import (
     MESSAGES,

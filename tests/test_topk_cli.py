@@ -254,7 +254,7 @@ def test_jobs_from_python(folder: Folder) -> None:
 
 
 def test_a_job_that_fails_leaves_no_file(folder: Folder, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("earshot.files.writing.ROW_GROUP_ROWS", 1)
+    monkeypatch.setattr("earshot.files.updates.ROW_GROUP_ROWS", 1)
     broken = folder.messages("b.ndjson", [*MESSAGES, {"id": 9, "text": "fire"}])
     monkeypatch.setattr("earshot.jobs.MESSAGE_BATCH_ROWS", 2)
     code, _, err = folder.run(folder.files[0], broken, "--window", 2, "--out", folder / "o.csv")

@@ -21,7 +21,8 @@ from pyspark.sql import SparkSession
 from earshot import Engine
 from earshot.encoding import encode_subscriptions
 from earshot.engine.changes import apply_changes
-from earshot.files.columns import batch_of_records, make_layout
+from earshot.files.layout import make_layout
+from earshot.files.records import batch_of_records
 from earshot.indexes import default_structure, index_type
 from earshot.model.batches import time_us
 from earshot.model.schemas import messages_schema

@@ -37,7 +37,7 @@ def test_good_rows_and_bad_rows_are_told_apart(spark: SparkSession) -> None:
         ("messages/00000", 2, "id"),
         ("messages/00000", 1, "x"),
     ]
-    with pytest.raises(InvalidParameter, match="subscriptions, changes"):
+    with pytest.raises(InvalidParameter, match="subscriptions, messages, changes"):
         prepare(rows, "rows")  # type: ignore[arg-type]
 
 

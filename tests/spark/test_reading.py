@@ -110,7 +110,7 @@ def test_rows_before_the_damage_stay(tmp_path: Path) -> None:
 
 def test_an_unreadable_file_is_a_reject(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = write_ndjson(tmp_path / "a.ndjson", MESSAGE)
-    monkeypatch.setitem(reading._READERS, "messages", _denied)
+    monkeypatch.setattr(reading, "read_rows", _denied)
     parts = read_files([str(path)])
     assert rejects_of(parts) == [(str(path), 0, "")]
     assert "denied" in parts[0].rows.rejects[0].reason

@@ -1,4 +1,4 @@
-"""Reading CSV: one header line, comma-separated, quotes around values with commas or newlines.
+"""CSV: one header line, comma-separated, quotes around values with commas or newlines.
 
 Arrow splits the bytes into columns of text; the columns are converted afterwards, so that one bad
 value costs its row and not the file. Lines without a character are passed over and not counted.
@@ -14,11 +14,15 @@ from typing import Any, NamedTuple
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+import shapely
 from pyarrow import csv as arrow_csv
 
 from earshot.errors import InvalidFile
-from earshot.files.columns import FileBatch, Layout, batch_of_columns, choose_columns
-from earshot.files.formats import open_bytes
+from earshot.files.batches import FileBatch
+from earshot.files.columns import batch_of_columns
+from earshot.files.formats import iso_times, open_bytes
+from earshot.files.geometries import shapes_of
+from earshot.files.layout import Layout, choose_columns
 from earshot.files.rejects import Reject, shortened
 from earshot.model.schemas import IdKind
 
@@ -34,7 +38,7 @@ _END = b"\x00end of file\x00"
 
 
 def read_csv(path: str, layout: Layout, ids: IdKind | None) -> Iterator[FileBatch]:
-    """Yield the rows of a CSV file; see :func:`earshot.files.read_subscriptions`."""
+    """Yield the rows of a CSV file; see :func:`earshot.files.reading.read_rows`."""
     names = _header(path)
     chosen = choose_columns(layout, names)
     for column in chosen.values():
@@ -62,10 +66,7 @@ def read_csv(path: str, layout: Layout, ids: IdKind | None) -> Iterator[FileBatc
         result = batch_of_columns(
             layout._replace(on_error="reject"), columns, kind, np.setdiff1d(rows, odd)
         )
-        rejects = sorted(rejects + result.rejects, key=lambda reject: reject.row)
-        if rejects and layout.on_error == "raise":
-            raise rejects[0].error()
-        yield result._replace(rejects=rejects)
+        yield result.with_rejects(rejects, layout.on_error)
 
 
 class _Piece(NamedTuple):
@@ -226,3 +227,46 @@ class _WithEnd(io.RawIOBase):
     def close(self) -> None:
         self._stream.close()
         super().close()
+
+
+class CsvSink:
+    """Writes tables to a file."""
+
+    def __init__(self, path: str, schema: pa.Schema, compression: str | None) -> None:
+        self._stream = pa.output_stream(path, compression=compression)
+        plain = pa.schema([(field.name, _csv_type(field.type)) for field in schema])
+        self._schema = plain
+        self._writer = arrow_csv.CSVWriter(
+            self._stream, plain, write_options=arrow_csv.WriteOptions(quoting_style="needed")
+        )
+
+    def write(self, table: pa.Table) -> None:
+        """Append rows."""
+        columns = [
+            _csv_column(column).cast(field.type)
+            for column, field in zip(table.columns, self._schema, strict=True)
+        ]
+        self._writer.write_table(pa.table(columns, schema=self._schema))
+
+    def close(self) -> None:
+        """Complete the file."""
+        self._writer.close()
+        self._stream.close()
+
+
+def _csv_type(data_type: pa.DataType) -> pa.DataType:
+    if pa.types.is_integer(data_type) or pa.types.is_floating(data_type):
+        return data_type
+    return pa.string()
+
+
+def _csv_column(column: pa.ChunkedArray) -> pa.ChunkedArray | pa.Array:
+    data_type = column.type
+    if pa.types.is_list(data_type):
+        return pc.binary_join(column, ",")
+    if pa.types.is_timestamp(data_type):
+        return iso_times(column)
+    if pa.types.is_binary(data_type):
+        shapes = shapes_of(column)
+        return pa.array(shapely.to_wkt(shapes, rounding_precision=-1), pa.string())
+    return column

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from earshot.errors import InvalidFile
 
@@ -50,3 +51,8 @@ def open_bytes(path: str | Path) -> Any:
         return pa.input_stream(str(path), compression=compression_of(path))
     except OSError as error:
         raise InvalidFile(f"{path} cannot be opened: {error}") from error
+
+
+def iso_times(times: pa.Array | pa.ChunkedArray) -> Any:
+    """Return instants as texts, as text formats have them."""
+    return pc.strftime(times, "%Y-%m-%dT%H:%M:%SZ")

@@ -1,4 +1,4 @@
-"""Reading a GeoJSON FeatureCollection, or a JSON list of objects, piece by piece.
+"""A GeoJSON FeatureCollection, or a JSON list of objects, piece by piece.
 
 A file that is not valid JSON cannot be picked up again behind the mistake, so such a file is
 refused as a whole; wrong values inside a feature cost only that feature.
@@ -13,11 +13,15 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from earshot.errors import InvalidFile
-from earshot.files.columns import FileBatch, Layout, batch_of_records, check_columns
+from earshot.files.batches import FileBatch
 from earshot.files.formats import open_bytes
-from earshot.files.ndjson import flatten_feature
+from earshot.files.geometries import with_geometry
+from earshot.files.layout import Layout, check_columns, present_fields
+from earshot.files.ndjson import flatten_feature, json_fields, json_objects
+from earshot.files.records import batch_of_records
 from earshot.files.rejects import Reject, row_json
 from earshot.model.arrays import Space
 from earshot.model.schemas import IdKind
@@ -34,7 +38,7 @@ _LONLAT_NAMES = ("CRS84", "4326")
 def read_geojson(
     path: str, layout: Layout, space: Space, ids: IdKind | None, batch_rows: int
 ) -> Iterator[FileBatch]:
-    """Yield the features of a file; see :func:`earshot.files.read_subscriptions`."""
+    """Yield the features of a file; see :func:`earshot.files.reading.read_rows`."""
     kind = ids
     first_row = 0
     for features in _batches(_Source(path), space, min(batch_rows, MAX_BATCH_ROWS)):
@@ -50,17 +54,10 @@ def read_geojson(
         if kind is None:
             if records:
                 present = {key for record in records for key in record}
-                check_columns(
-                    layout,
-                    [f for f, names in layout.names.items() if any(n in present for n in names)],
-                    present,
-                )
+                check_columns(layout, present_fields(layout, present), present)
             kind = _kind_of_ids(records, layout)
         result = batch_of_records(layout, records, kind, np.array(rows, np.int64))
-        rejects = sorted(rejects + result.rejects, key=lambda reject: reject.row)
-        if rejects and layout.on_error == "raise":
-            raise rejects[0].error()
-        yield result._replace(rejects=rejects)
+        yield result.with_rejects(rejects, layout.on_error)
 
 
 def _kind_of_ids(records: list[dict[str, Any]], layout: Layout) -> IdKind:
@@ -209,3 +206,50 @@ class _Source:
         self._text = self._text[self._at :] + text
         self._at = 0
         return bool(text) or not self._at_end
+
+
+class GeoJsonSink:
+    """Writes tables to a file."""
+
+    def __init__(self, path: str, schema: pa.Schema, compression: str | None) -> None:
+        if "id" not in schema.names:
+            raise InvalidFile(
+                f"only subscriptions and messages can be written as GeoJSON, not a table of "
+                f"{', '.join(schema.names)}"
+            )
+        self._stream = pa.output_stream(path, compression=compression)
+        self._stream.write(b'{"type":"FeatureCollection","features":[')
+        self._is_first = True
+
+    def write(self, table: pa.Table) -> None:
+        """Append rows."""
+        for batch in with_geometry(table).combine_chunks().to_batches(max_chunksize=1 << 16):
+            fields = json_fields(batch)
+            kind = pa.array(['"Feature"'] * len(batch), pa.string())
+            properties = {
+                name: values for name, values in fields.items() if name not in ("id", "geometry")
+            }
+            features = json_objects(
+                {
+                    "type": kind,
+                    "id": fields["id"],
+                    "geometry": pc.fill_null(fields["geometry"], "null"),
+                    "properties": json_objects(properties)
+                    if properties
+                    else pa.array(["{}"] * len(batch), pa.string()),
+                }
+            )
+            self._stream.write(b"\n" if self._is_first else b",\n")
+            _write_list(self._stream, features)
+            self._is_first = False
+
+    def close(self) -> None:
+        """Complete the file."""
+        self._stream.write(b"\n]}\n")
+        self._stream.close()
+
+
+def _write_list(stream: Any, texts: pa.Array) -> None:
+    if len(texts):
+        lists = pa.ListArray.from_arrays(pa.array([0, len(texts)], pa.int32()), texts)
+        stream.write(pc.binary_join(lists, ",\n")[0].as_buffer())

@@ -1,4 +1,4 @@
-"""Reading NDJSON: one JSON object (or GeoJSON feature) per line.
+"""NDJSON: one JSON object (or GeoJSON feature) per line.
 
 The file is cut into blocks of whole lines. Arrow reads a block that looks like the first one; a
 block with anything unusual in it (another type, a broken line, a geometry object) is read line by
@@ -14,17 +14,16 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+import shapely
 from pyarrow import json as arrow_json
 
-from earshot.errors import InvalidFile
-from earshot.files.columns import (
-    FileBatch,
-    Layout,
-    batch_of_columns,
-    batch_of_records,
-    check_columns,
-)
-from earshot.files.formats import open_bytes
+from earshot.errors import InvalidFile, InvalidInput
+from earshot.files.batches import FileBatch
+from earshot.files.columns import batch_of_columns
+from earshot.files.formats import iso_times, open_bytes
+from earshot.files.geometries import shapes_of
+from earshot.files.layout import Layout, check_columns, present_fields
+from earshot.files.records import batch_of_records
 from earshot.files.rejects import Reject, shortened
 from earshot.model.arrays import Int64s
 from earshot.model.schemas import COLUMN_TYPES, KEYWORDS, IdKind, id_type, is_number
@@ -39,17 +38,17 @@ _N_PEEKED = 100
 
 
 def read_ndjson(path: str, layout: Layout, ids: IdKind | None) -> Iterator[FileBatch]:
-    """Yield the rows of an NDJSON file; see :func:`earshot.files.read_subscriptions`."""
+    """Yield the rows of an NDJSON file; see :func:`earshot.files.reading.read_rows`."""
     next_row = 0
     shape: _Shape | None = None
     for block, is_too_long in _blocks(path):
         if is_too_long:
             reason = f"the line is longer than {MAX_LINE_BYTES} bytes"
             raw = shortened(block.decode("utf-8", "backslashreplace"))
+            kind = ids or (shape.ids if shape else "integer")
+            nothing = batch_of_records(layout, [], kind, np.empty(0, np.int64))
             reject = Reject(path, next_row, "", reason, raw)
-            if layout.on_error == "raise":
-                raise reject.error()
-            yield _only_rejects(layout, ids or (shape.ids if shape else "integer"), [reject])
+            yield nothing.with_rejects([reject], layout.on_error)
             next_row += 1
             continue
         if shape is None:
@@ -63,10 +62,7 @@ def read_ndjson(path: str, layout: Layout, ids: IdKind | None) -> Iterator[FileB
             continue
         records, rows, rejects, next_row = _records_of(block, next_row, layout)
         result = batch_of_records(layout, records, shape.ids, rows)
-        rejects = sorted(rejects + result.rejects, key=lambda reject: reject.row)
-        if rejects and layout.on_error == "raise":
-            raise rejects[0].error()
-        yield result._replace(rejects=rejects)
+        yield result.with_rejects(rejects, layout.on_error)
     if shape is None:
         raise InvalidFile(f"{path} is empty; expected one JSON object per line")
 
@@ -112,7 +108,7 @@ def batch_of_values(values: pa.Array, layout: Layout, ids: IdKind, rows: Int64s)
             Reject(layout.source, int(rows[position]), "", _not_an_object("value", record), raw)
         )
     result = batch_of_records(layout, records, ids, rows[positions])
-    return result._replace(rejects=sorted(rejects + result.rejects, key=lambda each: each.row))
+    return result.with_rejects(rejects, "reject")
 
 
 def flatten_feature(record: dict[str, Any]) -> dict[str, Any]:
@@ -126,11 +122,6 @@ def flatten_feature(record: dict[str, Any]) -> dict[str, Any]:
     if record.get("geometry") is not None:
         flat["geometry"] = record["geometry"]
     return flat
-
-
-def _only_rejects(layout: Layout, ids: IdKind, rejects: list[Reject]) -> FileBatch:
-    empty = batch_of_records(layout, [], ids, np.empty(0, np.int64))
-    return empty._replace(rejects=rejects)
 
 
 def _blocks(path: str) -> Iterator[tuple[bytes, bool]]:
@@ -222,10 +213,7 @@ def _peek(block: bytes, layout: Layout, ids: IdKind | None) -> _Shape:
             f"{layout.source}: none of the first lines is a JSON object; expected one per line"
         )
     present = {key for record in records for key in record}
-    chosen = [
-        field for field, names in layout.names.items() if any(name in present for name in names)
-    ]
-    check_columns(layout, chosen, present)
+    check_columns(layout, present_fields(layout, present), present)
     samples = {
         field: next(
             (record[n] for record in records for n in names if record.get(n) is not None), 0
@@ -283,3 +271,82 @@ def _records_of(
             rejects.append(Reject(layout.source, next_row, "", reason, raw))
         next_row += 1
     return records, np.array(rows, np.int64), rejects, next_row
+
+
+class NdjsonSink:
+    """Writes tables to a file."""
+
+    def __init__(self, path: str, schema: pa.Schema, compression: str | None) -> None:
+        self._stream = pa.output_stream(path, compression=compression)
+
+    def write(self, table: pa.Table) -> None:
+        """Append rows."""
+        for batch in table.combine_chunks().to_batches(max_chunksize=1 << 16):
+            _write_lines(self._stream, json_objects(json_fields(batch)))
+
+    def close(self) -> None:
+        """Complete the file."""
+        self._stream.close()
+
+
+def _write_lines(stream: Any, texts: pa.Array) -> None:
+    if len(texts):
+        stream.write(pc.binary_join_element_wise(texts, "\n", "").buffers()[2])
+
+
+def json_fields(batch: pa.RecordBatch) -> dict[str, pa.Array]:
+    """Return the columns as texts of JSON values."""
+    return {
+        name: _json_values(column, name)
+        for name, column in zip(batch.schema.names, batch.columns, strict=True)
+    }
+
+
+def json_objects(fields: dict[str, pa.Array]) -> pa.Array:
+    """Return JSON objects of columns of JSON values; nulls are left out."""
+    members = [
+        pc.binary_join_element_wise(f"{json.dumps(name)}:", values, "")
+        for name, values in fields.items()
+    ]
+    inner = pc.binary_join_element_wise(*members, ",", null_handling="skip")
+    return pc.binary_join_element_wise("{", inner, "}", "")
+
+
+def _json_values(array: pa.Array, name: str) -> pa.Array:
+    """Return each value as JSON text."""
+    data_type = array.type
+    if pa.types.is_dictionary(data_type):
+        return _json_values(array.dictionary, name).take(array.indices)
+    if pa.types.is_integer(data_type):
+        return array.cast(pa.string())
+    if pa.types.is_floating(data_type):
+        if not pc.all(pc.is_finite(array), min_count=0).as_py():
+            raise InvalidInput(f"column '{name}' holds NaN or infinity, which JSON cannot express")
+        return array.cast(pa.string())
+    if pa.types.is_timestamp(data_type):
+        return _quoted(iso_times(array))
+    if pa.types.is_binary(data_type):
+        shapes = shapes_of(array)
+        return pa.array(shapely.to_geojson(shapes), pa.string())
+    if pa.types.is_list(data_type):
+        # A slice of a longer array: Arrow wants its offsets to begin at 0.
+        offsets = array.offsets.to_numpy()
+        values = array.values.slice(offsets[0], offsets[-1] - offsets[0])
+        lists = pa.ListArray.from_arrays(
+            pa.array(offsets - offsets[0]), _json_values(values, name), mask=array.is_null()
+        )
+        return pc.binary_join_element_wise("[", pc.binary_join(lists, ","), "]", "")
+    return _quoted(array.cast(pa.string()))
+
+
+def _quoted(array: pa.Array) -> pa.Array:
+    special = pc.match_substring_regex(array, r'["\\\x00-\x1f]')
+    if pc.any(special).as_py():
+        return pa.array(
+            [
+                None if text is None else json.dumps(text, ensure_ascii=False)
+                for text in array.to_pylist()
+            ],
+            pa.string(),
+        )
+    return pc.binary_join_element_wise('"', array, '"', "")

@@ -1,4 +1,4 @@
-"""Reading Parquet and GeoParquet."""
+"""Parquet and GeoParquet."""
 
 from __future__ import annotations
 
@@ -11,15 +11,14 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from earshot.errors import InvalidFile
-from earshot.files.columns import (
-    FileBatch,
-    Layout,
-    batch_of_columns,
-    check_column_type,
-    choose_columns,
-)
+from earshot.files.batches import FileBatch
+from earshot.files.columns import batch_of_columns
+from earshot.files.geometries import geometry_schema, with_geometry
+from earshot.files.layout import Layout, check_column_type, choose_columns
 from earshot.model.arrays import Space
 from earshot.model.schemas import IdKind, id_kind
+
+ROW_GROUP_ROWS = 1 << 20
 
 _LONLAT = {("OGC", "CRS84"), ("EPSG", "4326")}
 
@@ -27,7 +26,7 @@ _LONLAT = {("OGC", "CRS84"), ("EPSG", "4326")}
 def read_parquet(
     path: str, layout: Layout, space: Space, ids: IdKind | None, batch_rows: int
 ) -> Iterator[FileBatch]:
-    """Yield the rows of a Parquet file; see :func:`earshot.files.read_subscriptions`."""
+    """Yield the rows of a Parquet file; see :func:`earshot.files.reading.read_rows`."""
     try:
         file = pq.ParquetFile(path)
         schema = file.schema_arrow
@@ -107,3 +106,62 @@ def _check_crs(source: str, column: str, about: dict[str, Any]) -> None:
             f"{source}: geometry column '{column}' has coordinate system {name!r}; expected "
             f"longitude/latitude (OGC:CRS84 or EPSG:4326); convert it, or read it as planar"
         )
+
+
+class ParquetSink:
+    """Writes tables to a file."""
+
+    def __init__(self, path: str, schema: pa.Schema, is_geo: bool, is_fast: bool) -> None:
+        self._is_geo = is_geo
+        self._schema = geometry_schema(schema) if is_geo else schema
+        if "geometry" in self._schema.names:
+            about = {"encoding": "WKB", "geometry_types": []}
+            geo = {
+                "version": "1.1.0",
+                "primary_column": "geometry",
+                "columns": {"geometry": about},
+            }
+            self._schema = self._schema.with_metadata({"geo": json.dumps(geo)})
+        integers = [field.name for field in self._schema if _is_counted(field.type)]
+        others = [field.name for field in self._schema if not _is_counted(field.type)]
+        self._options: dict[str, Any] = {
+            "use_dictionary": [
+                field.name
+                for field in self._schema
+                if field.name in others and (not is_fast or pa.types.is_dictionary(field.type))
+            ],
+            "write_statistics": self._schema.names[:1] if is_fast else True,
+            "column_encoding": dict.fromkeys(integers, "DELTA_BINARY_PACKED"),
+            # Delta-encoded integers do not shrink further; LZ4 made writing them slower.
+            "compression": {
+                **dict.fromkeys(integers, "none"),
+                **{
+                    _leaf(field): "lz4" if is_fast else "zstd"
+                    for field in self._schema
+                    if field.name in others
+                },
+            },
+            "store_schema": False,
+        }
+        self._path = path
+        self._writer = pq.ParquetWriter(path, self._schema, **self._options)
+
+    def write(self, table: pa.Table) -> None:
+        """Append rows."""
+        if self._is_geo:
+            table = with_geometry(table)
+        if table.schema.names == self._schema.names:
+            table = table.replace_schema_metadata(self._schema.metadata)
+        self._writer.write_table(table, row_group_size=ROW_GROUP_ROWS)
+
+    def close(self) -> None:
+        """Complete the file."""
+        self._writer.close()
+
+
+def _is_counted(data_type: pa.DataType) -> bool:
+    return bool(pa.types.is_integer(data_type) or pa.types.is_timestamp(data_type))
+
+
+def _leaf(field: pa.Field) -> str:
+    return f"{field.name}.list.element" if pa.types.is_list(field.type) else field.name

@@ -1,15 +1,17 @@
-"""Reading subscriptions and messages from files of any known format."""
+"""Reading subscriptions, messages and changes from files of any known format."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from pathlib import Path
+from typing import TypedDict, Unpack
 
 from earshot.errors import InvalidFile, InvalidParameter
-from earshot.files.columns import FileBatch, make_layout
+from earshot.files.batches import FileBatch
 from earshot.files.csv import read_csv
 from earshot.files.formats import Format, format_of, open_bytes
 from earshot.files.geojson import read_geojson
+from earshot.files.layout import make_layout
 from earshot.files.ndjson import read_ndjson
 from earshot.files.parquet import read_parquet
 from earshot.files.rejects import OnError, check_on_error
@@ -19,7 +21,36 @@ from earshot.model.schemas import Content, IdKind
 BATCH_ROWS = 1 << 16
 
 
-def read_subscriptions(
+class ReadOptions(TypedDict, total=False):
+    """How a file is read; see :func:`read_rows`."""
+
+    columns: Mapping[str, str] | None
+    space: Space
+    ids: IdKind | None
+    on_error: OnError
+    batch_rows: int
+
+
+def read_subscriptions(path: str | Path, **options: Unpack[ReadOptions]) -> Iterator[FileBatch]:
+    """Yield the subscriptions of a file in batches; the options are those of ``read_rows``."""
+    return read_rows("subscriptions", path, **options)
+
+
+def read_messages(path: str | Path, **options: Unpack[ReadOptions]) -> Iterator[FileBatch]:
+    """Yield the messages of a file in batches; the options are those of ``read_rows``."""
+    return read_rows("messages", path, **options)
+
+
+def read_changes(path: str | Path, **options: Unpack[ReadOptions]) -> Iterator[FileBatch]:
+    """Yield the changes of a file in batches; the options are those of ``read_rows``.
+
+    Each row says in its column ``op`` what happens: ``subscribe``, ``unsubscribe`` or ``move``.
+    """
+    return read_rows("changes", path, **options)
+
+
+def read_rows(
+    content: Content,
     path: str | Path,
     *,
     columns: Mapping[str, str] | None = None,
@@ -28,9 +59,10 @@ def read_subscriptions(
     on_error: OnError = "raise",
     batch_rows: int = BATCH_ROWS,
 ) -> Iterator[FileBatch]:
-    """Yield the subscriptions of a file in batches with canonical columns.
+    """Yield the rows of a file in batches with canonical columns.
 
     Args:
+        content: Whether they are ``subscriptions``, ``messages`` or ``changes``.
         path: A ``.parquet``, ``.ndjson``, ``.jsonl``, ``.json``, ``.geojson`` or ``.csv`` file.
         columns: Names of the file's columns by field, where they differ: ``{"id": "key"}``.
         space: ``lonlat`` refuses files in another coordinate system.
@@ -42,72 +74,6 @@ def read_subscriptions(
         InvalidRow: A row is wrong and ``on_error`` is ``raise``.
         InvalidFile: The file as a whole is.
     """
-    return _read(
-        "subscriptions",
-        path,
-        columns,
-        space=space,
-        ids=ids,
-        on_error=on_error,
-        batch_rows=batch_rows,
-    )
-
-
-def read_messages(
-    path: str | Path,
-    *,
-    columns: Mapping[str, str] | None = None,
-    space: Space = "lonlat",
-    ids: IdKind | None = None,
-    on_error: OnError = "raise",
-    batch_rows: int = BATCH_ROWS,
-) -> Iterator[FileBatch]:
-    """Yield the messages of a file in batches; the arguments are as for subscriptions."""
-    return _read(
-        "messages",
-        path,
-        columns,
-        space=space,
-        ids=ids,
-        on_error=on_error,
-        batch_rows=batch_rows,
-    )
-
-
-def read_changes(
-    path: str | Path,
-    *,
-    columns: Mapping[str, str] | None = None,
-    space: Space = "lonlat",
-    ids: IdKind | None = None,
-    on_error: OnError = "raise",
-    batch_rows: int = BATCH_ROWS,
-) -> Iterator[FileBatch]:
-    """Yield the changes of a file in batches; the arguments are as for subscriptions.
-
-    Each row says in its column ``op`` what happens: ``subscribe``, ``unsubscribe`` or ``move``.
-    """
-    return _read(
-        "changes",
-        path,
-        columns,
-        space=space,
-        ids=ids,
-        on_error=on_error,
-        batch_rows=batch_rows,
-    )
-
-
-def _read(
-    content: Content,
-    path: str | Path,
-    columns: Mapping[str, str] | None,
-    *,
-    space: Space,
-    ids: IdKind | None,
-    on_error: OnError,
-    batch_rows: int,
-) -> Iterator[FileBatch]:
     check_on_error(on_error)
     if batch_rows < 1:
         raise InvalidParameter(f"batch_rows is {batch_rows}; expected at least 1")

@@ -16,6 +16,9 @@ from earshot.model.schemas import REJECTS
 OnError = Literal["raise", "reject"]
 """``raise`` stops at the first bad row; ``reject`` sets it aside with its reason and goes on."""
 
+Problems = dict[int, tuple[str, str]]
+"""First thing wrong with each bad row of a batch: position -> (field, reason)."""
+
 MAX_RAW_CHARACTERS = 1_000
 """Longer strings of a refused row are kept shortened, with a note of their length."""
 

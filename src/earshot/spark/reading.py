@@ -27,14 +27,9 @@ import pyarrow.compute as pc
 from pyspark import TaskContext
 
 from earshot.errors import InvalidFile, InvalidParameter
-from earshot.files import FileBatch, Reject, read_changes, read_messages, read_subscriptions
-from earshot.files.columns import (
-    Layout,
-    batch_of_columns,
-    check_column_type,
-    choose_columns,
-    make_layout,
-)
+from earshot.files import FileBatch, Reject, read_rows
+from earshot.files.columns import batch_of_columns
+from earshot.files.layout import Layout, check_column_type, choose_columns, make_layout
 from earshot.files.ndjson import batch_of_values
 from earshot.model.arrays import Space
 from earshot.model.schemas import Content, IdKind, id_kind, is_text
@@ -45,13 +40,6 @@ FORMS: tuple[Form, ...] = ("columns", "values", "files")
 
 FILE_COLUMNS = ("path", "modificationTime", "content")
 VALUE_COLUMNS = ("value", "topic", "partition", "offset", "timestamp")
-
-
-_READERS = {
-    "subscriptions": read_subscriptions,
-    "messages": read_messages,
-    "changes": read_changes,
-}
 
 
 class Part(NamedTuple):
@@ -136,8 +124,13 @@ class Reading:
         next_row = 0
         with _readable(location, content) as path:
             try:
-                for part in _READERS[self.content](
-                    path, columns=self.columns, space=self.space, ids=self.ids, on_error="reject"
+                for part in read_rows(
+                    self.content,
+                    path,
+                    columns=self.columns,
+                    space=self.space,
+                    ids=self.ids,
+                    on_error="reject",
                 ):
                     numbers = [int(part.rows[-1])] if len(part.rows) else []
                     numbers += [reject.row for reject in part.rejects]
