@@ -329,8 +329,8 @@ def test_geometry_as_wkt_or_geojson(tmp_path: Path, value: Any) -> None:
         ({"type": "Point", "coordinates": [True, 1]}, "boolean"),
         ({"type": "Point", "coordinates": ["1", 1]}, "string"),
         ({"type": "Polygon", "coordinates": [[[0, 0], [1, 1], [1, 0]]]}, "closed"),
-        ({"type": "Polygon", "coordinates": 5}, "not a geometry in GeoJSON"),
-        ({"type": "Circle"}, "not a geometry in GeoJSON"),
+        ({"type": "Polygon", "coordinates": 5}, "cannot be read as GeoJSON"),
+        ({"type": "Circle"}, "cannot be read as GeoJSON"),
     ],
 )
 def test_wrong_geojson_geometries(tmp_path: Path, geometry: Any, reason: str) -> None:
@@ -448,8 +448,8 @@ GOOD = {"id": 1, "text": "a", "x": 1.0, "y": 2.0}
         ({"time": "2026-05-01T12:00:00"}, "time", "no time zone"),
         ({"time": "soon"}, "time", "expected ISO 8601"),
         ({"time": 5}, "time", "expected ISO 8601"),
-        ({"geometry": "POINT (1"}, "geometry", "not a geometry in WKT"),
-        ({"geometry": {"type": "Point"}}, "geometry", "not a geometry in GeoJSON"),
+        ({"geometry": "POINT (1"}, "geometry", "cannot be read as WKT"),
+        ({"geometry": {"type": "Point"}}, "geometry", "cannot be read as GeoJSON"),
         ({"geometry": {"type": "Point", "coordinates": [0, 0]}}, "geometry", "another place"),
         ("{broken", "", "not valid JSON"),
         ("[1, 2]", "", "expected an object"),

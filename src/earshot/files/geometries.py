@@ -14,7 +14,7 @@ import shapely
 
 from earshot.errors import InvalidInput
 from earshot.files.rejects import Problems
-from earshot.model.regions import Point, Rectangle, parse_geometry
+from earshot.model.regions import Point, Rectangle, parse_geometry, read_geometries
 from earshot.model.schemas import BOX_FIELDS, POINT_FIELDS
 
 _POINT_HEAD = struct.pack("<BI", 1, 1)
@@ -28,30 +28,13 @@ _PLACE_COLUMNS = frozenset((*BOX_FIELDS, *POINT_FIELDS, "geometry"))
 
 def wkb_of_texts(texts: Sequence[str | None], problems: Problems) -> pa.Array:
     """Return WKB of WKT, or of GeoJSON where a text begins with a brace."""
+    given = [i for i, text in enumerate(texts) if text is not None and text.strip()]
     shapes = np.full(len(texts), None, object)
-    is_json = np.array([text is not None and text.lstrip()[:1] == "{" for text in texts], bool)
-    given = np.array([text is not None and text.strip() != "" for text in texts], bool)
     values = np.array(texts, object)
-    if is_json.any():
-        shapes[is_json] = shapely.from_geojson(values[is_json], on_invalid="ignore")
-    is_wkt = given & ~is_json
-    if is_wkt.any():
-        shapes[is_wkt] = shapely.from_wkt(values[is_wkt], on_invalid="ignore")
-    for position in np.flatnonzero(given & shapely.is_missing(shapes)).tolist():
-        reason = _geometry_reason(values[position], bool(is_json[position]))
-        problems.setdefault(position, ("geometry", reason))
+    shapes[given], wrong = read_geometries(values[given])
+    for i, reason in wrong.items():
+        problems.setdefault(given[i], ("geometry", f"{values[given[i]][:80]!r} {reason}"))
     return pa.array(shapely.to_wkb(shapes), pa.binary())
-
-
-def _geometry_reason(text: str, is_json: bool) -> str:
-    try:
-        (shapely.from_geojson if is_json else shapely.from_wkt)(text)
-    except (shapely.errors.GEOSException, ValueError) as error:
-        detail = str(error).strip()
-    else:
-        detail = "cannot be read"
-    kind = "GeoJSON" if is_json else "WKT"
-    return f"{text[:80]!r} is not a geometry in {kind}: {detail}"
 
 
 def wkb_of_geojson(value: dict[str, Any]) -> bytes | None:

@@ -204,6 +204,13 @@ def all_thresholds(clauses: ClauseArrays) -> Float64s:
     return np.full(len(clauses.subscriptions), np.nan)
 
 
+def offsets_of(lengths: npt.NDArray[Any]) -> Int64s:
+    """Return where rows of these lengths begin, one after the other, and where the last ends."""
+    offsets = np.zeros(len(lengths) + 1, np.int64)
+    np.cumsum(lengths, out=offsets[1:])
+    return offsets
+
+
 def gather_ranges(offsets: Int64s, rows: npt.NDArray[Any]) -> tuple[Int64s, Int64s]:
     """Return the offsets and element positions of the chosen rows of a ragged array."""
     starts = offsets[rows]

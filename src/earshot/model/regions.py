@@ -525,7 +525,7 @@ def parse_geometries(
     Returns:
         One region per row, None where it is wrong; and the row and reason of each wrong one.
     """
-    geometries, problems = _read_geometries(values)
+    geometries, problems = read_geometries(values)
     problems |= _geometry_problems(geometries, problems)
     if space is not None:
         coordinates, index = shapely.get_coordinates(geometries, return_index=True)
@@ -574,7 +574,7 @@ def _zip_rows(rows: npt.NDArray[Any], values: Float64s) -> Iterable[tuple[int, l
     return zip(rows.tolist(), values.tolist(), strict=True)
 
 
-def _read_geometries(
+def read_geometries(
     values: Sequence[str | bytes] | npt.NDArray[np.object_],
 ) -> tuple[npt.NDArray[np.object_], dict[int, str]]:
     """Return shapely geometries, None and a reason where a value cannot be read."""
@@ -605,7 +605,7 @@ def _read_geometries(
 def _unreadable_reason(name: str, reader: Any, value: str | bytes) -> str:
     try:
         reader(value)
-    except shapely.errors.ShapelyError as error:
+    except (shapely.errors.ShapelyError, ValueError) as error:
         return f"cannot be read as {name}: {error}"
     return f"cannot be read as {name}: it holds no geometry"
 

@@ -20,9 +20,9 @@ import pyarrow.parquet as pq
 
 from earshot.errors import InvalidFile, InvalidInput, InvalidParameter
 from earshot.model.arrays import Float64s, Int64s
+from earshot.model.schemas import BOX_FIELDS
 
 DATA_VARIABLE = "EARSHOT_DATA"
-SIDES = ("min_x", "min_y", "max_x", "max_y")
 
 DRAW_BLOCK_ROWS = 1 << 16
 """Subscriptions drawn at a time: with 40 words per message, 2.6 million words in memory."""
@@ -42,7 +42,7 @@ def _reports(table: pa.Table) -> pa.Table:
     """Rows with a point, and on some of them a rectangle."""
     point = {"min_x": "lon", "min_y": "lat", "max_x": "lon", "max_y": "lat"}
     own = {"min_x": "min_lon", "min_y": "min_lat", "max_x": "max_lon", "max_y": "max_lat"}
-    sides = {side: pc.coalesce(table[own[side]], table[point[side]]) for side in SIDES}
+    sides = {side: pc.coalesce(table[own[side]], table[point[side]]) for side in BOX_FIELDS}
     return pa.table(
         {
             **{name: table[name] for name in ("id", "time", "kind", "text")},
@@ -56,7 +56,7 @@ def _reports(table: pa.Table) -> pa.Table:
 def _places(table: pa.Table) -> pa.Table:
     """Named points; the names in other languages and scripts are the text."""
     names = pc.replace_substring(pc.fill_null(table["alternate_names"], ""), ",", " ")
-    sides = dict(zip(SIDES, ("lon", "lat", "lon", "lat"), strict=True))
+    sides = dict(zip(BOX_FIELDS, ("lon", "lat", "lon", "lat"), strict=True))
     return pa.table(
         {
             "id": table["geonameid"].cast(pa.string()),
@@ -123,7 +123,7 @@ def read_messages(
         messages = DATASETS[name].as_messages(table)
     except KeyError as error:
         raise InvalidFile(f"{path} has not the columns of '{name}': {error.args[0]}") from error
-    return messages.drop_columns(["x", "y"] if boxes else list(SIDES))
+    return messages.drop_columns(["x", "y"] if boxes else list(BOX_FIELDS))
 
 
 def bundled_messages() -> pa.Table:
@@ -193,7 +193,7 @@ def draw_subscriptions(
         {
             "id": pc.binary_join_element_wise("s", pa.array(np.arange(n)).cast(pa.string()), ""),
             "keywords": pa.chunked_array(keywords, pa.list_(pa.string())),
-            **{side: boxes[:, i].copy() for i, side in enumerate(SIDES)},
+            **{side: boxes[:, i].copy() for i, side in enumerate(BOX_FIELDS)},
         }
     )
 

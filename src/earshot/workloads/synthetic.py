@@ -16,10 +16,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from typing import Any, Literal, NamedTuple
+from typing import Literal, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -33,7 +32,10 @@ from earshot.model.arrays import (
     MessageArrays,
     Space,
     box_clauses,
+    offsets_of,
 )
+from earshot.model.schemas import BOX_FIELDS
+from earshot.workloads.blocks import blocks_of, check_rules, joined, named
 
 BLOCK_ROWS = 1 << 15
 MESSAGE_BLOCK_ROWS = 1 << 10
@@ -129,9 +131,7 @@ class Workload:
             "0 <= locality <= 1": 0 <= self.locality <= 1,
             "1 <= side_ratio < inf": 1 <= self.side_ratio < np.inf,
         }
-        broken = [rule for rule, holds in rules.items() if not holds]
-        if broken:
-            raise InvalidParameter(f"workload '{self.name}': expected {'; '.join(broken)}")
+        check_rules(self.name, rules)
 
     @property
     def space(self) -> Space:
@@ -164,18 +164,18 @@ class Workload:
         """
         stop = self.n_subscriptions if stop is None else stop
         lengths, tokens, boxes = [], [], []
-        for random, rows in self._blocks(_SUBSCRIPTIONS, BLOCK_ROWS, start, stop):
+        for random, _, rows in blocks_of(self.seed, _SUBSCRIPTIONS, BLOCK_ROWS, start, stop):
             n_keywords = random.integers(self.keywords_min, self.keywords_max + 1, BLOCK_ROWS)
             words, centres = self._words_and_centres(random, n_keywords)
             areas = _log_uniform(random, self.region_area_min, self.region_area_max, BLOCK_ROWS)
-            offsets = _offsets(n_keywords)
+            offsets = offsets_of(n_keywords)
             lengths.append(n_keywords[rows])
             tokens.append(words[offsets[rows.start] : offsets[rows.stop]])
             boxes.append(_boxes_around(random, centres, areas, self.side_ratio)[rows])
         return box_clauses(
-            _offsets(_joined(lengths, np.int64)),
-            _joined(tokens, np.int32),
-            _joined(boxes, np.float64).reshape(-1, 4),
+            offsets_of(joined(lengths, np.int64)),
+            joined(tokens, np.int32),
+            joined(boxes, np.float64).reshape(-1, 4),
             np.arange(start, stop, dtype=np.int32),
         )
 
@@ -183,21 +183,21 @@ class Workload:
         """Return messages ``start:stop``; ``stop`` defaults to ``n_messages``."""
         stop = self.n_messages if stop is None else stop
         lengths, tokens, boxes = [], [], []
-        for random, rows in self._blocks(_MESSAGES, MESSAGE_BLOCK_ROWS, start, stop):
+        for random, _, rows in blocks_of(self.seed, _MESSAGES, MESSAGE_BLOCK_ROWS, start, stop):
             n_tokens = self._message_lengths(random, MESSAGE_BLOCK_ROWS)
             words, centres = self._words_and_centres(random, n_tokens)
             areas = np.full(MESSAGE_BLOCK_ROWS, self.message_area)
-            offsets = _offsets(n_tokens)
+            offsets = offsets_of(n_tokens)
             # Every message carries the token of clauses without keywords.
             words = np.insert(words, offsets[:-1], np.int32(EVERYWHERE_TOKEN))
-            offsets = _offsets(n_tokens + 1)
+            offsets = offsets_of(n_tokens + 1)
             lengths.append(n_tokens[rows] + 1)
             tokens.append(words[offsets[rows.start] : offsets[rows.stop]])
             boxes.append(_boxes_around(random, centres, areas, self.side_ratio)[rows])
         return MessageArrays(
-            _offsets(_joined(lengths, np.int64)),
-            _joined(tokens, np.int32),
-            _joined(boxes, np.float64).reshape(-1, 4),
+            offsets_of(joined(lengths, np.int64)),
+            joined(tokens, np.int32),
+            joined(boxes, np.float64).reshape(-1, 4),
         )
 
     def frequencies(self) -> Int64s:
@@ -229,19 +229,6 @@ class Workload:
             # Each word once per place, so that the sum may be made in place.
             local[renamings.words(ranks, place) - 1] += weight * frequent
         return local
-
-    def _blocks(
-        self, stream: int, block_rows: int, start: int, stop: int
-    ) -> Iterator[tuple[np.random.Generator, slice]]:
-        """Yield each block's random generator and the rows wanted of that block."""
-        if not 0 <= start <= stop:
-            raise InvalidParameter(f"rows {start}:{stop} asked for; expected 0 <= start <= stop")
-        for block in range(start // block_rows, -(-stop // block_rows)):
-            first = block * block_rows
-            yield (
-                np.random.default_rng([self.seed, stream, block]),
-                slice(max(start - first, 0), min(stop - first, block_rows)),
-            )
 
     def _message_lengths(self, random: np.random.Generator, n: int) -> Int64s:
         room = self.tokens_max - self.tokens_min
@@ -372,16 +359,6 @@ def _boxes_around(
     return np.concatenate([centres - halves, centres + halves], axis=1)
 
 
-def _offsets(lengths: Int64s) -> Int64s:
-    offsets = np.zeros(len(lengths) + 1, np.int64)
-    np.cumsum(lengths, out=offsets[1:])
-    return offsets
-
-
-def _joined(parts: list[npt.NDArray[Any]], dtype: type) -> npt.NDArray[Any]:
-    return np.concatenate(parts) if parts else np.empty(0, dtype)
-
-
 _HEADLINE = Workload(name="headline", tokens_mean=9.0)
 
 RANGE_MESSAGE_AREA = 1e-4
@@ -461,11 +438,7 @@ more. These are the vocabulary here: rarer words would hardly ever meet.
 
 def find_workload(name: str) -> Workload:
     """Return the workload of that name."""
-    try:
-        return WORKLOADS[name]
-    except KeyError:
-        known = ", ".join(WORKLOADS)
-        raise InvalidParameter(f"no workload '{name}'; expected one of {known}") from None
+    return named(name, WORKLOADS)
 
 
 MessageColumn = Literal["keywords", "text"]
@@ -541,5 +514,4 @@ def _prefixed(prefix: str, numbers: pa.Array) -> pa.Array:
 
 
 def _sides(boxes: Float64s) -> dict[str, pa.Array]:
-    names = ("min_x", "min_y", "max_x", "max_y")
-    return {name: pa.array(np.ascontiguousarray(boxes[:, i])) for i, name in enumerate(names)}
+    return {name: pa.array(np.ascontiguousarray(boxes[:, i])) for i, name in enumerate(BOX_FIELDS)}

@@ -12,16 +12,22 @@ over the time that as many take on average, as a Poisson process is once its num
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, Literal, NamedTuple
+from typing import Literal, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
 from earshot.errors import InvalidParameter
-from earshot.model.arrays import EVERYWHERE_TOKEN, Float64s, Int32s, Int64s
+from earshot.model.arrays import (
+    EVERYWHERE_TOKEN,
+    CountedMessages,
+    Float64s,
+    Int32s,
+    Int64s,
+    offsets_of,
+)
+from earshot.workloads.blocks import Block, blocks_of, check_rules, joined, named
 from earshot.workloads.synthetic import Workload
 
 BLOCK_ROWS = 1 << 12
@@ -49,16 +55,6 @@ class SubscriptionRows(NamedTuple):
     tokens: Int32s  # distinct within a subscription
     alphas: Float64s  # (n,)
     ks: Int32s  # (n,)
-
-
-class MessageRows(NamedTuple):
-    """Messages, with the fields of ``CountedMessages``."""
-
-    token_offsets: Int64s  # (n + 1,)
-    tokens: Int32s  # distinct within a message
-    counts: npt.NDArray[np.uint16]  # occurrences; the synthetic words of a message are distinct
-    places: Float64s  # (n, 3) Cartesian
-    times: Int64s  # (n,) in microseconds, ascending
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -101,9 +97,7 @@ class TopkWorkload:
             "k >= 1": self.k >= 1,
             "messages_per_day > 0": 0 < self.messages_per_day < math.inf,
         }
-        broken = [rule for rule, holds in rules.items() if not holds]
-        if broken:
-            raise InvalidParameter(f"workload '{self.name}': expected {'; '.join(broken)}")
+        check_rules(self.name, rules)
         _ = self._stream  # which has rules of its own
 
     @property
@@ -121,28 +115,28 @@ class TopkWorkload:
 
     def subscriptions(self, start: int, stop: int) -> SubscriptionRows:
         """Return subscriptions ``start:stop``."""
-        parts = [self._block(random, first, rows) for random, first, rows in self._blocks(
-            _SUBSCRIPTIONS, start, stop)]  # fmt: skip
+        blocks = blocks_of(self.seed, _SUBSCRIPTIONS, BLOCK_ROWS, start, stop)
+        parts = [self._rows(block) for block in blocks]
         lengths, tokens, places, alphas = (
-            _joined([part[i] for part in parts], dtype)
+            joined([part[i] for part in parts], dtype)
             for i, dtype in enumerate((np.int64, np.int32, np.float64, np.float64))
         )
         return SubscriptionRows(
             places.reshape(-1, 3),
-            _offsets(lengths),
+            offsets_of(lengths),
             tokens,
             alphas,
             np.full(stop - start, self.k, np.int32),
         )
 
-    def messages(self, start: int, stop: int) -> MessageRows:
+    def messages(self, start: int, stop: int) -> CountedMessages:
         """Return messages ``start:stop``."""
         if stop > FIRST_DRAWN:
             raise InvalidParameter(
                 f"messages {start}:{stop} asked for; from {FIRST_DRAWN} on they are subscriptions"
             )
         offsets, tokens, places = self._spoken(start, stop)
-        return MessageRows(
+        return CountedMessages(
             offsets, tokens, np.ones(len(tokens), np.uint16), places, self._times(start, stop)
         )
 
@@ -168,10 +162,9 @@ class TopkWorkload:
         tokens = rows.token_ids[rows.token_ids != EVERYWHERE_TOKEN]
         return rows.token_offsets - np.arange(n + 1), tokens, places
 
-    def _block(
-        self, random: np.random.Generator, first: int, rows: slice
-    ) -> tuple[Int64s, Int32s, Float64s, Float64s]:
-        """Return numbers of keywords, keywords, places and alphas of some rows of a block."""
+    def _rows(self, block: Block) -> tuple[Int64s, Int32s, Float64s, Float64s]:
+        """Return numbers of keywords, keywords, places and alphas of the wanted rows."""
+        random, first, rows = block
         alphas = random.random(BLOCK_ROWS)
         offsets, words, places = self._spoken(FIRST_DRAWN + first, FIRST_DRAWN + first + BLOCK_ROWS)
         if self.keywords_from == "zipf":
@@ -181,27 +174,16 @@ class TopkWorkload:
         else:
             lengths = random.integers(self.keywords_min, self.keywords_max + 1, BLOCK_ROWS)
             tokens = _some_of_each(random, offsets, words, lengths)
-            offsets = _offsets(lengths)
+            offsets = offsets_of(lengths)
         tokens = tokens[offsets[rows.start] : offsets[rows.stop]]
         return lengths[rows], tokens, places[rows], alphas[rows]
 
     def _times(self, start: int, stop: int) -> Int64s:
         parts = []
-        for random, first, rows in self._blocks(_TIMES, start, stop):
+        for random, first, rows in blocks_of(self.seed, _TIMES, BLOCK_ROWS, start, stop):
             at = np.sort(random.random(BLOCK_ROWS)) * BLOCK_ROWS + first
             parts.append(at[rows])
-        return _by_day(_joined(parts, np.float64) / self.messages_per_day)
-
-    def _blocks(
-        self, stream: int, start: int, stop: int
-    ) -> Iterator[tuple[np.random.Generator, int, slice]]:
-        """Yield each block's random generator, its first row, and the rows wanted of it."""
-        if not 0 <= start <= stop:
-            raise InvalidParameter(f"rows {start}:{stop} asked for; expected 0 <= start <= stop")
-        for block in range(start // BLOCK_ROWS, -(-stop // BLOCK_ROWS)):
-            first = block * BLOCK_ROWS
-            rows = slice(max(start - first, 0), min(stop - first, BLOCK_ROWS))
-            yield np.random.default_rng([self.seed, stream, block]), first, rows
+        return _by_day(joined(parts, np.float64) / self.messages_per_day)
 
 
 def _some_of_each(
@@ -227,16 +209,6 @@ def _by_day(days: Float64s) -> Int64s:
     return np.rint(times * DAY_US).astype(np.int64)
 
 
-def _offsets(lengths: Int64s) -> Int64s:
-    offsets = np.zeros(len(lengths) + 1, np.int64)
-    np.cumsum(lengths, out=offsets[1:])
-    return offsets
-
-
-def _joined(parts: list[npt.NDArray[Any]], dtype: type) -> npt.NDArray[Any]:
-    return np.concatenate(parts) if parts else np.empty(0, dtype)
-
-
 TOPK_WORKLOADS: dict[str, TopkWorkload] = {
     workload.name: workload
     for workload in (
@@ -250,8 +222,4 @@ TOPK_WORKLOADS: dict[str, TopkWorkload] = {
 
 def find_topk_workload(name: str) -> TopkWorkload:
     """Return the workload of that name."""
-    try:
-        return TOPK_WORKLOADS[name]
-    except KeyError:
-        known = ", ".join(TOPK_WORKLOADS)
-        raise InvalidParameter(f"no workload '{name}'; expected one of {known}") from None
+    return named(name, TOPK_WORKLOADS)
