@@ -3,6 +3,7 @@
 #   make demo    stream bundled messages through a pipeline on Spark, while subscriptions change
 #   make test    all tests
 #   make check   format, lint, types
+#   make docs    the generated parts of the documents
 #   make bench   the benchmark's smoke profile
 #   make lock    pin the newest versions of all packages anew
 
@@ -11,7 +12,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: demo test check bench lock clean
+.PHONY: demo test check docs bench lock clean
 
 demo: $(READY)
 	$(BIN)/earshot demo
@@ -23,6 +24,9 @@ check: $(READY)
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
+
+docs: $(READY)
+	$(BIN)/python docs/generate.py
 
 bench: $(READY)
 	$(BIN)/earshot bench --profile smoke

@@ -16,7 +16,7 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
-from typing import NamedTuple
+from typing import NamedTuple, get_args
 
 import pytest
 
@@ -24,7 +24,7 @@ from earshot import errors
 from earshot.bench.reporting import BEGIN, END
 from earshot.cli import main
 from earshot.indexes import default_structure, structures_of
-from earshot.model.schemas import Content, fields_of
+from earshot.model.schemas import Content, Relation, fields_of
 
 ROOT = Path(__file__).resolve().parents[1]
 RUN = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
@@ -285,15 +285,22 @@ def test_commands_and_options_are_documented(
     assert "earshot bench" in found
 
 
-def test_columns_are_documented() -> None:
+@pytest.mark.parametrize("path", RUN[1:], ids=lambda path: path.name)
+def test_generated_parts_are_up_to_date(path: Path) -> None:
+    text = path.read_text(encoding="utf-8")
+    generated = runpy.run_path(str(ROOT / "docs" / "generate.py"))["generated"]
+    assert generated(text) == text, "run python docs/generate.py"
+    assert text.count(":begin -->") == text.count(":end -->")
+
+
+@pytest.mark.parametrize("relation", [*get_args(Content), "updates", "rejects"])
+def test_columns_are_documented(relation: Relation) -> None:
     text = (ROOT / "docs" / "files.md").read_text(encoding="utf-8")
-    subscriptions, _, rest = text.partition("### Subscriptions")[2].partition("### Messages")
-    messages = rest.partition("###")[0]
-    sections: dict[Content, str] = {"subscriptions": subscriptions, "messages": messages}
-    for content, section in sections.items():
-        for field in fields_of(content, in_files=True):
-            assert f"`{field.name}`" in section, (content, field)
-            assert all(f"`{name}`" in subscriptions for name in field.aliases), field
+    table = text.partition(f"columns of {relation}:begin")[2].partition(":end")[0]
+    own = "subscriptions" if relation == "changes" else relation
+    for field in fields_of(relation, in_files=True):
+        if relation == own or own not in field.of:
+            assert all(f"`{name}`" in table for name in (field.name, *field.aliases)), field.name
 
 
 @pytest.mark.parametrize("key", PAPERS)
