@@ -32,7 +32,7 @@ from earshot.spark import shards
 from earshot.spark.build import BuildTask, _build_shard, _messages_like, _put_territory
 from earshot.spark.intake import _folded, merge, subscriptions, take_in
 from earshot.spark.output import NOTE, Output
-from earshot.spark.reading import Reading
+from earshot.spark.reading import RowReader
 from earshot.spark.shards import Territory, read_delta
 from earshot.spark.store import Base, IndexSettings, IndexStore, Version
 from earshot.spark.workers import (
@@ -210,7 +210,7 @@ class Worker:
     def match(
         self, store: IndexStore, version: Version, messages: pa.Table, clock_us: int | None = None
     ) -> set[tuple[str, str]]:
-        reading = Reading("messages", "columns", "string")
+        reading = RowReader("messages", "columns", "string")
         output = Output("rows", "string", "string", pa.schema([]))
         clocks = [each for each in (clock_us, version.clock_us) if each is not None]
         task = MatchTask(
@@ -427,7 +427,7 @@ def test_parts_of_a_list_share_a_key(tmp_path: Path) -> None:
     )
     task = MatchTask(
         store.folder.uri, store.latest(), store.settings,
-        Reading("messages", "columns", "string"), output,
+        RowReader("messages", "columns", "string"), output,
     )  # fmt: skip
     with Worker().working():
         sent = list(send_to_shards(task, same_id.to_batches(max_chunksize=7)))

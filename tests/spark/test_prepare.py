@@ -14,7 +14,7 @@ from earshot.model.schemas import REJECTS, messages_schema, subscriptions_schema
 from earshot.spark import bounds, prepare, sample, token_frequencies
 from earshot.spark.output import NOTE, split_notes
 from earshot.spark.prepare import ROW, SOURCE, Bounds, _count_task, _read_task
-from earshot.spark.reading import Reading
+from earshot.spark.reading import RowReader
 from earshot.text import Analyzer
 
 
@@ -78,7 +78,7 @@ def test_changes_are_checked_each_by_itself() -> None:
         {"op": "unsubscribe", "id": 2},
     ]
     batch = pa.record_batch({"value": [json.dumps(record) for record in records]})
-    reading = Reading("changes", "values", "integer", source="c")
+    reading = RowReader("changes", "values", "integer", source="c")
     rows: list[tuple[str, int]] = []
     notes: list[dict[str, Any]] = []
     for found in _read_task(reading, Analyzer(), True, [batch, batch]):

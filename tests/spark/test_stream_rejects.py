@@ -20,7 +20,7 @@ from earshot.model.schemas import messages_schema, subscriptions_schema
 from earshot.spark import BatchLog, FileSink, IndexStore, Pipeline, build
 from earshot.spark.folders import Folder
 from earshot.spark.match import match_task
-from earshot.spark.reading import Reading
+from earshot.spark.reading import RowReader
 
 BOX = {"min_x": 0.0, "min_y": 0.0, "max_x": 1.0, "max_y": 1.0}
 PLACE = {"x": 0.5, "y": 0.5}
@@ -53,7 +53,7 @@ class Bench:
             self.values([]) if form == "values" else self.files([]), self.store, None,
             shape="rows", form=form, ids="string", stop_at_rejects=False, has_notes=True,
         )  # fmt: skip
-        changes = Reading("changes", "values", "string", source="changes")
+        changes = RowReader("changes", "values", "string", source="changes")
         pipeline = Pipeline(
             self.store, task, Folder(self.root / "checkpoint"), FileSink(self.root / "out"),
             FileSink(self.root / "rejects"), changes, FileSink(self.root / "change-rejects"),

@@ -45,7 +45,7 @@ from earshot.spark.folders import Folder
 from earshot.spark.notes import rejects_in
 from earshot.spark.output import NOTE, accepted_positions, batch_of_notes, reject_notes, split_notes
 from earshot.spark.prepare import ROW, SOURCE, located_rejects, read_rows, sample, token_frequencies
-from earshot.spark.reading import Form, make_reading
+from earshot.spark.reading import Form, make_reader
 from earshot.spark.schemas import arrow_schema, spark_schema
 from earshot.spark.shards import SHARD, Territory, warm_up_machine
 from earshot.spark.store import Base, IndexSettings, IndexStore, Version
@@ -146,7 +146,7 @@ def build(
             f"n_shards is {n_shards}, but a replicated index has one; leave it out, or choose "
             f"placement='sharded'"
         )
-    reading = make_reading(
+    reading = make_reader(
         "subscriptions", arrow_schema(subscriptions),
         form=form, ids=ids, columns=columns, space=space,
     )  # fmt: skip
@@ -158,7 +158,7 @@ def build(
     store.begin(settings)
     sampled = None
     if messages is not None:
-        message_reading = make_reading(
+        message_reading = make_reader(
             "messages", arrow_schema(messages), columns=message_columns, space=space
         )
         with plain_failures():

@@ -16,7 +16,7 @@ from earshot.files.rejects import OnError, check_on_error
 from earshot.model.batches import time_us
 from earshot.model.schemas import IdKind, id_type, messages_schema
 from earshot.spark.output import NOTE, SHAPES, Output, Shape
-from earshot.spark.reading import Form, Reading, make_reading, needed_columns
+from earshot.spark.reading import Form, RowReader, make_reader, needed_columns
 from earshot.spark.schemas import arrow_schema, spark_schema
 from earshot.spark.shards import SHARD
 from earshot.spark.store import IndexStore, Version
@@ -116,7 +116,7 @@ def match_task(
                                "has no row in 'rows'")  # fmt: skip
     settings = store.settings
     schema = arrow_schema(messages)
-    reading = make_reading(
+    reading = make_reader(
         "messages", schema, form=form, ids=ids, columns=columns, space=settings.space
     )
     output = Output(
@@ -188,7 +188,7 @@ def finished(found: DataFrame, output: Output) -> DataFrame:
     )
 
 
-def _carried(reading: Reading, schema: pa.Schema, carry: Sequence[str]) -> pa.Schema:
+def _carried(reading: RowReader, schema: pa.Schema, carry: Sequence[str]) -> pa.Schema:
     """Return the fields of the columns that go along."""
     has = schema if reading.form == "columns" else messages_schema(id_type(reading.ids))
     for name in carry:

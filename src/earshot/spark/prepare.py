@@ -30,7 +30,7 @@ from earshot.model.schemas import (
 )
 from earshot.spark.notes import rejects_in
 from earshot.spark.output import NOTE, accepted_positions, batch_of_notes, reject_notes
-from earshot.spark.reading import Form, Part, Reading, make_reading, needed_columns
+from earshot.spark.reading import Form, Part, RowReader, make_reader, needed_columns
 from earshot.spark.schemas import arrow_schema, spark_schema
 from earshot.text import Analyzer, TokenLists, Vocabulary
 
@@ -93,7 +93,7 @@ def prepare(
         raise InvalidParameter(
             f"content is {content!r}; expected one of {', '.join(get_args(Content))}"
         )
-    reading = make_reading(
+    reading = make_reader(
         content, arrow_schema(table), form=form, ids=ids, columns=columns, space=space
     )
     checked = read_rows(table, reading, analyzer or Analyzer())
@@ -102,7 +102,7 @@ def prepare(
 
 def read_rows(
     table: DataFrame,
-    reading: Reading,
+    reading: RowReader,
     analyzer: Analyzer | None,
     *,
     with_origin: bool = False,
@@ -122,14 +122,14 @@ def read_rows(
     )
 
 
-def _noted(reading: Reading, with_origin: bool) -> pa.Schema:
+def _noted(reading: RowReader, with_origin: bool) -> pa.Schema:
     origin = [(SOURCE, pa.string()), (ROW, pa.int64())] if with_origin else []
     rows = schema_of(reading.content, id_type(reading.ids))
     return pa.schema([*rows, *origin, (NOTE, pa.string())])
 
 
 def _read_task(
-    reading: Reading,
+    reading: RowReader,
     analyzer: Analyzer | None,
     with_origin: bool,
     batches: Iterable[pa.RecordBatch],
@@ -167,7 +167,7 @@ def located_rejects(errors: Sequence[InvalidRow], rows: pa.RecordBatch | pa.Tabl
     return rejects
 
 
-def _problems(reading: Reading, analyzer: Analyzer, part: Part) -> list[InvalidRow]:
+def _problems(reading: RowReader, analyzer: Analyzer, part: Part) -> list[InvalidRow]:
     """Return what the engine would refuse, whatever it holds."""
     batch, numbers, source = part.rows.batch, part.rows.rows, part.rows.source
     vocabulary, space = Vocabulary(), reading.space

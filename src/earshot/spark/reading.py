@@ -52,7 +52,7 @@ class Part(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Reading:
+class RowReader:
     """How rows become messages, subscriptions or changes.
 
     Attributes:
@@ -146,7 +146,7 @@ class Reading:
         return empty._replace(rejects=[reject])
 
 
-def make_reading(
+def make_reader(
     content: Content,
     schema: pa.Schema,
     *,
@@ -155,7 +155,7 @@ def make_reading(
     columns: Mapping[str, str] | None = None,
     space: Space = "lonlat",
     source: str = "",
-) -> Reading:
+) -> RowReader:
     """Return how a table with the given columns is read, or say what it lacks.
 
     Args:
@@ -194,10 +194,10 @@ def make_reading(
             f"{source}: say whether ids are integers or strings (ids='integer' or ids='string'); "
             f"rows in the form '{form}' do not tell beforehand"
         )
-    return Reading(content, form, ids, dict(columns or {}), space, source)
+    return RowReader(content, form, ids, dict(columns or {}), space, source)
 
 
-def needed_columns(reading: Reading, schema: pa.Schema, carry: Sequence[str] = ()) -> list[str]:
+def needed_columns(reading: RowReader, schema: pa.Schema, carry: Sequence[str] = ()) -> list[str]:
     """Return the columns of a DataFrame that a reading uses; the others need not be sent."""
     if reading.form == "files":
         return [name for name in FILE_COLUMNS if name in schema.names]

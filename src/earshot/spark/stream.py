@@ -36,7 +36,7 @@ from earshot.spark.match import finished, match_task, run_match
 from earshot.spark.notes import note_of_sums, note_sums, rejects_in, rejects_of_notes
 from earshot.spark.output import NOTE, Note, Shape
 from earshot.spark.prepare import ROW, SOURCE, located_rejects, read_rows
-from earshot.spark.reading import Form, Reading, make_reading
+from earshot.spark.reading import Form, RowReader, make_reader
 from earshot.spark.schemas import arrow_schema
 from earshot.spark.shards import warm_up_machine
 from earshot.spark.sinks import FileSink, Sink
@@ -230,7 +230,7 @@ def match_stream(
     )  # fmt: skip
     change_reading = None
     if changes is not None:
-        change_reading = make_reading(
+        change_reading = make_reader(
             "changes", arrow_schema(changes.rows),
             form=changes.form, ids=settings.ids, columns=changes.columns, space=settings.space,
         )  # fmt: skip
@@ -254,7 +254,7 @@ class Pipeline:
         checkpoint: Folder,
         sink: Sink,
         rejects: Sink | None,
-        change_reading: Reading | None,
+        change_reading: RowReader | None,
         change_rejects: Sink | None,
         merge_share: float,
         merge_least: int,
@@ -578,7 +578,7 @@ class Pipeline:
                 raise plain_failure(error) or error
 
 
-def _in_order(changes: pa.Table, reading: Reading) -> pa.Table:
+def _in_order(changes: pa.Table, reading: RowReader) -> pa.Table:
     """Return the changes of a batch in the order in which they are applied.
 
     By time where all have one. Among equals, and without times: rows of a file or of a partition

@@ -29,7 +29,7 @@ from earshot.spark.output import (
     notes_on,
     split_notes,
 )
-from earshot.spark.reading import Part, Reading
+from earshot.spark.reading import Part, RowReader
 from earshot.spark.shards import SHARD, open_shard, open_territory
 from earshot.spark.store import IndexSettings, Version
 
@@ -61,7 +61,7 @@ class MatchTask:
     index: str
     version: Version
     settings: IndexSettings
-    reading: Reading
+    reading: RowReader
     output: Output
     clock_us: int | None = None
     stop_at_rejects: bool = True

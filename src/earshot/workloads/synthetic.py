@@ -13,10 +13,10 @@ had the same way, for suites that insert some.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from typing import Literal, NamedTuple
+from typing import Literal, NamedTuple, TypeAlias, TypeVar
 
 import numpy as np
 import pyarrow as pa
@@ -35,7 +35,7 @@ from earshot.model.arrays import (
     offsets_of,
 )
 from earshot.model.schemas import BOX_FIELDS
-from earshot.workloads.blocks import blocks_of, check_rules, joined, named
+from earshot.workloads.blocks import Block, blocks_of, check_rules, joined, named
 
 BLOCK_ROWS = 1 << 15
 MESSAGE_BLOCK_ROWS = 1 << 10
@@ -51,6 +51,10 @@ has about a quarter of the mean.
 """
 
 _CITIES, _SUBSCRIPTIONS, _MESSAGES, _RENAMINGS = range(4)  # streams of random numbers of a seed
+
+_T = TypeVar("_T")
+_Draw: TypeAlias = Callable[[np.random.Generator, int], _T]
+"""Draws something for each of n rows."""
 
 LOCAL_CELLS_PER_AXIS = 16
 """Cells of the grid whose background places share their local words."""
@@ -163,40 +167,48 @@ class Workload:
         ``stop`` defaults to ``n_subscriptions`` and may lie beyond it.
         """
         stop = self.n_subscriptions if stop is None else stop
-        lengths, tokens, boxes = [], [], []
-        for random, _, rows in blocks_of(self.seed, _SUBSCRIPTIONS, BLOCK_ROWS, start, stop):
-            n_keywords = random.integers(self.keywords_min, self.keywords_max + 1, BLOCK_ROWS)
-            words, centres = self._words_and_centres(random, n_keywords)
-            areas = _log_uniform(random, self.region_area_min, self.region_area_max, BLOCK_ROWS)
-            offsets = offsets_of(n_keywords)
-            lengths.append(n_keywords[rows])
-            tokens.append(words[offsets[rows.start] : offsets[rows.stop]])
-            boxes.append(_boxes_around(random, centres, areas, self.side_ratio)[rows])
-        return box_clauses(
-            offsets_of(joined(lengths, np.int64)),
-            joined(tokens, np.int32),
-            joined(boxes, np.float64).reshape(-1, 4),
-            np.arange(start, stop, dtype=np.int32),
-        )
+
+        def keywords_of(random: np.random.Generator, n: int) -> Int64s:
+            return random.integers(self.keywords_min, self.keywords_max + 1, n)
+
+        def areas_of(random: np.random.Generator, n: int) -> Float64s:
+            return _log_uniform(random, self.region_area_min, self.region_area_max, n)
+
+        blocks = blocks_of(self.seed, _SUBSCRIPTIONS, BLOCK_ROWS, start, stop)
+        rows = self._rows(blocks, BLOCK_ROWS, keywords_of, areas_of)
+        return box_clauses(*rows, np.arange(start, stop, dtype=np.int32))
 
     def messages(self, start: int = 0, stop: int | None = None) -> MessageArrays:
         """Return messages ``start:stop``; ``stop`` defaults to ``n_messages``."""
         stop = self.n_messages if stop is None else stop
-        lengths, tokens, boxes = [], [], []
-        for random, _, rows in blocks_of(self.seed, _MESSAGES, MESSAGE_BLOCK_ROWS, start, stop):
-            n_tokens = self._message_lengths(random, MESSAGE_BLOCK_ROWS)
-            words, centres = self._words_and_centres(random, n_tokens)
-            areas = np.full(MESSAGE_BLOCK_ROWS, self.message_area)
-            offsets = offsets_of(n_tokens)
-            # Every message carries the token of clauses without keywords.
-            words = np.insert(words, offsets[:-1], np.int32(EVERYWHERE_TOKEN))
-            offsets = offsets_of(n_tokens + 1)
-            lengths.append(n_tokens[rows] + 1)
-            tokens.append(words[offsets[rows.start] : offsets[rows.stop]])
-            boxes.append(_boxes_around(random, centres, areas, self.side_ratio)[rows])
-        return MessageArrays(
+
+        def areas_of(_: np.random.Generator, n: int) -> Float64s:
+            return np.full(n, self.message_area)
+
+        blocks = blocks_of(self.seed, _MESSAGES, MESSAGE_BLOCK_ROWS, start, stop)
+        offsets, words, boxes = self._rows(
+            blocks, MESSAGE_BLOCK_ROWS, self._message_lengths, areas_of
+        )
+        # Every message carries the token of clauses without keywords.
+        tokens = np.insert(words, offsets[:-1], np.int32(EVERYWHERE_TOKEN))
+        return MessageArrays(offsets + np.arange(len(offsets)), tokens, boxes)
+
+    def _rows(
+        self, blocks: Iterable[Block], n: int, lengths_of: _Draw[Int64s], areas_of: _Draw[Float64s]
+    ) -> tuple[Int64s, Int32s, Float64s]:
+        """Return offsets, words and boxes of the wanted rows of blocks of n rows."""
+        lengths, words, boxes = [], [], []
+        for random, _, wanted in blocks:
+            drawn = lengths_of(random, n)
+            drawn_words, centres = self._words_and_centres(random, drawn)
+            drawn_boxes = _boxes_around(random, centres, areas_of(random, n), self.side_ratio)
+            offsets = offsets_of(drawn)
+            lengths.append(drawn[wanted])
+            words.append(drawn_words[offsets[wanted.start] : offsets[wanted.stop]])
+            boxes.append(drawn_boxes[wanted])
+        return (
             offsets_of(joined(lengths, np.int64)),
-            joined(tokens, np.int32),
+            joined(words, np.int32),
             joined(boxes, np.float64).reshape(-1, 4),
         )
 
