@@ -111,6 +111,23 @@ def test_dependencies_stay_in_their_rooms(path: Path) -> None:
         )
 
 
+ORACLES = sorted((PACKAGE / "checks").glob("*oracle*.py"))
+
+
+@pytest.mark.parametrize("path", ORACLES, ids=name_of)
+def test_oracles_share_no_code_with_what_they_judge(path: Path) -> None:
+    """Of Earshot they import each other, and the model's data types: no function, no constant."""
+    oracles = {f"earshot.checks.{oracle.stem}" for oracle in ORACLES}
+    for line, imported in imports_of(path):
+        module, _, name = imported.rpartition(".")
+        if not imported.startswith("earshot") or module in oracles:
+            continue
+        is_type = name[0].isupper() and not name.isupper()
+        # The reserved token is part of what the arrays mean.
+        is_allowed = module.startswith("earshot.model.") and (is_type or name == "EVERYWHERE_TOKEN")
+        assert is_allowed, f"{name_of(path)}:{line} imports {imported}"
+
+
 def test_only_one_module_decides_how_numba_compiles() -> None:
     deciding = [
         name_of(path)

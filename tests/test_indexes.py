@@ -1,139 +1,57 @@
-"""Every index obeys the laws of ``earshot.checks.laws``; small cases are searched by Hypothesis."""
+"""The registry, the options of the structures, and what is special about some of them."""
 
 from __future__ import annotations
 
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
-from earshot.checks import laws
-from earshot.checks.generate import Case, Recipe, make_case, ragged
-from earshot.checks.oracle import matches_of
+from earshot.checks.generate import Recipe, make_case, ragged
 from earshot.errors import InvalidParameter, SavedIndexError
-from earshot.indexes import default_structure, index_type, open_index, structures_of
+from earshot.indexes import SEMANTICS, default_structure, index_type, open_index, structures_of
 from earshot.indexes.answers import collect_answers
+from earshot.indexes.block_lists.index import BlockLists
 from earshot.indexes.block_trie.index import BlockTrie
 from earshot.indexes.block_trie.kernels.build import sort_codes
 from earshot.indexes.contract import Index, Parameters
 from earshot.indexes.keyword_first.index import KeywordFirst
 from earshot.indexes.linear_scan.index import LinearScan
+from earshot.indexes.ranked_contract import RankedIndex
 from earshot.indexes.spatial_first.index import SpatialFirst, SpatialFirstParameters
 from earshot.indexes.spatial_first.kernels.boolean import hilbert_position
 from earshot.model.arrays import (
-    EVERYWHERE_TOKEN,
     Int32s,
     Int64s,
     MessageArrays,
     box_clauses,
-    take_clauses,
 )
 
-TYPES = list(structures_of("boolean").values())
-each_index = pytest.mark.parametrize("tested", TYPES, ids=lambda tested: tested.name)
-
-
-LAWS = [
-    pytest.param(tested, law, id=f"{tested.name}:{law.__name__}")
-    for tested in TYPES
-    for law in laws.laws_for(tested)
-]
-
-
-@pytest.mark.parametrize(("tested", "law"), LAWS)
-def test_law(tested: type[Index], law: laws.Law) -> None:
-    law(tested)
-
-
-def test_every_check_is_a_law_of_some_index() -> None:
-    checks = {name for name in vars(laws) if name.startswith("check_")}
-    listed = [law.__name__ for tested in TYPES for law in laws.laws_for(tested)]
-    assert set(listed) == checks
-    assert len(laws.laws_for(KeywordFirst)) == len(checks)
-
-
-def test_only_structures_must_prune() -> None:
-    assert laws.check_prunes not in laws.laws_for(LinearScan)
-    with pytest.raises(AssertionError):
-        laws.check_prunes(LinearScan)
-
-
-# ---- small cases --------------------------------------------------------------------------------
-
-# Few values and few tokens, so that equal, touching and nested things are the rule.
-COORDINATES = st.sampled_from([0.0, 1.0, float(np.nextafter(1.0, 2.0)), 2.0, 3.0])
-BOUNDS = COORDINATES | st.sampled_from([-np.inf, np.inf])
-TOKENS = st.sets(st.integers(1, 5), max_size=4)
-
-
-@st.composite
-def boxes(draw: st.DrawFn, bounds: st.SearchStrategy[float]) -> list[float]:
-    (min_x, max_x), (min_y, max_y) = (sorted([draw(bounds), draw(bounds)]) for _ in "xy")
-    return [min_x, min_y, max_x, max_y]
-
-
-@st.composite
-def clause_tokens(draw: st.DrawFn) -> list[int]:
-    required, forbidden = draw(TOKENS), draw(TOKENS)
-    return [*(required or {EVERYWHERE_TOKEN}), *(~token for token in forbidden - required)]
-
-
-@st.composite
-def cases(draw: st.DrawFn) -> Case:
-    rows = draw(st.lists(st.tuples(clause_tokens(), boxes(BOUNDS)), max_size=40))
-    repeats = draw(st.lists(st.booleans(), min_size=len(rows), max_size=len(rows)))
-    slots = np.cumsum([0, *(not repeat for repeat in repeats[1:])])[: len(rows)]
-    asked = draw(st.lists(st.tuples(TOKENS, boxes(COORDINATES)), min_size=1, max_size=6))
-    clauses = box_clauses(*ragged([tokens for tokens, _ in rows]), [b for _, b in rows], slots)
-    message_tokens = [[EVERYWHERE_TOKEN, *tokens] for tokens, _ in asked]
-    messages = MessageArrays(*ragged(message_tokens), np.array([b for _, b in asked]))
-    return Case("planar", clauses, messages)
-
-
-@each_index
-@settings(max_examples=60, deadline=None)
-@given(case=cases())
-def test_small_cases_equal_the_oracle(tested: type[Index], case: Case) -> None:
-    laws.assert_case(tested, case)
-
-
-@each_index
-@settings(max_examples=40, deadline=None)
-@given(data=st.data(), case=cases())
-def test_small_changes_equal_the_oracle(
-    tested: type[Index], data: st.DataObject, case: Case
-) -> None:
-    n_slots = int(case.clauses.subscriptions.max(initial=-1)) + 1
-    cuts = sorted(data.draw(st.lists(st.integers(0, n_slots), max_size=3), label="cuts"))
-    parts = np.searchsorted(cuts, case.clauses.subscriptions, side="right")
-    index = tested.build(take_clauses(case.clauses, np.flatnonzero(parts == 0)), space="planar")
-    expected = matches_of(case.clauses, case.messages, case.space)
-    live = set(range(cuts[0] if cuts else n_slots))
-    for part, (start, stop) in enumerate(pairwise([*cuts, n_slots]), 1):
-        index.insert(take_clauses(case.clauses, np.flatnonzero(parts == part)))
-        live |= set(range(start, stop))
-        gone = data.draw(st.sets(st.sampled_from(sorted(live))) if live else st.just(set()))
-        index.remove(sorted(gone))
-        live -= gone
-        laws.assert_live(index, case, expected, live)
+TYPES = [each for semantics in SEMANTICS for each in structures_of(semantics).values()]
+each_index = pytest.mark.parametrize(
+    "tested", TYPES, ids=lambda tested: f"{tested.name}/{tested.semantics}"
+)
 
 
 # ---- registry -----------------------------------------------------------------------------------
 
 
 def test_names_lead_to_their_structures() -> None:
-    for name, structure in structures_of("boolean").items():
-        assert structure.name == name
-        assert index_type(name) is structure
+    for semantics in SEMANTICS:
+        for name, structure in structures_of(semantics).items():
+            assert structure.name == name
+            assert index_type(name, semantics) is structure
     assert default_structure("boolean") == BlockTrie.name
+    assert default_structure("ranked") == BlockLists.name
 
 
 def test_unknown_name_lists_the_known_ones() -> None:
     with pytest.raises(InvalidParameter, match=r"'r_tree'.*keyword_first.*linear_scan"):
         index_type("r_tree")
+    with pytest.raises(InvalidParameter, match=r"'r_tree'.*block_lists.*linear_scan"):
+        index_type("r_tree", "ranked")
 
 
 @each_index
@@ -141,9 +59,18 @@ def test_open_index_knows_the_structure(tested: type[Index], tmp_path: Path) -> 
     case = make_case(Recipe(n_subscriptions=50))
     tested.build(case.clauses, space=case.space).save(tmp_path / "saved")
     assert type(open_index(tmp_path / "saved")) is tested
-    other = next(structure for structure in TYPES if structure is not tested)
-    with pytest.raises(SavedIndexError, match=tested.name):
-        other.open(tmp_path / "saved")
+    for other in TYPES:
+        if other is not tested:
+            held = f"a {tested.semantics} index of structure '{tested.name}'"
+            with pytest.raises(SavedIndexError, match=held):
+                other.open(tmp_path / "saved")
+
+
+def test_the_semantics_are_told_apart() -> None:
+    with pytest.raises(InvalidParameter, match="no ranked structure is called 'block_trie'"):
+        index_type("block_trie", "ranked")
+    with pytest.raises(InvalidParameter, match=r"'fuzzy'; expected one of boolean, ranked"):
+        structures_of("fuzzy")
 
 
 def test_open_index_refuses_what_it_does_not_know(tmp_path: Path) -> None:
@@ -174,6 +101,14 @@ def test_wrong_options_are_refused(tested: type[Index]) -> None:
         tested.build(case.clauses, space="sphere")  # type: ignore[arg-type]
     with pytest.raises(InvalidParameter, match="n_threads is 0"):
         tested.build(case.clauses, space="planar").match(case.messages, n_threads=0)
+
+
+@pytest.mark.parametrize("tested", structures_of("ranked").values(), ids=structures_of("ranked"))
+def test_ranked_options_name_their_ranges(tested: type[RankedIndex]) -> None:
+    with pytest.raises(InvalidParameter, match=r"alpha is 1\.5; expected a number from 0 to 1"):
+        tested.parameters_type(alpha=1.5)
+    with pytest.raises(InvalidParameter, match="threshold is 0; expected a number greater than 0"):
+        tested.parameters_type(threshold=0)
 
 
 @pytest.mark.parametrize("fan_out", [1, 0, -3, 1025])
@@ -264,6 +199,45 @@ def test_spatial_first_counts_nodes_and_touching_boxes() -> None:
     found = index.match(MessageArrays(*ragged(tokens), asked))
     # Twice the root and one leaf; the third message does not even touch the root.
     assert found.counters == (4, 2, 1)
+
+
+def lists(arrays: Any, kind: str, records: Any) -> dict[int, set[int]]:
+    """Return the clauses in each token's list of a kind."""
+    offsets = getattr(arrays, f"{kind}_offsets")
+    clauses = records[getattr(arrays, f"{kind}_records")]
+    return {
+        token: set(clauses[start:stop].tolist())
+        for token, (start, stop) in enumerate(pairwise(offsets.tolist()))
+        if stop > start
+    }
+
+
+def postings(alpha: float, threshold: float) -> list[dict[int, set[int]]]:
+    """Return near, sure and far lists of clauses {1}, {1, 2}, {1, 2, 3} with weights 3, 2, 1."""
+    clauses = box_clauses(*ragged([[1], [2, 1], [3, 1, 2]]), [[0, 0, 1, 1]] * 3)
+    arrays = BlockLists.build(
+        clauses,
+        parameters=BlockLists.parameters_type(alpha=alpha, threshold=threshold),
+        weights=np.array([1.0, 3.0, 2.0, 1.0]),
+    ).arrays
+    clauses_of_records = arrays.record_heads.reshape(-1, 4)[:, 3]
+    return [lists(arrays, kind, clauses_of_records) for kind in ("near", "sure", "far")]
+
+
+def test_tokens_that_can_decide_are_listed() -> None:
+    # Text and place are needed, and of the text a third: 1/3 of {1, 2, 3} are tokens 2 and 3.
+    near, sure, far = postings(0.4, 0.6)
+    assert near == {1: {0, 1, 2}, 2: {1, 2}}
+    assert sure == {1: {0, 1}}  # 0.6 can be had by text alone, by all of it
+    assert far == {1: {2}}
+    near, sure, far = postings(0.5, 0.6)  # a fifth of the text, and no longer without the place
+    assert near == {1: {0, 1, 2}, 2: {1, 2}}
+    assert sure == far == {}
+    assert postings(0.6, 0.6) == [{}, {}, {}]  # the place alone decides
+    near, sure, far = postings(0.0, 0.5)  # text alone
+    assert near == {}
+    assert sure == {1: {0}}
+    assert far == {1: {1, 2}, 2: {2}}
 
 
 # ---- bugs that were ------------------------------------------------------------------------------

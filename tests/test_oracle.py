@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import ast
 import math
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -12,7 +10,6 @@ import shapely
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from earshot.checks import oracle
 from earshot.checks.oracle import Oracle, matches_of, touches
 from earshot.model.arrays import EARTH_RADIUS_M, ClauseArrays, MessageArrays, Space
 from earshot.model.regions import (
@@ -26,23 +23,6 @@ from earshot.model.regions import (
     boxes,
     shape_arrays,
 )
-
-
-def test_oracle_shares_no_code_with_what_it_judges() -> None:
-    tree = ast.parse(Path(str(oracle.__file__)).read_text(encoding="utf-8"))
-    imported = {
-        node.module for node in ast.walk(tree) if isinstance(node, ast.ImportFrom) and node.module
-    }
-    ours = {name for name in imported if name.startswith("earshot")}
-    assert ours == {"earshot.model.arrays", "earshot.model.regions"}
-    # Of the regions it takes the types alone, none of their geometry.
-    names = {
-        alias.name
-        for node in ast.walk(tree)
-        if isinstance(node, ast.ImportFrom) and node.module == "earshot.model.regions"
-        for alias in node.names
-    }
-    assert all(name[0].isupper() for name in names)
 
 
 def test_example_1_of_kdd13() -> None:

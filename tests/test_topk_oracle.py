@@ -19,10 +19,8 @@ from earshot.checks.topk_cases import (
     run,
     small_recipe,
 )
-from earshot.checks.topk_oracle import OracleMonitor
-from earshot.semantics.topk.kernels.arrays import REASONS
-
-Line = tuple[int, str, str, int, int, float]
+from earshot.checks.topk_oracle import Line, OracleMonitor
+from earshot.semantics.topk.kernels.arrays import REASONS, Changes
 
 WORDS = ("coffee", "fire", "noodles", "pizza", "smoke")
 TOKENS = {word: token for token, word in enumerate(WORDS, 1)}
@@ -43,28 +41,26 @@ class World:
         self, words: str, x: float = 0.0, y: float = 0.0, *, alpha: float = 0.5, k: int = 1
     ) -> list[Line]:
         offsets, tokens = ragged([[TOKENS[word] for word in words.split()]])
-        return lines_of(
-            self.oracle.subscribe(
-                points((x, y)), offsets, tokens, np.array([alpha]), np.array([k], np.int32)
-            )
+        return self.oracle.subscribe(
+            points((x, y)), offsets, tokens, np.array([alpha]), np.array([k], np.int32)
         )
 
     def publish(self, words: str, x: float = 0.0, y: float = 0.0, time: int = 0) -> list[Line]:
         counts = Counter(TOKENS[word] for word in words.split())
-        return lines_of(self.oracle.publish(messages_of([dict(counts)], points((x, y)), [time])))
+        return self.oracle.publish(messages_of([dict(counts)], points((x, y)), [time]))
 
     def move(self, slot: int, x: float, y: float) -> list[Line]:
-        return lines_of(self.oracle.move(np.array([slot], np.int32), points((x, y))))
+        return self.oracle.move(np.array([slot], np.int32), points((x, y)))
 
     def reweigh(self, later: float = 1.0, **weights: float) -> list[Line]:
         known = [later] * (max(TOKENS[word] for word in weights) + 1)
         for word, weight in weights.items():
             known[TOKENS[word]] = weight
-        return lines_of(self.oracle.reweigh(np.array(known), later))
+        return self.oracle.reweigh(np.array(known), later)
 
     def result(self, slot: int = 0) -> list[tuple[int, float]]:
-        found = self.oracle.results([slot])
-        return list(zip(found.sequences.tolist(), found.scores.tolist(), strict=True))
+        (found,) = self.oracle.results([slot])
+        return found
 
 
 def test_coupons_of_the_paper() -> None:
@@ -140,7 +136,7 @@ def test_distances_are_straight_lines_in_space() -> None:
     sphere = places_of(np.array([[0.0, 0.0], [0.0, 0.0], [90.0, 0.0], [180.0, 0.0]]), "lonlat")
     oracle.subscribe(sphere[:1], *ragged([[1]]), np.array([1.0]), np.array([3], np.int32))
     oracle.publish(messages_of([{1: 1}] * 3, sphere[1:], [0, 0, 0]))
-    scores = oracle.results([0]).scores.tolist()
+    scores = [score for _, score in oracle.results([0])[0]]
     assert scores == pytest.approx([1.0, 1 - math.sqrt(0.5), 0.0], abs=1e-15)
 
 
@@ -215,10 +211,10 @@ def test_a_message_is_in_the_window_for_less_than_its_length() -> None:
     world = World(duration=10)
     world.subscribe("fire")
     world.publish("fire", time=5)
-    assert lines_of(world.oracle.advance(14)) == []
-    assert lines_of(world.oracle.advance(3)) == []  # the clock does not go back
-    assert lines_of(world.oracle.advance(15)) == [(0, "-", "expired", 0, 0, 1.0)]
-    assert lines_of(world.oracle.advance(1000)) == []
+    assert world.oracle.advance(14) == []
+    assert world.oracle.advance(3) == []  # the clock does not go back
+    assert world.oracle.advance(15) == [(0, "-", "expired", 0, 0, 1.0)]
+    assert world.oracle.advance(1000) == []
 
 
 def test_a_late_message_expires_before_those_that_arrived_before_it() -> None:
@@ -226,7 +222,7 @@ def test_a_late_message_expires_before_those_that_arrived_before_it() -> None:
     world.subscribe("fire", k=2)
     world.publish("fire", 0, 0, time=10)
     assert world.publish("fire", 5, 0, time=5) == [(0, "+", "match", 0, 1, 0.75)]
-    assert lines_of(world.oracle.advance(15)) == [(0, "-", "expired", 0, 1, 0.75)]
+    assert world.oracle.advance(15) == [(0, "-", "expired", 0, 1, 0.75)]
     assert world.result() == [(0, 1.0)]
     with pytest.raises(ValueError, match="outside the window at clock 15"):
         world.publish("fire", time=5)
@@ -238,7 +234,7 @@ def test_a_count_window_has_no_clock() -> None:
     world.publish("fire", time=100)
     world.publish("fire", time=1)
     assert world.result() == [(1, 1.0), (0, 1.0)]
-    assert lines_of(world.oracle.advance(10**15)) == []
+    assert world.oracle.advance(10**15) == []
     assert world.publish("pizza", time=0) == [(0, "-", "expired", 0, 0, 1.0)]
 
 
@@ -247,7 +243,7 @@ def test_rows_say_which_message_of_the_call_it_was() -> None:
     offsets, tokens = ragged([[1]])
     oracle.subscribe(points((0, 0)), offsets, tokens, np.array([0.0]), np.array([1], np.int32))
     batch = messages_of([{1: 1}, {2: 1}, {1: 1}], points(*[(0, 0)] * 3), [0, 0, 0])
-    assert lines_of(oracle.publish(batch)) == [
+    assert oracle.publish(batch) == [
         (0, "+", "match", 0, 0, 1.0),
         (1, "-", "expired", 0, 0, 1.0),
         (2, "+", "match", 0, 2, 1.0),
@@ -344,15 +340,13 @@ def test_changes_add_up_to_the_results(seed: int) -> None:
     oracle = OracleMonitor(**case.settings)
     held: dict[int, set[int]] = {}
     for call in case.calls:
-        changes = run(oracle, call)
-        for _, sign, _, slot, sequence, _ in lines_of(changes) if changes else []:
+        for _, sign, _, slot, sequence, _ in run(oracle, call) or []:
             result = held.setdefault(slot, set())
             assert (sequence in result) == (sign == "-")
             result ^= {sequence}
-        found = oracle.results(oracle.slots)
-        for slot, (start, stop) in zip(oracle.slots, pairwise(found.offsets), strict=True):
-            assert set(found.sequences[start:stop].tolist()) == held.get(slot, set())
-            assert (np.diff(found.scores[start:stop]) <= 0).all()
+        for slot, kept in zip(oracle.slots, oracle.results(oracle.slots), strict=True):
+            assert {sequence for sequence, _ in kept} == held.get(slot, set())
+            assert all(better >= worse for (_, better), (_, worse) in pairwise(kept))
         assert oracle.n_messages <= (oracle.window or 10**9)
 
 
@@ -362,12 +356,11 @@ def test_random_cases_reach_every_reason_and_are_full_of_ties() -> None:
         case = make_topk_case(small_recipe(seed))
         oracle = OracleMonitor(**case.settings)
         for call in case.calls:
-            changes = run(oracle, call)
-            reasons.update(line[2] for line in (lines_of(changes) if changes else []))
-            found = oracle.results(oracle.slots)
-            for start, stop in pairwise(found.offsets.tolist()):
-                n_equal += int((np.diff(found.scores[start:stop]) == 0).sum())
-                n_pairs += max(stop - start - 1, 0)
+            reasons.update(line[2] for line in run(oracle, call) or [])
+            for result in oracle.results(oracle.slots):
+                pairs = [better == worse for (_, better), (_, worse) in pairwise(result)]
+                n_equal += sum(pairs)
+                n_pairs += len(pairs)
     assert set(reasons) == set(REASONS)
     assert n_equal > 0.1 * n_pairs > 0
 
@@ -381,16 +374,22 @@ def test_random_cases_are_the_same_each_time() -> None:
 
 
 def test_differences_are_told() -> None:
-    world = World(window=2)
-    world.subscribe("fire")
-    changes = world.oracle.publish(messages_of([{TOKENS["fire"]: 1}], points((0, 0)), [0]))
-    nothing = world.oracle.advance(0)
+    changes = Changes(
+        np.zeros(1, np.int32),
+        np.ones(1, np.int8),
+        np.zeros(1, np.int8),
+        np.zeros(1, np.int32),
+        np.zeros(1, np.int64),
+        np.ones(1, np.float64),
+    )
+    line: Line = (0, "+", "match", 0, 0, 1.0)
+    assert lines_of(changes) == [line]
+    assert_same_changes(changes, [line])
     with pytest.raises(AssertionError, match="1 changes, expected 0"):
-        assert_same_changes(changes, nothing)
+        assert_same_changes(changes, [])
     with pytest.raises(AssertionError, match="change 0 is"):
-        assert_same_changes(changes, changes._replace(scores=np.nextafter(changes.scores, 2.0)))
+        assert_same_changes(changes._replace(scores=np.nextafter(changes.scores, 2.0)), [line])
     with pytest.raises(AssertionError, match="types are"):
-        assert_same_changes(changes._replace(slots=changes.slots.astype(np.int64)), changes)
-    zeros = changes._replace(scores=0.0 * changes.scores)
-    with pytest.raises(AssertionError, match="bits of scores"):
-        assert_same_changes(zeros, zeros._replace(scores=-zeros.scores))
+        assert_same_changes(changes._replace(slots=changes.slots.astype(np.int64)), [line])
+    with pytest.raises(AssertionError, match="bits of score"):
+        assert_same_changes(changes._replace(scores=0.0 * changes.scores), [(*line[:-1], -0.0)])

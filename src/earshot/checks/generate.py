@@ -1,11 +1,12 @@
-"""Random cases for the laws: clauses and messages from a :class:`Recipe` and its seed."""
+"""Cases for the laws: random ones from a :class:`Recipe` and its seed, and small ones by hand."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -20,8 +21,15 @@ from earshot.model.arrays import (
     MessageArrays,
     ShapeArrays,
     Space,
+    box_clauses,
     no_shapes,
+    take_clauses,
+    take_messages,
 )
+
+Boxes: TypeAlias = Sequence[Sequence[float]] | Float64s
+
+THRESHOLDS = (1e-10, 0.05, 0.2, 0.4, 0.5, 0.75, 0.95, 1.0)
 
 
 class Case(NamedTuple):
@@ -30,6 +38,24 @@ class Case(NamedTuple):
     space: Space
     clauses: ClauseArrays
     messages: MessageArrays
+    weights: Float64s  # of the tokens, for semantics that weigh them
+
+    @property
+    def n_slots(self) -> int:
+        """Number of subscriptions."""
+        return int(self.clauses.subscriptions.max(initial=-1)) + 1
+
+    def part(self, start: int, stop: int) -> Case:
+        """Return the case with the subscriptions ``start`` to ``stop - 1`` alone."""
+        slots = self.clauses.subscriptions
+        rows = np.flatnonzero((slots >= start) & (slots < stop))
+        return self._replace(clauses=take_clauses(self.clauses, rows))
+
+    def single_messages(self) -> list[MessageArrays]:
+        """Return each message as a batch of its own."""
+        return [
+            take_messages(self.messages, np.array([m])) for m in range(len(self.messages.boxes))
+        ]
 
 
 @dataclass(frozen=True)
@@ -56,6 +82,10 @@ class Recipe:
         unbounded: Share of clauses with one or more infinite sides.
         shapes: Share of clauses whose region is a circle or a polygon.
         crossing: Share of messages whose box crosses the antimeridian.
+        flat: Share of plain regions, and of messages, that lose a dimension or two.
+        pieces: Share of further clauses with the tokens of the one before: two pieces of a region.
+        thresholds: Share of subscriptions with a threshold of their own.
+        spread: Sizes of regions differ by factors of up to ten to this power.
     """
 
     seed: int = 1
@@ -77,13 +107,54 @@ class Recipe:
     unbounded: float = 0.0
     shapes: float = 0.0
     crossing: float = 0.0
+    flat: float = 0.1
+    pieces: float = 0.5
+    thresholds: float = 0.0
+    spread: float = 0.0
+
+
+MIXED = Recipe(
+    seed=11, space="lonlat", n_tokens=30, n_unknown_tokens=5, max_keywords=4, side=0.4,
+    message_side=0.3, forbidden=0.2, several=0.4, unbounded=0.05, shapes=0.2, crossing=0.2,
+    grid=0.5, everywhere=0.05, thresholds=0.3,
+)  # fmt: skip
+"""Everything at once; the case of the laws that are not about one kind of input."""
 
 
 @lru_cache(maxsize=64)
 def make_case(recipe: Recipe) -> Case:
     """Return the case of a recipe; the arrays are shared, so copy what you change."""
     random = np.random.default_rng(recipe.seed)
-    return Case(recipe.space, _clauses(recipe, random), _messages(recipe, random))
+    clauses, messages = _clauses(recipe, random), _messages(recipe, random)
+    return Case(recipe.space, clauses, messages, weights_for(clauses))
+
+
+def case_of(
+    token_rows: Sequence[Sequence[int]],
+    boxes: Boxes,
+    message_tokens: Sequence[Sequence[int]],
+    message_boxes: Boxes,
+    *,
+    slots: Sequence[int] | None = None,
+    space: Space = "planar",
+    weights: Sequence[float] | None = None,
+) -> Case:
+    """Return a case written down by hand: clauses of boxes, one per slot unless slots are given.
+
+    Every message carries the reserved token besides its own.
+    """
+    clauses = box_clauses(*ragged(token_rows), boxes, slots)
+    offsets, tokens = ragged([[EVERYWHERE_TOKEN, *row] for row in message_tokens])
+    messages = MessageArrays(offsets, tokens, np.array(message_boxes, np.float64).reshape(-1, 4))
+    given = weights_for(clauses) if weights is None else np.array(weights, np.float64)
+    return Case(space, clauses, messages, given)
+
+
+def weights_for(clauses: ClauseArrays) -> Float64s:
+    """Return weights for the tokens of clauses; a few pairs are equal."""
+    tokens = clauses.token_ids
+    n = int(max(tokens.max(initial=0), (~tokens).max(initial=0))) + 1
+    return np.random.default_rng(n).integers(2, 30, n) / 4.0
 
 
 def _clauses(recipe: Recipe, random: np.random.Generator) -> ClauseArrays:
@@ -99,17 +170,31 @@ def _clauses(recipe: Recipe, random: np.random.Generator) -> ClauseArrays:
         [*([EVERYWHERE_TOKEN] if everywhere else row[:k]), *(~token for token in row[k:])]
         for row, k, everywhere in zip(drawn, n_required.tolist(), is_everywhere, strict=True)
     ]
+    is_piece = np.append(False, slots[1:] == slots[:-1])[:n] & (random.random(n) < recipe.pieces)
+    for row in np.flatnonzero(is_piece).tolist():
+        tokens[row] = tokens[row - 1]
     boxes = _boxes(recipe, random, n, recipe.side)
+    if recipe.spread:
+        centres, halves = boxes[:, :2] / 2 + boxes[:, 2:] / 2, boxes[:, 2:] / 2 - boxes[:, :2] / 2
+        halves = halves * 10.0 ** random.uniform(1 - recipe.spread, recipe.spread, (n, 1))
+        boxes = np.concatenate([centres - halves, centres + halves], axis=1)
     kinds = random.random(n)
     shaped = np.flatnonzero(kinds < recipe.shapes)
     shape_rows = np.full(n, -1, np.int32)
     shape_rows[shaped] = np.arange(len(shaped))
     shapes, boxes[shaped] = _shapes(recipe, random, boxes[shaped])
+    flat = np.flatnonzero((shape_rows < 0) & (random.random(n) < recipe.flat))
+    boxes[flat, 2 + flat % 2] = boxes[flat, flat % 2]
     unbounded = np.flatnonzero(kinds > 1 - recipe.unbounded)
     infinities = np.array([-np.inf, -np.inf, np.inf, np.inf])
     is_open = random.random((len(unbounded), 4)) < 0.5
     boxes[unbounded] = np.where(is_open, infinities, boxes[unbounded])
-    return ClauseArrays(slots, *ragged(tokens), boxes, shape_rows, shapes)
+    clauses = ClauseArrays(slots, *ragged(tokens), boxes, shape_rows, shapes)
+    if recipe.thresholds == 0.0:
+        return clauses
+    own = random.choice(THRESHOLDS, n_slots)
+    own[random.random(n_slots) >= recipe.thresholds] = np.nan
+    return clauses._replace(thresholds=own[slots])
 
 
 def _messages(recipe: Recipe, random: np.random.Generator) -> MessageArrays:
@@ -118,6 +203,9 @@ def _messages(recipe: Recipe, random: np.random.Generator) -> MessageArrays:
     drawn = _tokens(random, lengths, n_tokens, recipe.skew)
     tokens = [[EVERYWHERE_TOKEN, *row] for row in drawn]
     boxes = _boxes(recipe, random, recipe.n_messages, recipe.message_side)
+    kinds = random.random(recipe.n_messages)
+    boxes[kinds < 2 * recipe.flat, 3] = boxes[kinds < 2 * recipe.flat, 1]
+    boxes[kinds < recipe.flat, 2] = boxes[kinds < recipe.flat, 0]
     crossing = random.random(recipe.n_messages) < recipe.crossing
     boxes[crossing] = boxes[crossing][:, [2, 1, 0, 3]]
     return MessageArrays(*ragged(tokens), boxes)
@@ -199,7 +287,7 @@ def _star(random: np.random.Generator, x: float, y: float, radius: float) -> Flo
     return np.concatenate([ring, ring[:1]])
 
 
-def ragged(rows: list[list[int]]) -> tuple[Int64s, Int32s]:
+def ragged(rows: Sequence[Sequence[int]]) -> tuple[Int64s, Int32s]:
     """Return lists of tokens as offsets and token ids."""
     lengths = np.array([len(row) for row in rows], np.int64)
     return _offsets(lengths), np.array([t for row in rows for t in row], np.int32)

@@ -19,14 +19,7 @@ from fractions import Fraction
 from itertools import pairwise
 from typing import Any, Generic, TypeAlias, TypeVar
 
-from earshot.model.arrays import (
-    EARTH_RADIUS_M,
-    EVERYWHERE_TOKEN,
-    ClauseArrays,
-    MessageArrays,
-    ShapeArrays,
-    Space,
-)
+from earshot.model.arrays import EVERYWHERE_TOKEN, ClauseArrays, MessageArrays, ShapeArrays, Space
 from earshot.model.regions import Circle, Everywhere, Place, Point, Polygon, Rectangle, Region
 
 Box: TypeAlias = tuple[float, float, float, float]
@@ -34,6 +27,8 @@ Token: TypeAlias = Hashable
 Clause: TypeAlias = tuple[frozenset[Token], frozenset[Token]]
 Rings: TypeAlias = Sequence[Sequence[tuple[float, float]]]
 Key = TypeVar("Key", bound=Hashable)
+
+EARTH_RADIUS_M = 6_371_008.8
 
 
 class Oracle(Generic[Key]):
@@ -87,20 +82,16 @@ def matches_of(
     """
     is_lonlat = space == "lonlat"
     slots = clauses.subscriptions.tolist()
-    clause_tokens = _rows(clauses.token_offsets, clauses.token_ids)
+    clause_tokens = rows_of(clauses.token_offsets, clauses.token_ids)
     required = [{t for t in tokens if t >= 0} for tokens in clause_tokens]
     forbidden = [{~t for t in tokens if t < 0} for tokens in clause_tokens]
     boxes: list[Box] = [tuple(row) for row in clauses.boxes.tolist()]
-    shapes = [_shape_of(clauses.shapes, row) for row in clauses.shape_rows.tolist()]
+    shapes = [shape_of(clauses.shapes, row) for row in clauses.shape_rows.tolist()]
     result: list[set[int]] = []
-    message_tokens = _rows(messages.token_offsets, messages.token_ids)
-    for tokens, (min_x, min_y, max_x, max_y) in zip(
-        message_tokens, messages.boxes.tolist(), strict=True
-    ):
+    message_tokens = rows_of(messages.token_offsets, messages.token_ids)
+    for tokens, box in zip(message_tokens, messages.boxes.tolist(), strict=True):
         found = {EVERYWHERE_TOKEN, *tokens}
-        pieces: list[Box] = [(min_x, min_y, max_x, max_y)]
-        if min_x > max_x:
-            pieces = [(min_x, min_y, 180.0, max_y), (-180.0, min_y, max_x, max_y)]
+        pieces = cut(tuple(box))
         answers = set()
         for c, slot in enumerate(slots):
             if required[c] <= found and not forbidden[c] & found:
@@ -111,12 +102,14 @@ def matches_of(
     return result
 
 
-def _rows(offsets: Any, values: Any) -> list[list[int]]:
+def rows_of(offsets: Any, values: Any) -> list[list[int]]:
+    """Return the rows of a ragged array."""
     ends, flat = offsets.tolist(), values.tolist()
     return [flat[start:end] for start, end in pairwise(ends)]
 
 
-def _shape_of(shapes: ShapeArrays, row: int) -> Circle | Polygon | None:
+def shape_of(shapes: ShapeArrays, row: int) -> Circle | Polygon | None:
+    """Return the shape of a row; none is the whole space."""
     if row < 0:
         return None
     x, y, radius = shapes.circles[row].tolist()
@@ -151,14 +144,19 @@ def pieces_of(place: Place, is_lonlat: bool) -> list[Box]:
         box = (place.min_x, place.min_y, place.max_x, place.max_y)
     if not is_lonlat:
         return [box]
-    min_x, min_y, max_x, max_y = box
-    if min_x > max_x:
-        pieces = [(min_x, min_y, 180.0, max_y), (-180.0, min_y, max_x, max_y)]
-    else:
-        pieces = [box]
+    _, min_y, _, max_y = box
+    pieces = cut(box)
     if any(piece[0] == -180.0 or piece[2] == 180.0 for piece in pieces):
         pieces += [(-180.0, min_y, -180.0, max_y), (180.0, min_y, 180.0, max_y)]
     return pieces
+
+
+def cut(box: Box) -> list[Box]:
+    """Return the box, or its two halves where it crosses the antimeridian."""
+    min_x, min_y, max_x, max_y = box
+    if min_x <= max_x:
+        return [box]
+    return [(min_x, min_y, 180.0, max_y), (-180.0, min_y, max_x, max_y)]
 
 
 def boxes_touch(a: Box, b: Box) -> bool:

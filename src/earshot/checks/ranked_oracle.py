@@ -1,9 +1,8 @@
 """The truth of ranked matching: what every ranked index and engine must answer, in plain Python.
 
-Nothing here is shared with what it judges, except the boxes around circles and polygons, which
-docs/semantics.md makes part of the definition. Overlaps and areas are rational numbers, sums of
-weights are rounded once. Only whether an area counts at all is decided in floating point, by one
-product, because that is how it is defined.
+Nothing here is shared with what it judges. Overlaps and areas are rational numbers, sums of weights
+are rounded once. Only whether an area counts at all is decided in floating point, by one product,
+because that is how it is defined.
 """
 
 from __future__ import annotations
@@ -11,20 +10,32 @@ from __future__ import annotations
 import math
 import sys
 from collections.abc import Callable, Hashable, Iterable, Sequence
+from dataclasses import astuple
 from fractions import Fraction
-from itertools import pairwise
 from typing import Generic, NamedTuple, TypeAlias, TypeVar
 
-from earshot.checks.oracle import Box, Clause, Token, boxes_touch, shape_touches, touches
-from earshot.model.arrays import EVERYWHERE_TOKEN, ClauseArrays, MessageArrays, ShapeArrays, Space
-from earshot.model.regions import Circle, Place, Point, Polygon, Rectangle, Region
-from earshot.model.regions import boxes as boxes_around
+from earshot.checks.oracle import (
+    EARTH_RADIUS_M,
+    Box,
+    Clause,
+    Token,
+    boxes_touch,
+    cut,
+    rows_of,
+    shape_of,
+    shape_touches,
+    touches,
+)
+from earshot.model.arrays import EVERYWHERE_TOKEN, ClauseArrays, MessageArrays, Space
+from earshot.model.regions import Circle, Everywhere, Place, Point, Polygon, Rectangle, Region
 
 Key = TypeVar("Key", bound=Hashable)
 Parts: TypeAlias = tuple[float, float]
 """Spatial and textual score of one alternative."""
 
 TOLERANCE = 1e-9
+HAIR, HAIR_RAD = 1e-12, 1e-7
+"""By how much the box around a circle is larger: a share of the radius; on the sphere an angle."""
 
 
 def score_of(parts: Iterable[Parts], alpha: float) -> float | None:
@@ -131,23 +142,67 @@ def spatial_score(region: Region, place: Place, space: Space) -> float:
     """Return the share of a region that a message covers."""
     if not touches(region, place, space):
         return 0.0
-    message = [(place.x, place.y) * 2] if isinstance(place, Point) else _parts(place)
-    if isinstance(region, Rectangle):
-        return _share(_parts(region), message)
+    message = [(place.x, place.y) * 2] if isinstance(place, Point) else cut(astuple(place))
     return _share(boxes_around(region, space), message)
 
 
-def _parts(rectangle: Rectangle) -> list[Box]:
-    """Return the boxes of a rectangle, cut where it crosses the antimeridian."""
-    box = (rectangle.min_x, rectangle.min_y, rectangle.max_x, rectangle.max_y)
-    return _cut(box)
+# ---- boxes around regions -----------------------------------------------------------------------
 
 
-def _cut(box: Box) -> list[Box]:
-    min_x, min_y, max_x, max_y = box
-    if min_x <= max_x:
+def boxes_around(region: Region, space: Space) -> list[Box]:
+    """Return the boxes that a region is measured by, those across the antimeridian cut."""
+    match region:
+        case Everywhere():
+            return [(-math.inf, -math.inf, math.inf, math.inf)]
+        case Rectangle():
+            return cut(astuple(region))
+        case Circle(x, y, radius) if space == "planar":
+            reach = radius * (1.0 + HAIR)
+            low, high = -math.inf, math.inf
+            sides = ((x - reach, low), (y - reach, low), (x + reach, high), (y + reach, high))
+            min_x, min_y, max_x, max_y = (math.nextafter(*side) for side in sides)
+            return [(min_x, min_y, max_x, max_y)]
+        case Circle():
+            return _around_circle(region)
+        case Polygon():
+            return _around_polygon(region, space)
+
+
+def _around_circle(circle: Circle) -> list[Box]:
+    """Return the box between the parallels and meridians that touch a circle on the sphere."""
+    reach, y = circle.radius / EARTH_RADIUS_M + HAIR_RAD, math.radians(circle.y)
+    low, high = math.degrees(y - reach), math.degrees(y + reach)
+    if low <= -90.0 or high >= 90.0:  # a pole is inside, and with it every longitude
+        return [(-180.0, max(low, -90.0), 180.0, min(high, 90.0))]
+    # The circle's easternmost point is where a meridian touches it: sin(dx) = sin(r) / cos(y).
+    reach_x = math.degrees(math.asin(min(math.sin(reach) / math.cos(y), 1.0)))
+    west, east = circle.x - reach_x, circle.x + reach_x
+    return cut((west + 360.0 if west < -180.0 else west, low,
+                east - 360.0 if east > 180.0 else east, high))  # fmt: skip
+
+
+def _around_polygon(polygon: Polygon, space: Space) -> list[Box]:
+    """Return the smallest box; where it goes around the world, less its widest empty stripe."""
+    xs = [[x for x, _ in ring] for ring in polygon.rings]
+    ys = [y for ring in polygon.rings for _, y in ring]
+    spans = sorted((min(each), max(each)) for each in xs)
+    west, east = min(first for first, _ in spans), max(last for _, last in spans)
+    box = (west, min(ys), east, max(ys))
+    if space == "planar" or west > -180.0 or east < 180.0:
         return [box]
-    return [(min_x, min_y, 180.0, max_y), (-180.0, min_y, max_x, max_y)]
+    stripes = [
+        (start - end, end, start)
+        for _, end in spans
+        for start, _ in spans
+        if end < start and not any(first < start and end < last for first, last in spans)
+    ]
+    if not stripes:
+        return [box]
+    _, end, start = max(stripes, key=lambda stripe: stripe[0])
+    return [(-180.0, min(ys), end, max(ys)), (start, min(ys), 180.0, max(ys))]
+
+
+# ---- areas --------------------------------------------------------------------------------------
 
 
 def _share(region: Sequence[Box], message: Sequence[Box]) -> float:
@@ -195,18 +250,17 @@ def parts_of(
     added up. What depends on alpha and the thresholds is left to :func:`delivered`.
     """
     alternatives: dict[tuple[int, tuple[int, ...]], list[int]] = {}
-    ends, flat = clauses.token_offsets.tolist(), clauses.token_ids.tolist()
+    token_rows = rows_of(clauses.token_offsets, clauses.token_ids)
     for row, slot in enumerate(clauses.subscriptions.tolist()):
-        tokens = tuple(flat[ends[row] : ends[row + 1]])
-        alternatives.setdefault((slot, tokens), []).append(row)
+        alternatives.setdefault((slot, tuple(token_rows[row])), []).append(row)
     boxes: list[Box] = [tuple(row) for row in clauses.boxes.tolist()]
-    shapes = [_shape_of(clauses.shapes, row) for row in clauses.shape_rows.tolist()]
+    shapes = [shape_of(clauses.shapes, row) for row in clauses.shape_rows.tolist()]
     totals = {tokens: math.fsum(weights[t] for t in tokens if t >= 0) for _, tokens in alternatives}
     result: list[dict[int, list[Parts]]] = []
-    message_ends, message_flat = messages.token_offsets.tolist(), messages.token_ids.tolist()
-    for m, box in enumerate(messages.boxes.tolist()):
-        found = {EVERYWHERE_TOKEN, *message_flat[message_ends[m] : message_ends[m + 1]]}
-        places = _cut(tuple(box))
+    message_tokens = rows_of(messages.token_offsets, messages.token_ids)
+    for row_tokens, message_box in zip(message_tokens, messages.boxes.tolist(), strict=True):
+        found = {EVERYWHERE_TOKEN, *row_tokens}
+        places = cut(tuple(message_box))
         scores: dict[int, list[Parts]] = {}
         for (slot, tokens), rows in alternatives.items():
             if any(~t in found for t in tokens if t < 0):
@@ -257,14 +311,3 @@ def scores_of(
 ) -> list[dict[int, float]]:
     """Return the slots that each message is delivered to, with their scores."""
     return delivered(parts_of(clauses, messages, space, weights), clauses, alpha, threshold)
-
-
-def _shape_of(shapes: ShapeArrays, row: int) -> Circle | Polygon | None:
-    if row < 0:
-        return None
-    x, y, radius = shapes.circles[row].tolist()
-    if radius >= 0:
-        return Circle(x, y, radius)
-    first, last = shapes.ring_offsets[row : row + 2].tolist()
-    ends = shapes.vertex_offsets[first : last + 1].tolist()
-    return Polygon(shapes.vertices[start:end].tolist() for start, end in pairwise(ends))

@@ -1,7 +1,7 @@
 """The truth of top-k over a window: what every monitor must answer, in plain Python.
 
-Nothing here is shared with what it judges, except the arrays that go in and come out. The window is
-a list of messages, and after each step the result of every subscription is sorted out of it anew;
+Nothing here is shared with what it judges, except the arrays that go in. The window is a list of
+messages, and after each step the result of every subscription is sorted out of it anew;
 the changes of a step are the difference from what the results were before. docs/semantics.md says
 what a step, a score and the order of messages are.
 
@@ -12,22 +12,15 @@ scores can be compared bit for bit: there is no other way to agree about message
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+import struct
+from collections.abc import Iterable
 from dataclasses import dataclass, field
-from typing import NamedTuple
-
-import numpy as np
+from typing import NamedTuple, TypeAlias
 
 from earshot.model.arrays import CountedMessages, Float64s, Int32s, Int64s
-from earshot.semantics.topk.kernels.arrays import REASONS, Changes
 
-
-class OracleResults(NamedTuple):
-    """Results of some subscriptions, best message first."""
-
-    offsets: Int64s
-    sequences: Int64s
-    scores: Float64s
+Line: TypeAlias = tuple[int, str, str, int, int, float]
+"""A change: row of the call, ``+`` or ``-``, reason, slot, sequence of the message, score."""
 
 
 class Scored(NamedTuple):
@@ -119,9 +112,9 @@ class OracleMonitor:
         tokens: Int32s,
         alphas: Float64s,
         ks: Int32s,
-    ) -> Changes:
+    ) -> list[Line]:
         """Add subscriptions, to the slots from ``n_slots`` on; one step each."""
-        steps = _Steps()
+        steps: list[Line] = []
         ends, flat = token_offsets.tolist(), tokens.tolist()
         settings = zip(places.tolist(), alphas.tolist(), ks.tolist(), strict=True)
         for row, (place, alpha, k) in enumerate(settings):
@@ -131,7 +124,7 @@ class OracleMonitor:
             self._results[self.n_slots] = []
             self.n_slots += 1
             self._step(steps, row, came="subscribe")
-        return steps.changes()
+        return steps
 
     def unsubscribe(self, slots: Int32s) -> None:
         """Remove subscriptions; their slots stay empty."""
@@ -139,15 +132,15 @@ class OracleMonitor:
             del self._subscriptions[slot]
             del self._results[slot]
 
-    def move(self, slots: Int32s, places: Float64s) -> Changes:
+    def move(self, slots: Int32s, places: Float64s) -> list[Line]:
         """Give subscriptions other places, one step each."""
-        steps = _Steps()
+        steps: list[Line] = []
         for row, (slot, place) in enumerate(zip(slots.tolist(), places.tolist(), strict=True)):
             subscription = self._subscriptions[slot]
             subscription.place = place
             subscription.scored.clear()
             self._step(steps, row, came="move", went="move")
-        return steps.changes()
+        return steps
 
     def renumber(self, old_slots: Int32s) -> None:
         """Follow a monitor that renumbered its slots: the new slots were these, in this order."""
@@ -160,9 +153,9 @@ class OracleMonitor:
 
     # ---- messages and time
 
-    def publish(self, messages: CountedMessages) -> Changes:
+    def publish(self, messages: CountedMessages) -> list[Line]:
         """Take messages, one after the other: what is due expires, then the message arrives."""
-        steps = _Steps()
+        steps: list[Line] = []
         ends, tokens = messages.token_offsets.tolist(), messages.tokens.tolist()
         counts = messages.counts.tolist()
         times = [0] * len(messages.times) if self.window is not None else messages.times.tolist()
@@ -183,16 +176,16 @@ class OracleMonitor:
             self._messages.append(message)
             self.next_sequence += 1
             self._step(steps, row, came="match", went="displaced")
-        return steps.changes()
+        return steps
 
-    def advance(self, clock_us: int) -> Changes:
+    def advance(self, clock_us: int) -> list[Line]:
         """Move the clock; it never goes back, and a count window does not look at it."""
-        steps = _Steps()
+        steps: list[Line] = []
         if self.duration_us is not None:
             self._advance(steps, 0, clock_us)
-        return steps.changes()
+        return steps
 
-    def _advance(self, steps: _Steps, row: int, time: int) -> None:
+    def _advance(self, steps: list[Line], row: int, time: int) -> None:
         self.clock_us = time if self.clock_us is None else max(self.clock_us, time)
         due = [message for message in self._messages if self._is_over(message.time)]
         for message in sorted(due, key=lambda each: (each.time, each.sequence)):
@@ -203,13 +196,13 @@ class OracleMonitor:
         assert self.duration_us is not None
         return time <= self.clock_us - self.duration_us
 
-    def _expire(self, steps: _Steps, row: int, message: _Message) -> None:
+    def _expire(self, steps: list[Line], row: int, message: _Message) -> None:
         self._messages.remove(message)
         self._step(steps, row, came="refill", went="expired")
 
     # ---- scores and results
 
-    def reweigh(self, weights: Float64s, later_weight: float) -> Changes:
+    def reweigh(self, weights: Float64s, later_weight: float) -> list[Line]:
         """Give words other weights, by token; those beyond the array have the later weight."""
         self._weights = weights.tolist()
         self._later_weight = later_weight
@@ -219,26 +212,25 @@ class OracleMonitor:
             subscription.vector = self._vector(dict.fromkeys(subscription.tokens, 1))
             subscription.scored.clear()
         # One step per subscription is one step for all: its changes are in the slots' order.
-        steps = _Steps()
+        steps: list[Line] = []
         self._step(steps, 0, came="reweigh", went="reweigh")
-        return steps.changes()
+        return steps
 
-    def results(self, slots: Int32s | Sequence[int]) -> OracleResults:
-        """Return the results of live subscriptions."""
-        lists = [self._results[int(slot)] for slot in slots]
-        flat = [each for result in lists for each in result]
-        return OracleResults(
-            np.cumsum([0, *map(len, lists)], dtype=np.int64),
-            np.array([each.sequence for each in flat], np.int64),
-            np.array([each.score for each in flat], np.float64),
-        )
+    def results(self, slots: Iterable[int]) -> list[list[tuple[int, float]]]:
+        """Return the results of live subscriptions: sequences and scores, best first."""
+        return [
+            [(each.sequence, each.score) for each in self._results[int(slot)]] for slot in slots
+        ]
 
-    def _step(self, steps: _Steps, row: int, *, came: str, went: str = "") -> None:
+    def _step(self, steps: list[Line], row: int, *, came: str, went: str = "") -> None:
         """Find all results anew and note in what they differ from those before."""
         for slot, subscription in self._subscriptions.items():
             before, after = self._results[slot], self._result(subscription)
-            steps.add(row, slot, -1, went, _without(before, after))
-            steps.add(row, slot, +1, came, _without(after, before))
+            for sign, reason, scored in (
+                ("-", went, _without(before, after)),
+                ("+", came, _without(after, before)),
+            ):
+                steps += [(row, sign, reason, slot, each.sequence, each.score) for each in scored]
             self._results[slot] = after
 
     def _result(self, subscription: _Subscription) -> list[Scored]:
@@ -276,34 +268,16 @@ class OracleMonitor:
         for weight in raw.values():
             square += weight * weight
         norm = math.sqrt(square)
-        return {token: float(np.float32(weight / norm)) for token, weight in raw.items()}
+        return {token: rounded_to_32_bits(weight / norm) for token, weight in raw.items()}
 
     def _weight(self, token: int) -> float:
         return self._weights[token] if token < len(self._weights) else self._later_weight
 
 
-class _Steps:
-    """The changes of some steps, in order."""
-
-    def __init__(self) -> None:
-        self._rows: list[tuple[int, int, int, int, int, float]] = []
-
-    def add(self, row: int, slot: int, sign: int, reason: str, scored: Iterable[Scored]) -> None:
-        for each in scored:
-            reason_index = REASONS.index(reason)
-            self._rows.append((row, sign, reason_index, slot, each.sequence, each.score))
-
-    def changes(self) -> Changes:
-        columns = list(zip(*self._rows, strict=True)) or [()] * 6
-        rows, signs, reasons, slots, sequences, scores = columns
-        return Changes(
-            np.array(rows, np.int32),
-            np.array(signs, np.int8),
-            np.array(reasons, np.int8),
-            np.array(slots, np.int32),
-            np.array(sequences, np.int64),
-            np.array(scores, np.float64),
-        )
+def rounded_to_32_bits(number: float) -> float:
+    """Return the nearest 32-bit float."""
+    nearest: float = struct.unpack("f", struct.pack("f", number))[0]
+    return nearest
 
 
 def _without(scored: list[Scored], others: list[Scored]) -> list[Scored]:
