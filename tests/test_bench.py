@@ -1,13 +1,14 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
-from earshot.bench import competitors, report, reporting, run, running
+from earshot.bench import competitors, report, run, running
 from earshot.bench.checksums import (
     AnswersDiffer,
     Pairs,
@@ -17,7 +18,7 @@ from earshot.bench.checksums import (
 )
 from earshot.bench.commands import main
 from earshot.bench.competitors import IndexCompetitor, new_competitor
-from earshot.bench.context import run_command
+from earshot.bench.context import Context, run_command
 from earshot.bench.measuring import (
     Contender,
     Effort,
@@ -27,12 +28,18 @@ from earshot.bench.measuring import (
     time_in_turns,
 )
 from earshot.bench.placement import Whole
-from earshot.bench.targets import TARGETS, target_table
+from earshot.bench.profiles import find_profile
+from earshot.bench.reporting import PAGE, page_text
+from earshot.bench.results import RESULTS, merged_rows
+from earshot.bench.suites import SUITES
+from earshot.bench.targets import TARGETS, at_most, evaluate, target_table
 from earshot.errors import EarshotError, InvalidFile, InvalidParameter
-from earshot.indexes import index_type, structures_of
+from earshot.indexes import STRUCTURES, index_type, structures_of
 from earshot.indexes.answers import Counters, Matches
 from earshot.model.arrays import MessageArrays
 from earshot.workloads.synthetic import find_workload
+
+ROOT = Path(__file__).resolve().parents[1]
 
 # Enough to compare; the indexes have tests of their own, and compiling them all takes long.
 FEW = ["linear_scan", "spatial_first", "duckdb", "duckdb_grid"]
@@ -84,6 +91,19 @@ def test_every_index_competes_without_being_named_here() -> None:
         competitor.close()
 
 
+def test_a_new_structure_takes_part(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    toy = replace(STRUCTURES["linear_scan"], name="toy")
+    monkeypatch.setitem(STRUCTURES, "toy", toy)
+    path = run(
+        "smoke", n_subscriptions=300, n_messages=10, workloads=["headline"], suites=["match"],
+        competitors=["linear_scan", "toy"], results=tmp_path, say=silent,
+    )  # fmt: skip
+    assert [row["competitor"] for row in read(path)] == ["linear_scan", "toy"]
+    context = Context(find_profile("smoke"), competitors.competitor_names(), 1, None, silent)
+    assert "toy" in context.focus()
+    assert "toy" in {trial.variant.name for trial in SUITES["ranking_alpha"].plan(context)}
+
+
 def test_prefixes_end_with_all_messages() -> None:
     assert prefix_lengths(5) == [5]
     assert prefix_lengths(32) == [8, 32]
@@ -129,7 +149,7 @@ def test_a_smoke_run_writes_rows_that_agree(tmp_path: Path) -> None:
 def test_the_default_is_timed_on_the_messages_of_the_others(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("earshot.bench.measuring.DEFAULT", "spatial_first")
+    monkeypatch.setattr("earshot.bench.measuring.default_structure", lambda _: "spatial_first")
     case = case_of(find_workload("headline").scaled(500, 100))
     default, other = (Contender(new_competitor(n)) for n in ("spatial_first", "linear_scan"))
     for contender, budget_s in ((default, 60.0), (other, 0.0)):
@@ -142,7 +162,7 @@ def test_the_default_is_timed_on_the_messages_of_the_others(
         return 2.0 if contender.name == "linear_scan" else 0.5
 
     monkeypatch.setattr("earshot.bench.measuring.timed_pass", timed)
-    effort = Effort(budget_s=60.0, repetitions=2, n_latency=0, opened=())
+    effort = Effort(budget_s=60.0, repetitions=2, n_latency=0)
     time_in_turns(case, [default, other], effort)
     assert asked == 2 * [("spatial_first", 100), ("linear_scan", 8), ("spatial_first", 8)]
     row = row_of(case, other)
@@ -190,7 +210,7 @@ def test_the_command_line_must_find_what_the_index_finds(
         facts = run_command(arguments)
         return {**facts, "n_matches": facts.get("n_matches", 0) - 1}
 
-    monkeypatch.setattr("earshot.bench.suites.run_command", forgetting)
+    monkeypatch.setattr("earshot.bench.files.run_command", forgetting)
     with pytest.raises(AnswersDiffer, match="earshot match"):
         run(
             "smoke", n_subscriptions=1_000, n_messages=20, suites=["command_line"],
@@ -284,24 +304,23 @@ def test_wrong_names_are_told_before_any_work(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_report_has_tables_plots_and_the_readme_table(
+def test_a_report_has_tables_plots_and_a_page(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     common = ["--n-subscriptions", "300", "--n-messages", "10", "--results", str(tmp_path)]
     suites = ["--suites", "match", "growth", "--competitors", "linear_scan"]
     assert main(["run", *common, *suites, "--workloads", "headline"]) == 0
-    readme = tmp_path / "README.md"
-    readme.write_text(f"# T\n{reporting.BEGIN}\nold\n{reporting.END}\nlast\n")
-    assert main(["report", "--results", str(tmp_path), "--readme", str(readme)]) == 0
+    page = tmp_path / "docs" / "page.md"
+    assert main(["report", "--results", str(tmp_path), "--page", str(page)]) == 0
     told = (tmp_path / "REPORT.md").read_text()
     assert "| headline | linear_scan |" in told
     assert "### growth (300 subscriptions)" in told
     for suite in ("match", "growth"):
         assert (tmp_path / f"smoke-{suite}.png").read_bytes().startswith(b"\x89PNG")
-    text = readme.read_text()
-    assert "old" not in text
+    text = page.read_text()
+    assert text == page_text(tmp_path)
     assert "| linear_scan |" in text
-    assert text.endswith(f"{reporting.END}\nlast\n")
+    assert "## Targets" in text
     assert main(["report", "--results", str(tmp_path / "none")]) == 1
     assert "holds no results" in capsys.readouterr().err
 
@@ -327,7 +346,7 @@ def test_the_newest_row_of_each_kind_is_reported(tmp_path: Path) -> None:
     for name, lines in rows.items():
         text = "".join(json.dumps(line) + "\n" for line in lines)
         (tmp_path / f"{name}.jsonl").write_text(text)
-    merged = reporting.merged_rows(tmp_path)
+    merged = merged_rows(tmp_path)
     assert list(merged) == ["regular"]
     assert sorted(row.get("messages_per_s", 0.0) for row in merged["regular"]) == [0, 0, 2, 3, 4]
     assert {row["file"] for row in merged["regular"]} == {"a.jsonl", "b.jsonl"}
@@ -355,7 +374,7 @@ def test_targets_are_told_at_the_largest_size() -> None:
         told("placement", "plan", workload="nsw", n_shards=64, candidates_to_whole=1.9),
     ]  # fmt: skip
     by_name = {target.name: target for target in TARGETS}
-    values = {name: target.measure(rows) for name, target in by_name.items()}
+    values = {name: evaluate(target, rows) for name, target in by_name.items()}
     shown = {name: found.value for name, found in values.items() if found is not None}
     assert shown == {
         "rate over `duckdb`": 40.0,
@@ -372,25 +391,34 @@ def test_targets_are_told_at_the_largest_size() -> None:
         "small batch of a stream": 601.0,
         "8 shards, nsw: candidates over one index": 1.2,
     }
-    text = target_table(rows)
+    text = target_table(rows, "index")
     assert "| rate over the best other index: headline | ≥ 0.95 x | 0.50 x | **no** |" in text
     assert "| rate over the best other index: keywords | ≥ 0.95 x | 2.00 x | yes |" in text
-    at_most = by_name["open"]._replace(wanted=0.5)
-    few = told("match", "block_trie", open_s=0.4)
-    assert (found := at_most.measure([few])) is not None
-    assert at_most.is_met(found)
-    assert not at_most.is_met(found._replace(value=0.6))
+    target = by_name["open"]._replace(wish=at_most(0.5, 3, " s"))
+    assert (found := evaluate(target, [told("match", "block_trie", open_s=0.4)])) is not None
+    assert target.is_met(found.value)
+    assert not target.is_met(0.6)
 
 
-def test_a_readme_without_markers_is_refused(tmp_path: Path) -> None:
-    readme = tmp_path / "README.md"
-    readme.write_text("nothing")
-    with pytest.raises(InvalidFile, match="benchmark:begin"):
-        reporting.update_readme(readme, "table")
-    assert readme.read_text() == "nothing"
+def test_the_page_tells_of_the_committed_results() -> None:
+    committed = (ROOT / PAGE).read_text(encoding="utf-8")
+    assert committed == page_text(ROOT / RESULTS), "run: earshot bench report"
+
+
+def test_only_the_committed_results_make_the_page(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    given: list[Any] = []
+    monkeypatch.setattr("earshot.bench.commands.report", lambda *_, page: given.append(page))
+    for arguments in ([], ["--results", str(tmp_path)], ["--page", "x.md"]):
+        assert main(["report", *arguments]) == 0
+    assert given == [PAGE, None, Path("x.md")]
 
 
 def test_report_refuses_broken_results(tmp_path: Path) -> None:
     (tmp_path / "x.jsonl").write_text("{broken\n")
     with pytest.raises(InvalidFile, match="line 1"):
         report(tmp_path)
+    (tmp_path / "x.jsonl").write_text(json.dumps(told("churn", "engine")) + "\n")
+    with pytest.raises(InvalidFile, match="no results of the suite 'match'"):
+        page_text(tmp_path)

@@ -10,13 +10,15 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from earshot.bench import report, reporting, rt_figures, rt_updates, run
+from earshot.bench import operations, points, report, reporting, run, suites
 from earshot.bench.checksums import AnswersDiffer
+from earshot.bench.competitors import IndexCompetitor
+from earshot.bench.plots import Image, draw, images_of, points_table
+from earshot.bench.points import GROUPS, POINTS, TOKEN_ORDERS, Variant
 from earshot.bench.profiles import PROFILES
-from earshot.bench.rt_figures import GROUPS, POINTS, Variant, shared_prefix
-from earshot.bench.rt_plots import FIGURE_SUITES, Figure, draw, figure_table, figures_of
-from earshot.bench.rt_targets import TARGETS, figure_target_table
+from earshot.bench.results import shared_costs
 from earshot.bench.suites import SUITES
+from earshot.bench.targets import TARGETS, evaluate, target_table
 from earshot.errors import InvalidParameter
 from earshot.indexes import STRUCTURES
 from earshot.indexes.answers import Matches
@@ -26,6 +28,7 @@ from earshot.indexes.linear_scan.ranked import RankedLinearScan
 from earshot.model.arrays import ClauseArrays, MessageArrays
 from earshot.workloads import synthetic
 
+FIGURES = [suite.name for suite in SUITES.values() if suite.plot and not suite.columns]
 TREES = ("rt_tree", "rt_plus_tree", "rt_plus_plus_tree")
 STAND_INS = (*TREES, "ir_tree", "keyword_first", "spatial_first", "block_trie")
 
@@ -37,7 +40,7 @@ class OrderedParameters(Parameters):
     token_order: str = "local"
 
     def __post_init__(self) -> None:
-        if self.token_order not in rt_figures.ORDERS:
+        if self.token_order not in TOKEN_ORDERS:
             raise InvalidParameter(f"token_order is {self.token_order!r}")
 
 
@@ -73,8 +76,8 @@ def small(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in STRUCTURES:
         is_ranked = name in ("linear_scan", "block_lists", "rt_tree")
         register(name, ranked=RankedLinearScan if is_ranked else None)
-    monkeypatch.setattr(rt_figures, "ALPHAS", (0.1, 0.5))
-    monkeypatch.setattr(rt_figures, "THRESHOLDS", (0.6, 0.9))
+    monkeypatch.setattr(suites, "ALPHAS", (0.1, 0.5))
+    monkeypatch.setattr(suites, "THRESHOLDS", (0.6, 0.9))
     monkeypatch.setattr(synthetic, "MESSAGE_BLOCK_ROWS", 64)
     monkeypatch.setattr(synthetic, "BLOCK_ROWS", 1_024)
 
@@ -96,18 +99,18 @@ def test_each_index_is_built_once_and_measured_at_every_point(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     built: list[tuple[str, int]] = []
-    build = rt_figures.FigureIndex.build
+    build = IndexCompetitor.build
 
-    def counting(self: rt_figures.FigureIndex, clauses: Any, space: Any, n_tokens: int) -> None:
+    def counting(self: IndexCompetitor, clauses: Any, space: Any, n_tokens: int) -> None:
         built.append((f"{self.name} {vars(self.parameters)}", len(clauses.subscriptions)))
         build(self, clauses, space, n_tokens)
 
-    monkeypatch.setattr(rt_figures.FigureIndex, "build", counting)
-    monkeypatch.setattr(rt_figures, "_warm_up", lambda *_: None)
-    monkeypatch.setattr(rt_updates, "_warm_up", lambda *_: None)
-    suites = ("token_orders", "rt_trees", "rt_rivals", "rt_updates", "rt_growth")
-    rows, _ = measured(tmp_path, *suites, n_subscriptions=1_200)
-    by_suite = {suite: [row for row in rows if row["suite"] == suite] for suite in suites}
+    monkeypatch.setattr(IndexCompetitor, "build", counting)
+    monkeypatch.setattr(points, "warm_up", lambda *_: None)
+    monkeypatch.setattr(operations, "warm_up_changes", lambda *_: None)
+    names = ("token_orders", "rt_trees", "rt_rivals", "rt_updates", "rt_growth")
+    rows, _ = measured(tmp_path, *names, n_subscriptions=1_200)
+    by_suite = {suite: [row for row in rows if row["suite"] == suite] for suite in names}
     assert {suite: len(of_suite) for suite, of_suite in by_suite.items()} == {
         "token_orders": 2 * 4 * 16,
         "rt_trees": 3 * 16,
@@ -121,14 +124,14 @@ def test_each_index_is_built_once_and_measured_at_every_point(
     assert sorted(set(built)) == sorted(
         [
             *((f"{tree} {{'token_order': '{order}'}}", 1_200)
-              for tree in TREES[1:] for order in rt_figures.ORDERS),
+              for tree in TREES[1:] for order in TOKEN_ORDERS),
             *((f"{name} {{'token_order': 'local'}}", 1_200)
               for name in ("rt_tree", "ir_tree", "keyword_first", "spatial_first", "block_trie")),
             ("rt_plus_plus_tree {'token_order': 'local'}", 1_000),
         ]
     )  # fmt: skip
     assert kinds(by_suite["token_orders"], "competitor", "token_order") == {
-        (tree, order) for tree in TREES[1:] for order in rt_figures.ORDERS
+        (tree, order) for tree in TREES[1:] for order in TOKEN_ORDERS
     }
     expected = {(f"tweets_{point.group}", point.n_tokens) for point in POINTS}
     assert kinds(by_suite["rt_trees"], "workload", "message_tokens") == expected
@@ -206,12 +209,12 @@ def test_updates_are_compared_with_the_other_trees_and_with_a_fresh_index(
         workload = replace(synthetic.WORKLOADS[name], n_words=2_000, region_area_max=1.0,
                            region_area_min=0.5)  # fmt: skip
         monkeypatch.setitem(synthetic.WORKLOADS, name, workload)
-    monkeypatch.setattr(rt_updates, "CHANGED", (Variant("rt_tree"), Variant("block_trie")))
+    monkeypatch.setattr(operations, "CHANGED", (Variant("rt_tree"), Variant("block_trie")))
     with pytest.raises(AnswersDiffer, match="operations"):
         measured(tmp_path, "rt_updates", **common)
     # One index alone disagrees with nobody, but with the subscriptions that are left.
-    monkeypatch.setattr(rt_updates, "CHANGED", (Variant("rt_tree"),))
-    with pytest.raises(AnswersDiffer, match="rt_tree gives other answers than a fresh index"):
+    monkeypatch.setattr(operations, "CHANGED", (Variant("rt_tree"),))
+    with pytest.raises(AnswersDiffer, match=r"after all operations.* rt_tree .*fresh index"):
         measured(tmp_path, "rt_updates", **common)
 
 
@@ -233,7 +236,7 @@ def test_operations_come_in_the_papers_shares(tmp_path: Path) -> None:
 def test_a_stage_that_ends_early_still_makes_its_changes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(rt_updates, "OPERATIONS_PER_LOOK", 10)
+    monkeypatch.setattr(operations, "OPERATIONS_PER_LOOK", 10)
     smoke = PROFILES["smoke"]
     hasty = replace(smoke, figures=smoke.figures._replace(operations_budget_s=0.0))
     monkeypatch.setitem(PROFILES, "smoke", hasty)
@@ -277,16 +280,16 @@ def told(suite: str, name: str, order: str | None = None, **fields: Any) -> dict
 def test_a_report_shows_every_figure(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     drawn: list[str] = []
 
-    def drawing(image: Path, figure: Figure) -> None:
-        drawn.append(image.name)
-        if figure.name == "rt_trees":  # one is enough, a second each
-            draw(image, figure)
+    def drawing(path: Path, image: Image) -> None:
+        drawn.append(path.name)
+        if image.name == "rt_trees":  # one is enough, a second each
+            draw(path, image)
 
     monkeypatch.setattr(reporting, "draw", drawing)
     rows = [
         told(suite, tree, "local", workload=f"{data}_{group}", alpha=0.5, threshold=0.6,
              message_tokens=n_tokens, n_subscriptions=size, operations_per_s=50.0)
-        for suite in FIGURE_SUITES
+        for suite in FIGURES
         for tree in TREES[1:]
         for data in ("tweets", "usa")
         for group in GROUPS
@@ -340,7 +343,7 @@ def test_targets_tell_the_worst_point() -> None:
              checksum="b", work={"ms": 4.0}),
         told("ranking_threshold", "rt_tree", alpha=0.5, threshold=0.9, work={"ms": 2.0}),
     ]  # fmt: skip
-    values = {target.name: target.measure(rows) for target in TARGETS}
+    values = {target.name: evaluate(target, rows) for target in TARGETS}
     shown = {name: found.value for name, found in values.items() if found is not None}
     assert shown == {
         "candidates of `rt_plus_tree` over `rt_tree`": 0.5,
@@ -354,31 +357,38 @@ def test_targets_tell_the_worst_point() -> None:
         # On the messages that both answered, not on those of each.
         "ranked default over the best other: short point": pytest.approx(0.5),
     }
-    text = figure_target_table(rows)
+    text = target_table(rows, "figures")
     assert "≤ 2.000 ms | 2.500 ms | **no** | 1,000 | tweets_short_point, 20 tokens |" in text
     assert "| size at 10 M, `rt_plus_tree` | ≤ 0.79 GB | 0.80 GB | **no** |" in text
-    assert figure_target_table([told("match", "rt_tree")]) == ""
+    assert target_table([told("match", "rt_tree")], "figures") == ""
 
 
 def test_work_is_compared_on_the_same_messages_only() -> None:
-    short = told("rt_trees", "a", prefixes={"8": {}}, checksums={"8": "x"})
-    long = told("rt_trees", "b", prefixes={"8": {}, "32": {}}, checksums={"8": "x", "32": "y"})
-    assert shared_prefix([short, long]) == "8"
-    assert shared_prefix([long, long]) == "32"
-    other = told("rt_trees", "c", prefixes={"8": {}}, checksums={"8": "of another seed"})
-    assert shared_prefix([short, other]) is None
+    few, many = {"ms": 8}, {"ms": 32}
+    short = told("rt_trees", "a", prefixes={"8": few}, checksums={"8": "x"})
+    long = told("rt_trees", "b", prefixes={"8": few, "32": many}, checksums={"8": "x", "32": "y"})
+    assert shared_costs(short, long) == (few, few)
+    assert shared_costs(long, long) == (many, many)
+    other = told("rt_trees", "c", prefixes={"8": few}, checksums={"8": "of another seed"})
+    assert shared_costs(short, other) is None
+    assert shared_costs(short, other, same_answers=False) == (few, few)
 
 
 def test_figures_show_the_largest_size_except_growth() -> None:
     rows = [told("rt_trees", "rt_tree", n_subscriptions=size) for size in (500, 1_000)]
-    (figure,) = figures_of("rt_trees", rows)
-    assert [row["n_subscriptions"] for row in figure.rows] == [1_000]
-    (figure,) = figures_of("rt_growth", rows)
-    assert "| 6 tokens | 1 | 1 |" in figure_table(figure)
+    (image,) = images_of_suite("rt_trees", rows)
+    assert [row["n_subscriptions"] for row in image.rows] == [1_000]
+    (image,) = images_of_suite("rt_growth", rows)
+    assert "| 6 tokens | 1 | 1 |" in points_table(image)
+
+
+def images_of_suite(name: str, rows: list[dict[str, Any]]) -> list[Image]:
+    plot = SUITES[name].plot
+    assert plot is not None
+    return images_of(name, plot, rows)
 
 
 def test_every_figure_belongs_to_a_suite_and_to_the_smoke_profile() -> None:
-    assert set(FIGURE_SUITES) <= set(SUITES)
-    assert set(FIGURE_SUITES) <= set(PROFILES["smoke"].suites)
+    assert set(SUITES) == set(PROFILES["smoke"].suites)
     for profile in PROFILES.values():
         assert not any(name.startswith(("tweets_", "usa_")) for name in profile.workloads)

@@ -9,21 +9,16 @@ from typing import Any
 import numpy as np
 import pytest
 
-from earshot.bench import report, reporting, run, topk_figures
+from earshot.bench import report, reporting, run, suites
+from earshot.bench import topk as measuring
 from earshot.bench.checksums import AnswersDiffer
+from earshot.bench.engines import GROUP_RULES, Method, default_method, part_label
+from earshot.bench.plots import Image, Panel, draw, images_of
 from earshot.bench.profiles import PROFILES
+from earshot.bench.results import shared_costs
 from earshot.bench.suites import SUITES
-from earshot.bench.topk_figures import (
-    GROUP_RULES,
-    TOPK_SUITES,
-    Digest,
-    Method,
-    default_method,
-    part_label,
-    shared_costs,
-)
-from earshot.bench.topk_plots import SHAPES, draw_topk, panels_of
-from earshot.bench.topk_targets import TARGETS, topk_target_table
+from earshot.bench.targets import TARGETS, evaluate, target_table
+from earshot.bench.topk import Digest
 from earshot.model.arrays import CountedMessages
 from earshot.semantics.topk import DISSEMINATIONS
 from earshot.semantics.topk.ciq import Ciq
@@ -38,6 +33,8 @@ from earshot.workloads.topk import TOPK_WORKLOADS
 Rows = list[dict[str, Any]]
 
 OURS = default_method().label
+OWN = default_method().dissemination.name
+TOPK_SUITES = [name for name in SUITES if name.startswith("topk_")]
 
 FACTS = {"commit": None, "seed": 1, "versions": {},
          "machine": {"processor": "p", "n_cores": 1, "memory_bytes": 0}}  # fmt: skip
@@ -49,7 +46,7 @@ def small(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(synthetic, "MESSAGE_BLOCK_ROWS", 64)
     monkeypatch.setattr(synthetic, "BLOCK_ROWS", 64)
     monkeypatch.setattr(topk, "BLOCK_ROWS", 64)
-    monkeypatch.setattr(topk_figures, "SUBSCRIPTIONS_PER_CALL", 25)
+    monkeypatch.setattr(measuring, "SUBSCRIPTIONS_PER_CALL", 25)
     for name, workload in TOPK_WORKLOADS.items():
         monkeypatch.setitem(TOPK_WORKLOADS, name, replace(workload, n_words=500))
     smoke = PROFILES["smoke"]
@@ -57,7 +54,7 @@ def small(monkeypatch: pytest.MonkeyPatch) -> None:
                              "sizes": (12, 60), "windows": (20, 40), "most_ciq": 60}  # fmt: skip
     few = replace(smoke, topk=smoke.topk._replace(**sizes))
     monkeypatch.setitem(PROFILES, "smoke", few)
-    monkeypatch.setattr(topk_figures, "KS", (2, 20))
+    monkeypatch.setattr(suites, "KS", (2, 20))
 
 
 @pytest.fixture
@@ -213,8 +210,7 @@ def test_what_a_profile_has_no_time_for_is_skipped_and_said_so(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     smoke = PROFILES["smoke"]
-    none = smoke.topk._replace(suites=())
-    monkeypatch.setitem(PROFILES, "smoke", replace(smoke, topk=none))
+    monkeypatch.setitem(PROFILES, "smoke", replace(smoke, without=("topk_window",)))
     rows, heard = measured(tmp_path, "topk_window")
     assert rows == []
     assert "topk_window: skipped, it is not part of the profile smoke" in heard[0]
@@ -224,17 +220,17 @@ def test_what_a_profile_has_no_time_for_is_skipped_and_said_so(
 def test_saved_states_do_not_pile_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     smoke = PROFILES["smoke"]
     monkeypatch.setitem(PROFILES, "smoke", replace(smoke, topk=smoke.topk._replace(states_kept=2)))
-    stores: list[topk_figures.Store] = []
+    stores: list[measuring.Store] = []
     found: list[int] = []
-    row_of = topk_figures.Store.row_of
+    row_of = measuring.Store.row_of
 
-    def watching(self: topk_figures.Store, *arguments: Any) -> Any:
+    def watching(self: measuring.Store, *arguments: Any) -> Any:
         stores.append(self)
         row = row_of(self, *arguments)
         found.append(len(list(self.folder.iterdir())))
         return row
 
-    monkeypatch.setattr(topk_figures.Store, "row_of", watching)
+    monkeypatch.setattr(measuring.Store, "row_of", watching)
     measured(tmp_path, "topk_tuning")
     assert max(found) == found[-1] == 2
     folder = stores[0].folder
@@ -308,10 +304,9 @@ def told(suite: str, method: str, us: tuple[float, float] = (10.0, 5.0), **field
 
 
 def test_every_suite_has_an_image_and_a_profile() -> None:
-    assert list(SHAPES) == list(TOPK_SUITES) == [name for name in SUITES if "topk" in name]
-    assert set(SHAPES) <= set(PROFILES["smoke"].suites)
+    assert all(SUITES[name].plot for name in TOPK_SUITES)
     for profile in PROFILES.values():
-        assert set(profile.topk.suites) <= set(SHAPES)
+        assert set(profile.without) < set(TOPK_SUITES)
         assert set(profile.topk.datasets) <= set(TOPK_WORKLOADS)
         assert profile.topk.sizes[-1] == 5 * profile.topk.sizes[0]  # a target compares these
 
@@ -338,16 +333,16 @@ def some_rows(suite: str) -> Rows:
 def test_a_report_shows_every_figure(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     drawn: list[str] = []
 
-    def drawing(image: Path, suite: str, rows: Rows) -> None:
-        drawn.append(image.name)
-        if suite in ("topk_tuning", "topk_pruning"):  # one of lines, one of bars
-            draw_topk(image, suite, rows)
+    def drawing(path: Path, image: Image) -> None:
+        drawn.append(path.name)
+        if image.name in ("topk_tuning", "topk_pruning"):  # one of lines, one of bars
+            draw(path, image)
 
-    monkeypatch.setattr(reporting, "draw_topk", drawing)
-    rows = [row for suite in SHAPES for row in some_rows(suite)]
+    monkeypatch.setattr(reporting, "draw", drawing)
+    rows = [row for suite in TOPK_SUITES for row in some_rows(suite)]
     (tmp_path / "some.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     written = report(tmp_path).read_text()
-    assert sorted(drawn) == sorted(f"regular-{suite}.png" for suite in SHAPES)
+    assert sorted(drawn) == sorted(f"regular-{suite}.png" for suite in TOPK_SUITES)
     assert all(f"({image})" in written for image in drawn)
     for suite in ("topk_tuning", "topk_pruning"):
         assert (tmp_path / f"regular-{suite}.png").read_bytes().startswith(b"\x89PNG")
@@ -358,13 +353,20 @@ def test_a_report_shows_every_figure(tmp_path: Path, monkeypatch: pytest.MonkeyP
     assert "| top-k, messages/s | ≥ 1,000 | 66,667 | yes |" in written
 
 
+def panels_of(suite: str, rows: Rows) -> list[Panel]:
+    plot = SUITES[suite].plot
+    assert plot is not None
+    return [panel for image in images_of(suite, plot, rows) for panel in image.panels()]
+
+
 def test_tuning_has_panels_for_each_baseline_and_a_level_line() -> None:
     panels = panels_of("topk_tuning", some_rows("topk_tuning"))
     assert [panel.title for panel in panels] == [
         "kmax: arrival and expiry", "kmax: buffers",
         "skyband: arrival and expiry", "skyband: buffers",
     ]  # fmt: skip
-    assert panels[0].lines == {"kmax": [(1.0, 180.0), (3.0, 180.0)], "cskyband": [(None, 15.0)]}
+    lines = {line: panels[0].points(line) for line in panels[0].rows}
+    assert lines == {"kmax": [(1.0, 180.0), (3.0, 180.0)], "cskyband": [(None, 15.0)]}
     assert panels[0].ticks == [1.0, 3.0]
     # A machine that hides its clock tells no shares, so there is nothing to draw of them.
     blind = [row | {"amp_us": None} for row in some_rows("topk_pruning")]
@@ -372,27 +374,25 @@ def test_tuning_has_panels_for_each_baseline_and_a_level_line() -> None:
 
 
 def value_of(rows: Rows, name: str) -> float | None:
-    found = next(target for target in TARGETS if target.name == name).measure(rows)
+    found = evaluate(next(target for target in TARGETS if target.name == name), rows)
     return None if found is None else found.value
 
 
-def test_targets_compare_with_the_tuned_baselines(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("earshot.bench.topk_targets.default_method",
-                        lambda: Method(Igpt(), Cskyband()))  # fmt: skip
+def test_targets_compare_with_the_tuned_baselines() -> None:
     rows = [
-        told("topk_dissemination", "igpt+cskyband", (10.0, 5.0)),
+        told("topk_dissemination", OURS, (10.0, 5.0)),
         told("topk_dissemination", "ciq+cskyband", (95.0, 5.0)),
-        told("topk_reevaluation", "igpt+cskyband", (10.0, 5.0)),
-        told("topk_reevaluation", "igpt+kmax(factor=3.0)", (30.0, 40.0), mean_buffer=50.0),
+        told("topk_reevaluation", OURS, (10.0, 5.0)),
+        told("topk_reevaluation", f"{OWN}+kmax(factor=3.0)", (30.0, 40.0), mean_buffer=50.0),
         # Cheaper to expire but dearer in all: not the tuned one.
-        told("topk_reevaluation", "igpt+kmax(factor=6.0)", (90.0, 1.0), mean_buffer=10.0),
-        told("topk_tuning", "igpt+skyband(factor=0.95)", (20.0, 25.0), mean_buffer=40.0),
+        told("topk_reevaluation", f"{OWN}+kmax(factor=6.0)", (90.0, 1.0), mean_buffer=10.0),
+        told("topk_tuning", f"{OWN}+skyband(factor=0.95)", (20.0, 25.0), mean_buffer=40.0),
         # An older run, and a smaller size, do not count.
-        told("topk_tuning", "igpt+skyband(factor=0.95)", (1.0, 1.0), started="2025-01-01"),
-        told("topk_tuning", "igpt+skyband(factor=0.9)", (1.0, 1.0), n_subscriptions=10),
-        told("topk_subscriptions", "igpt+cskyband", (10.0, 5.0), n_subscriptions=200),
-        told("topk_subscriptions", "igpt+cskyband", (20.0, 25.0)),
-        told("topk_subscriptions", "igpt+cskyband", (1.0, 1.0), n_subscriptions=200,
+        told("topk_tuning", f"{OWN}+skyband(factor=0.95)", (1.0, 1.0), started="2025-01-01"),
+        told("topk_tuning", f"{OWN}+skyband(factor=0.9)", (1.0, 1.0), n_subscriptions=10),
+        told("topk_subscriptions", OURS, (10.0, 5.0), n_subscriptions=200),
+        told("topk_subscriptions", OURS, (20.0, 25.0)),
+        told("topk_subscriptions", OURS, (1.0, 1.0), n_subscriptions=200,
              profile="smoke"),
     ]  # fmt: skip
     assert value_of(rows, "arrival over CIQ: tweets") == pytest.approx(9.5)
@@ -403,7 +403,7 @@ def test_targets_compare_with_the_tuned_baselines(monkeypatch: pytest.MonkeyPatc
     assert value_of(rows, "top-k, messages/s") == pytest.approx(1e6 / 15)
     growth = "cost of a message with 5 times the subscriptions"
     assert value_of(rows, growth) == pytest.approx(3.0)
-    table = topk_target_table(rows)
+    table = target_table(rows, "top-k")
     assert "| arrival over CIQ: tweets | ≥ 10.0 x | 9.5 x | **no** | 1,000 |" in table
     assert f"| {expiry} | ≥ 4.0 x | 5.0 x | yes |" in table
     assert f"| {growth} | ≤ 5.00 x | 3.00 x | yes |" in table
@@ -415,4 +415,4 @@ def test_targets_compare_with_the_tuned_baselines(monkeypatch: pytest.MonkeyPatc
     assert value_of(rows, "arrival over CIQ: tweets") == pytest.approx(2.0)
     without = [row for row in rows if row["reevaluation"] != "skyband"]
     assert value_of(without, expiry) is None
-    assert topk_target_table([]) == ""
+    assert target_table([], "top-k") == ""

@@ -21,7 +21,6 @@ from typing import NamedTuple, get_args
 import pytest
 
 from earshot import errors
-from earshot.bench.reporting import BEGIN, END
 from earshot.cli import main
 from earshot.indexes import default_structure, structures_of
 from earshot.model.schemas import Content, Relation, fields_of
@@ -197,12 +196,6 @@ def test_paths_exist(path: Path) -> None:
 def test_readme_links_all_documents_and_examples() -> None:
     linked = {(ROOT / link.partition("#")[0]).resolve() for link in links_of(ROOT / "README.md")}
     assert set(RUN[1:]) | set(EXAMPLES) | {ROOT / "LICENSE", ROOT / "CHANGELOG.md"} <= linked
-
-
-def test_readme_has_room_for_the_benchmark() -> None:
-    readme = (ROOT / "README.md").read_text(encoding="utf-8")
-    assert readme.count(BEGIN) == readme.count(END) == 1
-    assert readme.index(BEGIN) < readme.index(END)
 
 
 def test_make_targets_exist() -> None:

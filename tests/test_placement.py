@@ -393,7 +393,7 @@ def test_a_simulation_loses_and_repeats_nothing() -> None:
     plan, frequencies = plan_of(case, 5), counted(case)
     shards = plan.assign(case.clauses, frequencies)
     done = simulate(case.clauses, case.messages, shards, 5, frequencies, space=case.space)
-    assert done.answers.sum() == done.whole_answers > 0
+    assert done.answers.sum() == done.whole.answers > 0
     assert done.subscriptions.sum() == n_slots_of(case.clauses)
     assert done.facts()["shards_per_message"] <= 5
 

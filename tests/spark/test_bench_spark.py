@@ -45,7 +45,7 @@ def results(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Pa
         patch.setattr("earshot.bench.spark.SQL_PARTITIONS", 2)
         patch.setattr("earshot.bench.spark.SQL_PLANS", {ANY_PLAN: SQL_PLANS[ANY_PLAN]})
         # Starting other ones takes seconds.
-        patch.setattr("earshot.bench.spark.fresh_workers", nullcontext)
+        patch.setattr("earshot.bench.spark_memory.fresh_workers", nullcontext)
         run("smoke", n_subscriptions=2_000, n_messages=400, suites=SUITES, competitors=[],
             results=folder, say=silent)  # fmt: skip
     return folder
@@ -120,8 +120,8 @@ def test_the_join_finds_what_the_engine_finds(spark: SparkSession) -> None:
 
 
 def test_a_job_that_loses_answers_fails_the_run() -> None:
-    from earshot.bench.spark import Answers, Job, _timed
+    from earshot.bench.spark import Answers, Job
 
-    assert _timed(Job("honest", 1, lambda: 3, Answers(3, 0))) >= 0
+    assert Job("honest", 1, lambda: 3, Answers(3, 0)).timed() >= 0
     with pytest.raises(AnswersDiffer, match=r"'forgetful' found 2 matches.*expected 3"):
-        _timed(Job("forgetful", 1, lambda: 2, Answers(3, 0)))
+        Job("forgetful", 1, lambda: 2, Answers(3, 0)).timed()

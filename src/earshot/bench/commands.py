@@ -9,8 +9,9 @@ from pathlib import Path
 
 from earshot.bench.competitors import competitor_names
 from earshot.bench.profiles import PROFILES
-from earshot.bench.reporting import report
-from earshot.bench.running import RESULTS, run
+from earshot.bench.reporting import PAGE, report
+from earshot.bench.results import RESULTS
+from earshot.bench.running import run
 from earshot.bench.suites import SUITES
 from earshot.errors import EarshotError
 from earshot.workloads.synthetic import WORKLOADS
@@ -35,8 +36,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     reporter = commands.add_parser("report", help="tables and plots of the newest results")
     reporter.add_argument("--results", type=Path, default=RESULTS, metavar="DIRECTORY")
     reporter.add_argument(
-        "--readme", type=Path, metavar="FILE",
-        help="file whose text between the benchmark markers is replaced by the main table",
+        "--page", type=Path, metavar="FILE",
+        help=f"file for the headline and the targets; {PAGE} where --results is not given",
     )  # fmt: skip
 
 
@@ -55,7 +56,9 @@ def execute(arguments: argparse.Namespace) -> int:
             data=arguments.data,
         )
     else:
-        print(report(arguments.results, readme=arguments.readme))
+        # Results from elsewhere are not what the documents tell of.
+        page = PAGE if arguments.page is None and arguments.results == RESULTS else arguments.page
+        print(report(arguments.results, page=page))
     return 0
 
 

@@ -15,19 +15,23 @@ from typing import Any, NamedTuple
 
 import pyarrow.parquet as pq
 
-from earshot.bench.competitors import new_competitor
+from earshot.bench.checksums import check_agreement
+from earshot.bench.competitors import IndexCompetitor, new_competitor
 from earshot.bench.measuring import (
     Case,
     Contender,
-    Row,
     case_of,
+    compile_seconds,
     elapsed_s,
-    prepare,
+    first_pass,
+    open_seconds,
     row_of,
     time_in_turns,
 )
 from earshot.bench.profiles import Profile
+from earshot.bench.results import Row
 from earshot.errors import EarshotError
+from earshot.indexes import default_structure, structures_of
 from earshot.workloads.synthetic import Workload, find_workload, message_table, subscription_table
 
 SUBSCRIPTIONS_PER_WRITE = 500_000
@@ -46,7 +50,7 @@ class Arena(NamedTuple):
 
 
 class SavedFiles(NamedTuple):
-    """The headline workload in files, and the index that the command line built of them."""
+    """A workload in files, and the index that the command line built of them."""
 
     workload: Workload
     messages_file: Path
@@ -78,16 +82,10 @@ class Context:
             self.seed,
         )
 
-    def focus(self, can: Callable[[Any], bool]) -> list[str]:
-        """Return the competitors of the suites that look closer and are able to take part."""
-        names = [name for name in self.competitors if name in (self.profile.focus or [name])]
-        able = []
-        for name in names:
-            competitor = new_competitor(name)
-            if can(competitor):
-                able.append(name)
-            competitor.close()
-        return able
+    def focus(self) -> list[str]:
+        """Return the structures of the suites that look closer."""
+        taking_part = self.profile.focus or structures_of("boolean")
+        return [name for name in self.competitors if name in taking_part]
 
     def arena(self, workload: Workload, names: Sequence[str]) -> Arena:
         """Return the workload with competitors built; the last one is kept for the next suite."""
@@ -114,12 +112,11 @@ class Context:
         self.release()
         return self._measured(self._prepare(case, self.competitors))
 
-    def files(self) -> SavedFiles:
-        """Return the headline workload in files, written and indexed when first asked for."""
+    def files(self, workload: Workload) -> SavedFiles:
+        """Return the headline in files, written and indexed when first asked for."""
         if self._files is None:
             self.release()
             self._folder = tempfile.TemporaryDirectory(prefix="earshot-bench-")
-            workload = self.workload("headline")
             # Enough that the rate is measured, not the start of a process.
             workload = workload.scaled(n_messages=10 * workload.n_messages)
             self._files = _write_files(workload, Path(self._folder.name))
@@ -141,8 +138,24 @@ class Context:
             self._folder.cleanup()
 
     def _prepare(self, case: Case, names: Sequence[str]) -> Arena:
-        competitors = [new_competitor(name) for name in names]
-        contenders = prepare(case, competitors, self.profile.effort, self.compile_s, self.say)
+        """Build all competitors, let each answer within its budget, and compare the answers."""
+        effort, contenders = self.profile.effort, []
+        for name in names:
+            competitor = new_competitor(name)
+            if name not in self.compile_s:
+                self.compile_s[name] = compile_seconds(competitor, case)
+            contender = Contender(competitor, compile_s=self.compile_s[name])
+            contender.build_s = elapsed_s(competitor.build, case.clauses, case.space, case.n_tokens)
+            is_opened = effort.opens_all or name == default_structure("boolean")
+            if is_opened and isinstance(competitor, IndexCompetitor):
+                contender.open_s = open_seconds(competitor)
+            first_pass(contender, case.messages, effort.budget_s)
+            self.say(
+                f"{case.name}: {name} built in {contender.build_s:.1f} s, answered "
+                f"{contender.n_messages} of {len(case.messages.boxes)} messages"
+            )
+            contenders.append(contender)
+        check_agreement(case.name, {each.name: each.checksums for each in contenders})
         self._arena = Arena(case, contenders)
         return self._arena
 
@@ -164,12 +177,8 @@ def run_command(arguments: Sequence[str]) -> dict[str, Any]:
 
 def peak_memory() -> str:
     """Return the largest memory of this process so far, in words."""
-    return f"peak memory {peak_memory_bytes() / 2**30:.1f} GB"
-
-
-def peak_memory_bytes() -> int:
-    """Return the largest memory of this process so far."""
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+    kilobytes = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return f"peak memory {kilobytes / 2**20:.1f} GB"
 
 
 def _write_files(workload: Workload, folder: Path) -> SavedFiles:

@@ -17,17 +17,13 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from earshot.bench.checksums import as_pairs, check_agreement, checksum, prefix_lengths
-from earshot.bench.competitors import Competitor
+from earshot.bench.checksums import as_pairs, checksum, prefix_lengths
+from earshot.bench.competitors import Competitor, IndexCompetitor
+from earshot.bench.results import Row
 from earshot.indexes import default_structure
 from earshot.indexes.answers import Counters, Matches
 from earshot.model.arrays import ClauseArrays, MessageArrays, Space, take_messages
 from earshot.workloads.synthetic import Workload
-
-DEFAULT = default_structure("boolean")
-
-Row = dict[str, Any]
-"""One line of the results; see ``bench/README.md`` for the fields."""
 
 ANSWERS_PER_CALL = 50_000_000
 """A timed call is cut where its answers would take more than 200 MB."""
@@ -54,7 +50,7 @@ class Effort(NamedTuple):
     budget_s: float  # for the first pass of a competitor; twice that for its timed passes
     repetitions: int  # timed passes, at most
     n_latency: int  # single-message calls, at most
-    opened: tuple[str, ...]  # competitors that are saved, to measure how fast they are opened
+    opens_all: bool = False  # whether all are saved, to see how fast they are opened
 
 
 @dataclass
@@ -69,6 +65,8 @@ class Contender:
     n_answers: int = 0
     counters: Counters | None = None
     checksums: dict[int, int] = field(default_factory=dict)
+    prefixes: dict[str, Row] = field(default_factory=dict)  # work per message after each of these
+    first_s: float = 0.0  # of the first pass
     elapsed_s: list[float] = field(default_factory=list)
     default_s: list[float] = field(default_factory=list)  # the default index, on the same messages
     latencies_ns: list[int] = field(default_factory=list)
@@ -96,7 +94,7 @@ def time_in_turns(case: Case, contenders: list[Contender], effort: Effort) -> No
     A slow competitor answers fewer messages than the default index, so the default index is timed
     on those as well, right after it: only such rates are fit to be compared.
     """
-    default = next((c for c in contenders if c.name == DEFAULT), None)
+    default = next((c for c in contenders if c.name == default_structure("boolean")), None)
     for repetition in range(effort.repetitions):
         for contender in contenders:
             spent_s = sum(contender.elapsed_s)
@@ -114,45 +112,10 @@ def time_in_turns(case: Case, contenders: list[Contender], effort: Effort) -> No
         contender.latencies_ns = _latencies(contender, case.messages, effort)
 
 
-def prepare(
-    case: Case,
-    competitors: list[Competitor],
-    effort: Effort,
-    compile_s: dict[str, float],
-    say: Callable[[str], None],
-) -> list[Contender]:
-    """Build all competitors, let each answer within its budget, and compare the answers.
-
-    Args:
-        case: What to match.
-        competitors: Fresh competitors.
-        effort: How long to measure.
-        compile_s: Compile times by name; filled for competitors seen for the first time.
-        say: Told what is going on.
-
-    Raises:
-        AnswersDiffer: Two competitors disagree.
-    """
-    contenders = []
-    for competitor in competitors:
-        if competitor.name not in compile_s:
-            compile_s[competitor.name] = _compile_s(competitor, case)
-        contender = Contender(competitor, compile_s=compile_s[competitor.name])
-        contender.build_s = elapsed_s(competitor.build, case.clauses, case.space, case.n_tokens)
-        contender.open_s = _open_s(competitor) if competitor.name in effort.opened else None
-        first_pass(contender, case.messages, effort.budget_s)
-        say(
-            f"{case.name}: {competitor.name} built in {contender.build_s:.1f} s, answered "
-            f"{contender.n_messages} of {len(case.messages.boxes)} messages"
-        )
-        contenders.append(contender)
-    check_agreement(case.name, {c.name: c.checksums for c in contenders})
-    return contenders
-
-
 def first_pass(contender: Contender, messages: MessageArrays, budget_s: float) -> None:
     """Answer longer and longer prefixes until the next would leave the budget."""
     spent_s, last_s_per_message, total, contender.n_answers = 0.0, 0.0, 0, 0
+    contender.checksums, contender.prefixes = {}, {}
     work = np.zeros(3, np.int64)
     counted = True
     start = 0
@@ -171,10 +134,13 @@ def first_pass(contender: Contender, messages: MessageArrays, budget_s: float) -
         contender.n_answers += len(as_pairs(answers).slots)
         if isinstance(answers, Matches):
             work += np.array(answers.counters)
+            nodes, candidates, _ = (work / max(length, 1)).tolist()
+            costs = {"nodes": nodes, "candidates": candidates, "ms": 1e3 * spent_s / max(length, 1)}
+            contender.prefixes[str(length)] = costs
         else:
             counted = False
         start = length
-    contender.n_messages = start
+    contender.n_messages, contender.first_s = start, spent_s
     contender.counters = Counters(*work.tolist()) if counted else None
 
 
@@ -249,7 +215,7 @@ def _share(total: int | None, n: int) -> float | None:
     return None if total is None else total / n
 
 
-def _compile_s(competitor: Competitor, case: Case) -> float:
+def compile_seconds(competitor: Competitor, case: Case) -> float:
     """Return the time of a first build and match of a few rows: nearly all of it is compilation.
 
     The rows have the array types of the case, so that nothing is compiled while it is timed.
@@ -265,13 +231,22 @@ def _compile_s(competitor: Competitor, case: Case) -> float:
     return elapsed_s(build_and_match)
 
 
-def _open_s(competitor: Competitor) -> float | None:
+def warm_up_changes(competitor: IndexCompetitor, case: Case) -> None:
+    """Change a small index of the same types, so that nothing is compiled while it is timed."""
+    workload = Workload(name="compile", n_subscriptions=200)
+    competitor.build(workload.subscriptions(), case.space, case.n_tokens)
+    competitor.index.insert(workload.subscriptions(200, 220))
+    competitor.index.remove(np.array([3, 210], np.int32))
+    competitor.match(take_messages(case.messages, np.arange(min(4, len(case.messages.boxes)))))
+    competitor.close()
+
+
+def open_seconds(competitor: IndexCompetitor) -> float:
     """Save, then measure opening; the competitor goes on with what it had built."""
     with tempfile.TemporaryDirectory(prefix="earshot-bench-") as directory:
         target = Path(directory) / "saved"
-        if not competitor.save(target):
-            return None
-        return competitor.open_seconds(target)
+        competitor.index.save(target)
+        return elapsed_s(competitor.index_type.open, target)
 
 
 def _latencies(contender: Contender, messages: MessageArrays, effort: Effort) -> list[int]:

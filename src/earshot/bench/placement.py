@@ -6,19 +6,18 @@ ones, with later ones. Two ways of cutting that look at one property only stand 
 
 from __future__ import annotations
 
-import os
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import NamedTuple
 
 import numpy as np
-import pyarrow as pa
 
 from earshot.bench.checksums import AnswersDiffer, Pairs, as_pairs, checksum
 from earshot.bench.context import Context
-from earshot.bench.measuring import Row
-from earshot.encoding import encode_messages, encode_subscriptions
+from earshot.bench.matching import real_case, real_tables
+from earshot.bench.results import Row
 from earshot.indexes import default_structure, index_type
+from earshot.indexes.answers import Matches
 from earshot.model.arrays import (
     ClauseArrays,
     Float64s,
@@ -34,9 +33,7 @@ from earshot.placement.kernels import CUT_X, CUT_Y
 from earshot.placement.report import busiest_share
 from earshot.placement.routing import Router, units_of
 from earshot.placement.samples import Samples
-from earshot.text import Analyzer, Vocabulary
-from earshot.workloads import datasets
-from earshot.workloads.synthetic import find_workload
+from earshot.workloads.synthetic import Workload, find_workload
 
 SAMPLED_SUBSCRIPTIONS = 200_000
 """Subscriptions that plans are cut from, as on Spark."""
@@ -68,21 +65,15 @@ class Simulation(NamedTuple):
     checksum: int
     whole: Whole
 
-    @property
-    def whole_answers(self) -> int:
-        """Answers of the one index."""
-        return self.whole.answers
-
     def facts(self) -> dict[str, float]:
         """Return the figures that tell a good plan from a bad one."""
+        counted = ("candidates", "messages", "answers", "subscriptions", "elapsed_s")
+        balances = {f"balance_of_{name.replace('elapsed_s', 'time')}":
+                    busiest_share(getattr(self, name)) for name in counted}  # fmt: skip
         return {
             "candidates_to_whole": self.candidates.sum() / max(self.whole.candidates, 1),
             "shards_per_message": self.messages.sum() / max(self.n_messages, 1),
-            "balance_of_candidates": busiest_share(self.candidates),
-            "balance_of_messages": busiest_share(self.messages),
-            "balance_of_answers": busiest_share(self.answers),
-            "balance_of_subscriptions": busiest_share(self.subscriptions),
-            "balance_of_time": busiest_share(self.elapsed_s),
+            **balances,
             "time_to_whole": float(self.elapsed_s.sum()) / max(self.whole.elapsed_s, 1e-9),
             "units": self.n_units,
             "route_us_per_message": 1e6 * self.route_s / max(self.n_messages, 1),
@@ -97,10 +88,9 @@ def simulate(
     frequencies: Int64s,
     *,
     space: Space,
-    index: str = default_structure("boolean"),
     whole: Whole | None = None,
 ) -> Simulation:
-    """Build one index per shard, route the messages and match them.
+    """Build one index of the default structure per shard, route the messages and match them.
 
     Args:
         clauses: All subscriptions.
@@ -109,73 +99,70 @@ def simulate(
         n_shards: Number of shards.
         frequencies: How often each token occurs in messages.
         space: What the coordinates are.
-        index: Structure to build.
         whole: What one index over everything does, where that is known.
     """
-    build = index_type(index).build
     units = units_of(clauses, shards, frequencies)
     router = Router(units, n_shards)
-    router.route(take_messages(messages, np.arange(min(1, len(messages.boxes)))))
-    start = time.perf_counter()
+    router.route(_first(messages))
+    began = time.perf_counter()
     offsets, targets = router.route(messages)
-    route_s = time.perf_counter() - start
+    route_s = time.perf_counter() - began
     rows = np.repeat(np.arange(len(messages.boxes)), np.diff(offsets))
     if whole is None:
-        whole = measure_whole(clauses, messages, frequencies, space=space, index=index)
-    n_subscriptions, n_messages, candidates, answers = np.zeros((4, n_shards), np.int64)
+        whole = measure_whole(clauses, messages, frequencies, space=space)
+    counts = np.zeros((4, n_shards), np.int64)
     elapsed_s = np.zeros(n_shards)
     total = 0
-    clause_shards = shards[clauses.subscriptions]
-    by_clause = np.argsort(clause_shards, kind="stable")
-    clause_bounds = np.searchsorted(clause_shards[by_clause], np.arange(n_shards + 1))
-    by_target = np.argsort(targets, kind="stable")
-    bounds = np.searchsorted(targets[by_target], np.arange(n_shards + 1))
+    clauses_of = _members(shards[clauses.subscriptions], n_shards)
+    messages_of = _members(targets, n_shards)
     for shard in range(n_shards):
-        own = take_clauses(clauses, by_clause[clause_bounds[shard] : clause_bounds[shard + 1]])
+        own = take_clauses(clauses, clauses_of[shard])
         slots, numbers = np.unique(own.subscriptions, return_inverse=True)
         own = own._replace(subscriptions=numbers.astype(np.int32))
-        sent = rows[by_target[bounds[shard] : bounds[shard + 1]]]
-        routed = take_messages(messages, sent)
-        built = build(own, space=space, n_tokens=len(frequencies), frequencies=frequencies)
-        start = time.perf_counter()
-        found = built.match(routed)
-        elapsed_s[shard] = time.perf_counter() - start
-        n_subscriptions[shard], n_messages[shard] = len(slots), len(routed.boxes)
-        candidates[shard], answers[shard] = found.counters.candidates, found.counters.answers
+        sent = rows[messages_of[shard]]
+        found, elapsed_s[shard] = _matched(own, take_messages(messages, sent), frequencies, space)
+        work = found.counters
+        counts[:, shard] = len(slots), len(sent), work.candidates, work.answers
         pairs = as_pairs(found)
         total += checksum(Pairs(sent[pairs.messages], slots[pairs.slots]))
+    kinds = tuple(counts)
+    n, n_units = len(messages.boxes), len(units.tokens)
     return Simulation(
-        n_subscriptions,
-        n_messages,
-        candidates,
-        answers,
-        elapsed_s,
-        len(messages.boxes),
-        len(units.tokens),
-        route_s,
-        total % 2**64,
-        whole,
+        kinds[0], kinds[1], kinds[2], kinds[3], elapsed_s, n, n_units, route_s, total % 2**64, whole
     )
 
 
 def measure_whole(
-    clauses: ClauseArrays,
-    messages: MessageArrays,
-    frequencies: Int64s,
-    *,
-    space: Space,
-    index: str = default_structure("boolean"),
+    clauses: ClauseArrays, messages: MessageArrays, frequencies: Int64s, *, space: Space
 ) -> Whole:
     """Build one index over all subscriptions, and match."""
-    built = index_type(index).build(
+    found, spent_s = _matched(clauses, messages, frequencies, space)
+    counters = found.counters
+    return Whole(counters.candidates, counters.answers, spent_s, checksum(found))
+
+
+def _matched(
+    clauses: ClauseArrays, messages: MessageArrays, frequencies: Int64s, space: Space
+) -> tuple[Matches, float]:
+    """Build an index of the default structure; return its answers, and the seconds they took."""
+    index = index_type(default_structure("boolean")).build(
         clauses, space=space, n_tokens=len(frequencies), frequencies=frequencies
     )
-    built.match(take_messages(messages, np.arange(min(1, len(messages.boxes)))))
-    start = time.perf_counter()
-    found = built.match(messages)
-    elapsed_s = time.perf_counter() - start
-    counters = found.counters
-    return Whole(counters.candidates, counters.answers, elapsed_s, checksum(found))
+    index.match(_first(messages))
+    began = time.perf_counter()
+    found = index.match(messages)
+    return found, time.perf_counter() - began
+
+
+def _first(messages: MessageArrays) -> MessageArrays:
+    """Return one message, to start with before time is taken."""
+    return take_messages(messages, np.arange(min(1, len(messages.boxes))))
+
+
+def _members(shards: Int32s, n_shards: int) -> list[Int64s]:
+    """Return the rows of each shard, in their order."""
+    order = np.argsort(shards, kind="stable")
+    return np.split(order, np.searchsorted(shards[order], np.arange(1, n_shards)))
 
 
 # ---- the suite ----------------------------------------------------------------------------------
@@ -192,11 +179,11 @@ class Scene(NamedTuple):
     space: Space
 
 
-def placement_suite(context: Context) -> Iterator[Row]:
+def measure(context: Context, scenes: Iterable[Scene]) -> Iterator[Row]:
     """Shards by the cost model, by keyword alone and by place alone."""
     context.release()
     _compile()
-    for scene in _scenes(context):
+    for scene in scenes:
         whole = measure_whole(scene.clauses, scene.asked, scene.frequencies, space=scene.space)
         n_subscriptions = len(np.unique(scene.clauses.subscriptions))
         n_messages = len(scene.asked.boxes)
@@ -234,18 +221,32 @@ def placement_suite(context: Context) -> Iterator[Row]:
 
 def _compile() -> None:
     """Use all kernels once, so that none is compiled where time is taken."""
-    workload = find_workload("headline").scaled(1_000, 100)
-    clauses, messages = workload.subscriptions(), workload.messages()
-    scene = Scene("", clauses, messages, messages, workload.frequencies(), workload.space)
+    scene = _synthetic(find_workload("headline").scaled(1_000), 100)
     for cut in WAYS.values():
         shards = cut(scene, 4, 1)
-        simulate(clauses, messages, shards, 4, scene.frequencies, space=scene.space)
+        simulate(scene.clauses, scene.asked, shards, 4, scene.frequencies, space=scene.space)
 
 
-def _scenes(context: Context) -> Iterator[Scene]:
+def scenes(context: Context) -> Iterator[Scene]:
+    """Yield the headline, and real messages where there are some."""
     n = min(MOST_MESSAGES, 10 * context.profile.n_messages)
-    workload = context.workload("headline")
-    yield Scene(
+    yield _synthetic(context.workload("headline"), n)
+    for name, messages in real_tables(context, REAL_DATASETS):
+        case = real_case(context, name, messages, np.arange(len(messages)))
+        # Rows are in the order of time: a plan has to serve messages that come after its samples.
+        random = np.random.default_rng(context.seed)
+        half = len(case.messages.boxes) // 2
+        earlier = random.permutation(half)[:n]
+        later = half + random.permutation(len(case.messages.boxes) - half)[:n]
+        sampled = take_messages(case.messages, np.sort(earlier))
+        asked = take_messages(case.messages, np.sort(later))
+        frequencies = np.bincount(sampled.token_ids, minlength=case.n_tokens).astype(np.int64)
+        yield Scene(name, case.clauses, sampled, asked, frequencies, case.space)
+
+
+def _synthetic(workload: Workload, n: int) -> Scene:
+    """Return ``n`` messages to cut a plan from, and as many others."""
+    return Scene(
         workload.name,
         workload.subscriptions(),
         workload.messages(0, n),
@@ -253,31 +254,6 @@ def _scenes(context: Context) -> Iterator[Scene]:
         workload.frequencies(),
         workload.space,
     )
-    if context.data is None and not os.environ.get(datasets.DATA_VARIABLE):
-        context.say(f"placement: no real messages; {datasets.DATA_VARIABLE} names no directory")
-        return
-    available = datasets.available_datasets(context.data)
-    for name in [each for each in REAL_DATASETS if each in available]:
-        yield _real_scene(context, name, datasets.read_messages(name, context.data), n)
-
-
-def _real_scene(context: Context, name: str, messages: pa.Table, n: int) -> Scene:
-    drawn = datasets.draw_subscriptions(
-        messages, context.profile.n_subscriptions, seed=context.seed
-    )
-    messages = messages.set_column(0, "id", pa.array(np.arange(len(messages))))
-    analyzer, vocabulary = Analyzer(), Vocabulary()
-    clauses = encode_subscriptions(drawn, analyzer, vocabulary, "lonlat").clauses
-    encoded = encode_messages(messages, analyzer, vocabulary, "lonlat").messages
-    # Rows are in the order of time: a plan has to serve messages that come after its samples.
-    random = np.random.default_rng(context.seed)
-    half = len(encoded.boxes) // 2
-    earlier = random.permutation(half)[:n]
-    later = half + random.permutation(len(encoded.boxes) - half)[:n]
-    sampled = take_messages(encoded, np.sort(earlier))
-    frequencies = np.bincount(sampled.token_ids, minlength=len(vocabulary)).astype(np.int64)
-    asked = take_messages(encoded, np.sort(later))
-    return Scene(name, clauses, sampled, asked, frequencies, "lonlat")
 
 
 def _sampled_clauses(scene: Scene, seed: int) -> ClauseArrays:

@@ -1,81 +1,257 @@
-"""The plots of the report."""
+"""Figures as data, and one way to draw any of them or to tell it as a table."""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
+from earshot.bench.results import Row, value_of
+from earshot.bench.tables import Column, markdown, three_digits
 from earshot.errors import MissingExtra
-from earshot.workloads.synthetic import WORKLOADS
 
-Row = dict[str, Any]
+Rows = list[Row]
+Split = Callable[[Rows], dict[str, Rows]]
 
-WORKLOADS_PER_LINE = 6
+WIDE_SPAN, WIDE_SPAN_OF_BARS = 12.0, 100.0
+"""Largest over smallest value of a panel from which on its axis is logarithmic.
+
+Bars are compared by their lengths, which a logarithmic axis cuts somewhere.
+"""
+
+LEAST_WIDTH = 8.0
+"""Of an image; a title needs that."""
+
+BARS_PER_PANEL = 6
 """Groups of bars side by side; more would be too narrow to read."""
 
+TOLD_SIZES = {"n_subscriptions": "subscriptions", "window": "messages in the window"}
+"""Sizes that a title tells where all rows have the same."""
 
-def plot_match(image: Path, rows: list[Row]) -> None:
-    """Draw bars of messages/s of the largest size, grouped by workload."""
-    size = max(row["n_subscriptions"] for row in rows)
-    rows = [row for row in rows if row["n_subscriptions"] == size]
-    workloads = [name for name in WORKLOADS if any(row["workload"] == name for row in rows)]
-    lines = [
-        workloads[at : at + WORKLOADS_PER_LINE]
-        for at in range(0, len(workloads), WORKLOADS_PER_LINE)
-    ]
-    names = sorted({row["competitor"] for row in rows}, key=lambda name: -_mean(rows, name))
-    figure = _figure(10.0, 1.0 + 2.6 * len(lines))
-    all_axes = figure.subplots(len(lines), 1, squeeze=False, sharey=True)[:, 0]
-    width = 0.85 / len(names)
-    for axes, line in zip(all_axes, lines, strict=True):
-        for i, name in enumerate(names):
-            rates = {
-                row["workload"]: row["messages_per_s"]
-                for row in rows
-                if row["competitor"] == name and row["workload"] in line
-            }
-            places = [line.index(w) + (i - (len(names) - 1) / 2) * width for w in rates]
-            axes.bar(places, list(rates.values()), width, color=f"C{i}", label=name)
-        axes.set_xticks(range(len(line)), line)
-        axes.set_xlim(-0.6, WORKLOADS_PER_LINE - 0.4 if len(lines) > 1 else len(line) - 0.4)
+
+class Measure(NamedTuple):
+    """What a panel has on its vertical axis."""
+
+    label: str
+    value: str | Callable[[Row], float | None]  # a field, or made of some
+    title: str = ""
+
+    def of(self, row: Row) -> float | None:
+        """Return the figure of a row; a machine without a clock tells no shares."""
+        return value_of(row, self.value) if isinstance(self.value, str) else self.value(row)
+
+
+@dataclass(frozen=True)
+class Plot:
+    """How the rows of a suite are drawn.
+
+    Attributes:
+        title: Title of the image.
+        x: Field of the horizontal axis: numbers become lines, names become bars. A row without it
+            is a level line.
+        x_label: Label of that axis.
+        measures: A panel for each.
+        line: Field that tells lines apart, or a function of rows.
+        panels: Rows of each panel by its title; measures are drawn for each of them.
+        images: Rows of each image by what its name and title end with.
+        all_sizes: Whether rows of all sizes are shown; else those of the most subscriptions.
+        facts: Columns of the last point of each line, where points are told as a table.
+    """
+
+    title: str
+    x: str
+    x_label: str
+    measures: tuple[Measure, ...]
+    line: str | Callable[[Row], str] = "competitor"
+    panels: Split = lambda rows: {"": rows}
+    images: Split = lambda rows: {"": rows}
+    all_sizes: bool = True
+    facts: tuple[Column, ...] = ()
+
+    def line_of(self, row: Row) -> str:
+        """Return the line that a row belongs to."""
+        return str(row[self.line]) if isinstance(self.line, str) else self.line(row)
+
+
+class Panel(NamedTuple):
+    """One pair of axes."""
+
+    title: str
+    plot: Plot
+    measure: Measure
+    rows: dict[str, Rows]  # by line
+
+    def points(self, line: str) -> list[tuple[Any, float]]:
+        """Return the points of a line, numbers ascending, names as they came."""
+        found = [(row.get(self.plot.x), float(y)) for row in self.rows[line]
+                 if (y := self.measure.of(row)) is not None]  # fmt: skip
+        return found if self.has_names else sorted(found, key=lambda point: point[0] or 0)
+
+    @property
+    def ticks(self) -> list[Any]:
+        """Places on the horizontal axis."""
+        found = dict.fromkeys(row.get(self.plot.x) for rows in self.rows.values() for row in rows)
+        ticks = [tick for tick in found if tick is not None]
+        return ticks if self.has_names else sorted(ticks)
+
+    @property
+    def has_names(self) -> bool:
+        """Whether the horizontal axis has names instead of numbers."""
+        return any(isinstance(row.get(self.plot.x), str)
+                   for rows in self.rows.values() for row in rows)  # fmt: skip
+
+
+class Image(NamedTuple):
+    """One figure of a suite, with its rows."""
+
+    name: str
+    title: str
+    plot: Plot
+    rows: Rows
+
+    def panels(self) -> list[Panel]:
+        """Return the panels that there is something to show in."""
+        return [panel for panel in self._panels() if panel.rows]
+
+    def _panels(self) -> Iterator[Panel]:
+        for title, rows in self.plot.panels(self.rows).items():
+            for measure in self.plot.measures:
+                told = f"{title}: {measure.title}" if title and measure.title else title
+                lines: dict[str, Rows] = {}
+                for row in rows:
+                    if measure.of(row) is not None:
+                        lines.setdefault(self.plot.line_of(row), []).append(row)
+                yield from _narrow(Panel(told or measure.title, self.plot, measure, lines))
+
+
+def _narrow(panel: Panel) -> Iterator[Panel]:
+    """Cut a panel with too many groups of bars."""
+    ticks = panel.ticks
+    if not panel.has_names or len(ticks) <= BARS_PER_PANEL:
+        yield panel
+        return
+    for at in range(0, len(ticks), BARS_PER_PANEL):
+        shown = ticks[at : at + BARS_PER_PANEL]
+        lines = {line: [row for row in rows if row[panel.plot.x] in shown]
+                 for line, rows in panel.rows.items()}  # fmt: skip
+        yield panel._replace(rows={line: rows for line, rows in lines.items() if rows})
+
+
+def images_of(name: str, plot: Plot, rows: Rows) -> list[Image]:
+    """Return the figures of a suite that there are rows for."""
+    if not plot.all_sizes:
+        size = max(row["n_subscriptions"] for row in rows)
+        rows = [row for row in rows if row["n_subscriptions"] == size]
+    return [
+        Image(f"{name}-{part}" if part else name, ", ".join(filter(None, (plot.title, part))),
+              plot, of_part)
+        for part, of_part in plot.images(rows).items() if of_part
+    ]  # fmt: skip
+
+
+def by_field(field: str) -> Split:
+    """Return a split of rows by the values of a field."""
+
+    def split(rows: Rows) -> dict[str, Rows]:
+        names = dict.fromkeys(str(row[field]) for row in rows)
+        return {name: [row for row in rows if str(row[field]) == name] for name in names}
+
+    return split
+
+
+def points_table(image: Image) -> str:
+    """Return the points of a figure as tables: one for each panel, a line for each line.
+
+    Columns behind the points are of the rightmost point.
+    """
+    tables = []
+    for panel in image.panels():
+        x = panel.plot.x
+        ticks = panel.ticks
+        head = [f"{panel.title}: {panel.measure.label}", *(f"{tick:,.12g}" for tick in ticks)]
+        body = []
+        for line, rows in panel.rows.items():
+            points, last = dict(panel.points(line)), max(rows, key=lambda row: float(row[x]))
+            cells = [three_digits(points.get(tick)) for tick in ticks]
+            body.append([line, *cells, *(column.show(last) for column in panel.plot.facts)])
+        tables.append(markdown([*head, *(column.title for column in panel.plot.facts)], body))
+    return "\n\n".join(tables)
+
+
+# ---- drawing -------------------------------------------------------------------------------------
+
+
+def draw(path: Path, image: Image) -> None:
+    """Draw a figure into a file."""
+    panels = image.panels()
+    is_wide = any(panel.has_names and len(panel.ticks) > BARS_PER_PANEL / 2 for panel in panels)
+    width = 1 if is_wide else 2 if len(panels) == 4 else min(max(len(panels), 1), 3)
+    height = -(-max(len(panels), 1) // width)
+    canvas = _canvas(max(1.0 + (9.0 if is_wide else 4.2) * width, LEAST_WIDTH), 1.2 + 3.0 * height)
+    all_axes = canvas.subplots(height, width, squeeze=False).ravel()
+    labels = dict.fromkeys(line for panel in panels for line in panel.rows)
+    colours = {label: f"C{i % 10}" for i, label in enumerate(labels)}
+    handles: dict[str, Any] = {}
+    for axes, panel in zip(all_axes, panels, strict=False):
+        (_bars if panel.has_names else _lines)(axes, panel, colours)
+        _scale(axes, panel)
+        for handle, label in zip(*axes.get_legend_handles_labels(), strict=True):
+            handles.setdefault(label, handle)
+    for axes in all_axes[len(panels) :]:
+        axes.set_axis_off()
+    canvas.suptitle(f"{image.title}: {', '.join(['one thread', *_sizes(image.rows)])}", fontsize=11)
+    canvas.legend(
+        list(handles.values()), list(handles), loc="outside lower center",
+        ncols=max(1, min(len(handles), 2 * max(width, 2))), frameon=False, fontsize=8,
+    )  # fmt: skip
+    canvas.savefig(path, dpi=120)
+
+
+def _lines(axes: Any, panel: Panel, colours: dict[str, str]) -> None:
+    for label in panel.rows:
+        points = panel.points(label)
+        for _, level in (point for point in points if point[0] is None):
+            axes.axhline(level, color=colours[label], linestyle="--", label=label)
+        places = [point for point in points if point[0] is not None]
+        if places:
+            axes.plot(*zip(*places, strict=True), marker="o", markersize=4, color=colours[label],
+                      label=label)  # fmt: skip
+    axes.set_xticks(panel.ticks, [f"{tick:,.12g}" for tick in panel.ticks])
+
+
+def _bars(axes: Any, panel: Panel, colours: dict[str, str]) -> None:
+    ticks = panel.ticks
+    width = 0.85 / len(panel.rows)
+    for i, label in enumerate(panel.rows):
+        points = panel.points(label)
+        places = [ticks.index(x) + (i - (len(panel.rows) - 1) / 2) * width for x, _ in points]
+        axes.bar(places, [y for _, y in points], width, color=colours[label], label=label)
+    axes.set_xticks(range(len(ticks)), ticks)
+
+
+def _scale(axes: Any, panel: Panel) -> None:
+    shown = [y for line in panel.rows for _, y in panel.points(line)]
+    span = WIDE_SPAN_OF_BARS if panel.has_names else WIDE_SPAN
+    if max(shown) > span * max(min(shown), 1e-12):
         axes.set_yscale("log")
-        axes.set_ylabel("messages/s")
-        axes.grid(axis="y", alpha=0.3)
-        axes.set_axisbelow(True)
-    figure.suptitle(f"One thread, {size:,} subscriptions", fontsize=11)
-    handles, labels = all_axes[0].get_legend_handles_labels()
-    figure.legend(handles, labels, loc="outside lower center", ncols=len(names), frameon=False)
-    figure.savefig(image, dpi=120)
+    else:
+        axes.set_ylim(bottom=0.0)
+    axes.set_title(panel.title, fontsize=10)
+    axes.set_xlabel(panel.plot.x_label)
+    axes.set_ylabel(panel.measure.label)
+    axes.grid(axis="y", alpha=0.3)
+    axes.set_axisbelow(True)
 
 
-def plot_growth(image: Path, rows: list[Row]) -> None:
-    """Draw lines of messages/s over the number of subscriptions."""
-    figure = _figure(7.5, 4.5)
-    axes = figure.subplots()
-    names = sorted({row["competitor"] for row in rows}, key=lambda name: -_mean(rows, name))
-    for name in names:
-        own = [row for row in rows if row["competitor"] == name]
-        own.sort(key=lambda row: row["n_subscriptions"])
-        sizes = [row["n_subscriptions"] for row in own]
-        axes.plot(sizes, [row["messages_per_s"] for row in own], marker="o", label=name)
-    axes.set_xscale("log")
-    axes.set_yscale("log")
-    every = sorted({row["n_subscriptions"] for row in rows})
-    axes.set_xticks(every, [f"{size:,}" for size in every])
-    axes.minorticks_off()
-    axes.set_xlabel("subscriptions")
-    axes.set_ylabel("messages/s, one thread")
-    axes.grid(alpha=0.3)
-    figure.legend(loc="outside right center", frameon=False)
-    figure.savefig(image, dpi=120)
+def _sizes(rows: Rows) -> Iterator[str]:
+    for field, what in TOLD_SIZES.items():
+        sizes = {row.get(field) for row in rows}
+        if len(sizes) == 1 and (size := sizes.pop()) is not None:
+            yield f"{size:,} {what}"
 
 
-def _mean(rows: list[Row], name: str) -> float:
-    rates = [row["messages_per_s"] for row in rows if row["competitor"] == name]
-    return float(sum(rates)) / len(rates)
-
-
-def _figure(width: float, height: float) -> Any:
+def _canvas(width: float, height: float) -> Any:
     try:
         from matplotlib.figure import Figure  # noqa: PLC0415 - optional
     except ImportError as error:

@@ -17,11 +17,11 @@ from typing import Any, TextIO
 from earshot.bench.competitors import competitor_names, new_competitor
 from earshot.bench.context import Context, peak_memory
 from earshot.bench.profiles import find_profile
+from earshot.bench.results import RESULTS
 from earshot.bench.suites import SUITES
 from earshot.errors import InvalidParameter
 from earshot.workloads.synthetic import find_workload
 
-RESULTS = Path("bench") / "results"
 PACKAGES = ("earshot", "numba", "numpy", "pyarrow", "duckdb", "pyspark")
 
 
@@ -85,7 +85,7 @@ def run(
         with _new_file(Path(results), profile) as file:
             for suite in [name for name in SUITES if name in chosen.suites]:
                 began = time.perf_counter()
-                for row in SUITES[suite](context):
+                for row in SUITES[suite].rows(context):
                     file.write(json.dumps({"suite": suite, **row, "run": facts}) + "\n")
                     file.flush()
                 say(f"suite {suite}: {time.perf_counter() - began:.0f} s, {peak_memory()}")
@@ -108,7 +108,7 @@ def run_facts(profile: str, seed: int) -> dict[str, Any]:
             "memory_bytes": os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"),
             "system": platform.platform(),
         },
-        "versions": {"python": platform.python_version(), **_versions()},
+        "versions": {"python": platform.python_version(), **{p: _version(p) for p in PACKAGES}},
     }
 
 
@@ -124,14 +124,11 @@ def _new_file(results: Path, profile: str) -> TextIO:
             attempt += 1
 
 
-def _versions() -> dict[str, str | None]:
-    versions: dict[str, str | None] = {}
-    for package in PACKAGES:
-        try:
-            versions[package] = metadata.version(package)
-        except metadata.PackageNotFoundError:
-            versions[package] = None
-    return versions
+def _version(package: str) -> str | None:
+    try:
+        return metadata.version(package)
+    except metadata.PackageNotFoundError:
+        return None
 
 
 def _commit() -> str | None:

@@ -1,15 +1,12 @@
-"""The suites ``spark_batch`` and ``spark_memory``: what is left of the engine's rate on Spark.
+"""The suite ``spark_batch``: what is left of the engine's rate on Spark.
 
-``spark_batch`` matches the same Parquet files by the engine in this process, by Earshot on Spark
-and by a join in Spark SQL. All must give the same answers: an untimed pass of each, which also
-starts and warms up its workers, sums up a hash of every pair. ``spark_memory`` opens the index in
-two Python workers at once and asks the system what each of them has to itself.
+The same Parquet files are matched by the engine in this process, by Earshot on Spark and by a join
+in Spark SQL. All must give the same answers: an untimed pass of each, which also starts and warms
+up its workers, sums up a hash of every pair.
 """
 
 from __future__ import annotations
 
-import gc
-import json
 import os
 import shutil
 import tempfile
@@ -17,7 +14,6 @@ import time
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import lru_cache, partial
 from itertools import pairwise
@@ -28,18 +24,18 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
-from pyspark import BarrierTaskContext
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - its usual name
 
 from earshot.bench.checksums import AnswersDiffer, Pairs, check_agreement, checksum
 from earshot.bench.context import Context, peak_memory
-from earshot.bench.measuring import Row, elapsed_s, rates
+from earshot.bench.engines import ids_of_file, match_file, open_engine
+from earshot.bench.measuring import elapsed_s, rates
+from earshot.bench.results import Row
 from earshot.engine.engine import Engine
-from earshot.files import read_messages
+from earshot.model.arrays import Int64s
 from earshot.spark import IndexStore, Version, build, local_session, match
-from earshot.spark.shards import close_shards, open_shard, warm_up_machine
-from earshot.workloads.synthetic import Workload, find_workload, message_table, subscription_table
+from earshot.workloads.synthetic import Workload, message_table, subscription_table
 
 N_CORES = 2
 MASTER = f"local[{N_CORES}]"
@@ -55,37 +51,29 @@ SQL_GROWTH = 4
 """The join gets so many times the messages again, until its time budget is used."""
 SQL_PARTITIONS = 8
 
-MEMORY_MESSAGES = 2_000
-
-FRESH_WORKERS = "spark.sql.execution.pyspark.udf.simplifiedTraceback.enabled"
-"""Part of the workers' environment: with another value, Spark starts other processes."""
-
 
 class Answers(NamedTuple):
     """How many pairs there are, and the sum of their hashes."""
 
-    n: int
-    checksum: int
+    n: int = 0
+    checksum: int = 0
 
     def plus(self, other: Answers) -> Answers:
         """Return both together."""
         return Answers(self.n + other.n, (self.checksum + other.checksum) % 2**64)
 
 
-NO_ANSWERS = Answers(0, 0)
-
-
 @dataclass(frozen=True, eq=False)
 class Stage:
-    """The headline's subscriptions in files, and the index that Spark built of them.
+    """Subscriptions in files, and the index that Spark built of them.
 
     Attributes:
         session: Where everything runs.
         workload: The subscriptions.
-        folder: Goes with this object.
+        folder: Holds ``subscriptions``, ``index`` and ``small``; goes with this object.
         build_s: How long building took.
-        version: The version that was built.
-        small: Another index, of few subscriptions, in the directory ``small``.
+        version: The version of ``index``.
+        small: The version of ``small``, an index of few subscriptions.
     """
 
     session: SparkSession
@@ -96,11 +84,6 @@ class Stage:
     small: Version
 
     @property
-    def subscriptions(self) -> Path:
-        """Directory of the subscriptions."""
-        return self.folder / "subscriptions"
-
-    @property
     def index(self) -> Path:
         """Directory of the index."""
         return self.folder / "index"
@@ -109,40 +92,36 @@ class Stage:
         """Open the index in this process."""
         base = self.version.base
         folder = IndexStore(self.index).base_folder(base).local(f"shards/{base.shards[0]}")
-        engine = Engine.open(folder, n_threads=n_threads)
-        engine.warm_up()
-        return engine
+        return open_engine(Path(folder), n_threads)
 
 
-def stage(context: Context) -> Stage:
+def stage(context: Context, workload: Workload) -> Stage:
     """Return the stage of a run: made by its first Spark suite, and used by the others."""
     context.release()
-    made = _stage(context.profile.n_subscriptions, context.seed)
+    made = _stage(workload)
     context.say(
-        f"{made.workload.n_subscriptions:,} subscriptions, built on Spark in {made.build_s:.1f} s; "
+        f"{workload.n_subscriptions:,} subscriptions, built on Spark in {made.build_s:.1f} s; "
         f"{peak_memory()}"
     )
     return made
 
 
 @lru_cache(maxsize=1)
-def _stage(n_subscriptions: int, seed: int) -> Stage:
+def _stage(workload: Workload) -> Stage:
     memory_gb = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30
     # Spark's 1 GB is too little for the join; Earshot's workers are processes of their own.
     session = local_session(MASTER, extra={"spark.driver.memory": f"{max(1, int(memory_gb / 3))}g"})
-    workload = find_workload("headline").scaled(n_subscriptions, 0, seed)
     folder = Path(tempfile.mkdtemp(prefix="earshot-bench-"))
     subscriptions = folder / "subscriptions"
     subscriptions.mkdir()
-    for start in range(0, n_subscriptions, SUBSCRIPTIONS_PER_FILE):
-        stop = min(start + SUBSCRIPTIONS_PER_FILE, n_subscriptions)
+    for start in range(0, workload.n_subscriptions, SUBSCRIPTIONS_PER_FILE):
+        stop = min(start + SUBSCRIPTIONS_PER_FILE, workload.n_subscriptions)
         part = subscription_table(workload, start, stop)
         pq.write_table(part, subscriptions / f"{start:09d}.parquet")
-    # Starts the JVM's and the workers' parts of a build.
-    few = session.read.parquet(str(subscriptions)).limit(1_000)
-    small = build(few, folder / "small", placement="replicated", space="planar")
-    began = time.perf_counter()
     rows = session.read.parquet(str(subscriptions))
+    # Starts the JVM's and the workers' parts of a build.
+    small = build(rows.limit(1_000), folder / "small", placement="replicated", space="planar")
+    began = time.perf_counter()
     built = build(rows, folder / "index", placement="replicated", space="planar")
     build_s = time.perf_counter() - began
     made = Stage(session, workload, folder, build_s, built.version, small.version)
@@ -166,35 +145,28 @@ def write_messages(messages: pa.Table, folder: Path, n_files: int) -> list[Path]
 
 def engine_pass(engine: Engine, paths: Sequence[Path]) -> int:
     """Match files in this process, from Parquet to the users' ids; return the number of answers."""
-    n = 0
-    for path in paths:
-        for part in read_messages(path, space=engine.space):
-            n += len(engine.match_batch(part.batch).subscription_ids)
-    return n
+    return sum(len(ids) for path in paths for ids in match_file(engine, path))
 
 
 def engine_answers(engine: Engine, paths: Sequence[Path]) -> Answers:
     """Return the answers of the engine."""
-    total = NO_ANSWERS
+    total = Answers()
     for path in paths:
-        for part in read_messages(path, space=engine.space):
-            found = engine.match_batch(part.batch)
-            message_ids = np.repeat(found.message_ids.to_numpy(), np.diff(found.offsets))
-            total = total.plus(_answers(message_ids, found.subscription_ids.to_numpy()))
+        for message_ids, subscription_ids in ids_of_file(engine, path):
+            total = total.plus(_answers(message_ids, subscription_ids))
     return total
 
 
 def spark_answers(deliveries: DataFrame) -> Answers:
     """Return the answers of a table in the shape ``rows`` or ``lists``."""
-    sums = deliveries.mapInArrow(_sum_task, "n long, checksum long").collect()
-    total = NO_ANSWERS
-    for row in sums:
+    total = Answers()
+    for row in deliveries.mapInArrow(_sum_task, "n long, checksum long").collect():
         total = total.plus(Answers(row["n"], row["checksum"] % 2**64))
     return total
 
 
 def _sum_task(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    total = NO_ANSWERS
+    total = Answers()
     for batch in batches:
         messages = batch.column("message_id").to_numpy()
         if "subscription_ids" in batch.schema.names:
@@ -204,18 +176,14 @@ def _sum_task(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         else:
             subscriptions = batch.column("subscription_id")
         total = total.plus(_answers(messages, subscriptions.to_numpy()))
-    sums = np.array([total.n, total.checksum], np.uint64).view(np.int64)
+    sums = np.array(total, np.uint64).view(np.int64)
     yield pa.RecordBatch.from_arrays([sums[:1], sums[1:]], ["n", "checksum"])
 
 
-def _answers(
-    message_ids: np.ndarray[tuple[int], np.dtype[np.int64]],
-    subscription_ids: np.ndarray[tuple[int], np.dtype[np.int64]],
-) -> Answers:
+def _answers(message_ids: Int64s, subscription_ids: Int64s) -> Answers:
     # Ids of the workloads are row numbers, so this is the checksum of the other suites.
-    return Answers(
-        len(message_ids), checksum(Pairs(message_ids, subscription_ids.astype(np.int32)))
-    )
+    pairs = Pairs(message_ids, subscription_ids.astype(np.int32))
+    return Answers(len(message_ids), checksum(pairs))
 
 
 def check_count(name: str, n: int, wanted: int) -> None:
@@ -235,72 +203,65 @@ class Job(NamedTuple):
     run: Callable[[], int]
     answers: Answers
 
+    def timed(self) -> float:
+        """Return the seconds of a pass."""
+        began = time.perf_counter()
+        n = self.run()
+        spent_s = time.perf_counter() - began
+        check_count(self.name, n, self.answers.n)
+        return spent_s
 
-def batch_suite(context: Context) -> Iterator[Row]:
+
+def measure_batch(context: Context, workloads: Iterable[Workload]) -> Iterator[Row]:
     """Files of messages through the engine alone, Earshot on Spark, and a join in Spark SQL."""
-    made = stage(context)
-    effort = context.profile.spark
-    workload = made.workload.scaled(n_messages=effort.n_messages)
-    with tempfile.TemporaryDirectory(prefix="earshot-bench-") as name:
-        folder = Path(name)
-        messages = message_table(workload)
-        some = messages.slice(0, max(1, len(messages) // ROWS_SHARE))
-        paths = {
-            len(part): write_messages(part, folder / f"first-{len(part)}", N_FILES)
-            for part in (messages, some)
-        }
-        engine = made.engine(N_CORES)
-        jobs = list(_engine_jobs(made, engine, paths[len(messages)], len(messages)))
-        jobs += _spark_jobs(made, folder, len(messages), len(some))
-        context.say(f"spark_batch: all answered; {peak_memory()}")
-        times_s: dict[str, list[float]] = {job.name: [] for job in jobs}
-        for _ in range(context.profile.effort.repetitions):
-            for job in jobs:
-                times_s[job.name].append(_timed(job))
-        sql, sql_s, plan = _sql_job(context, made, messages, folder)
-        jobs.append(sql)
-        times_s[sql.name] = sql_s
-        sums = {job.name: {job.n_messages: job.answers.checksum} for job in jobs}
+    for headline in workloads:
+        made = stage(context, headline)
+        messages = message_table(headline.scaled(n_messages=context.profile.spark.n_messages))
+        with tempfile.TemporaryDirectory(prefix="earshot-bench-") as name:
+            yield from _batch_rows(context, made, messages, Path(name))
+
+
+def _batch_rows(context: Context, made: Stage, messages: pa.Table, folder: Path) -> Iterator[Row]:
+    some = messages.slice(0, max(1, len(messages) // ROWS_SHARE))
+    for part in (messages, some):
+        write_messages(part, folder / f"first-{len(part)}", N_FILES)
+    engine = made.engine(N_CORES)
+    jobs = [*_engine_jobs(made, engine, folder, len(messages)),
+            *_spark_jobs(made, folder, len(messages), len(some))]  # fmt: skip
+    context.say(f"spark_batch: all answered; {peak_memory()}")
+    times_s: dict[str, list[float]] = {job.name: [] for job in jobs}
+    for _ in range(context.profile.effort.repetitions):
         for job in jobs:
-            own = sorted((folder / f"first-{job.n_messages}").iterdir())
-            known = sums["engine"].get(job.n_messages)
-            if known is None:
-                sums["engine"][job.n_messages] = engine_answers(engine, own).checksum
-        check_agreement("headline", sums)
-        measured = {
-            job.name: rates(times_s[job.name], job.n_messages, job.answers.n) for job in jobs
+            times_s[job.name].append(job.timed())
+    sql, times_s["spark_sql"], plan = _sql_job(context, made, messages, folder)
+    jobs.append(sql)
+    sums = {job.name: {job.n_messages: job.answers.checksum} for job in jobs}
+    for n in {job.n_messages for job in jobs} - {len(messages)}:
+        paths = sorted((folder / f"first-{n}").iterdir())
+        sums["engine"][n] = engine_answers(engine, paths).checksum
+    check_agreement(made.workload.name, sums)
+    measured = {job.name: rates(times_s[job.name], job.n_messages, job.answers.n) for job in jobs}
+    rate = {name: each["messages_per_s"] for name, each in measured.items()}
+    for job in jobs:
+        yield {
+            "workload": made.workload.name,
+            "competitor": job.name,
+            "n_subscriptions": made.workload.n_subscriptions,
+            "n_messages": job.n_messages,
+            "n_threads": N_CORES,
+            "build_s": made.build_s if job.name == "earshot_lists" else None,
+            "answers_per_message": job.answers.n / max(job.n_messages, 1),
+            "checksum": f"{job.answers.checksum:016x}",
+            "share_of_engine": rate[job.name] / rate["engine"],
+            "over_spark_sql": rate[job.name] / rate["spark_sql"],
+            "plan": plan if job is sql else None,
+            **measured[job.name],
         }
-        for job in jobs:
-            yield {
-                "workload": workload.name,
-                "competitor": job.name,
-                "n_subscriptions": workload.n_subscriptions,
-                "n_messages": job.n_messages,
-                "n_threads": N_CORES,
-                "build_s": made.build_s if job.name == "earshot_lists" else None,
-                "answers_per_message": job.answers.n / max(job.n_messages, 1),
-                "checksum": f"{job.answers.checksum:016x}",
-                "share_of_engine": _ratio(measured, job.name, "engine"),
-                "over_spark_sql": _ratio(measured, job.name, "spark_sql"),
-                "plan": plan if job is sql else None,
-                **measured[job.name],
-            }
 
 
-def _ratio(measured: dict[str, Row], name: str, other: str) -> float:
-    return float(measured[name]["messages_per_s"] / measured[other]["messages_per_s"])
-
-
-def _timed(job: Job) -> float:
-    began = time.perf_counter()
-    n = job.run()
-    spent_s = time.perf_counter() - began
-    check_count(job.name, n, job.answers.n)
-    return spent_s
-
-
-def _engine_jobs(made: Stage, engine: Engine, paths: list[Path], n_messages: int) -> Iterator[Job]:
+def _engine_jobs(made: Stage, engine: Engine, folder: Path, n_messages: int) -> Iterator[Job]:
     """Yield the jobs of this process: an engine of several threads, and as many engines of one."""
+    paths = sorted((folder / f"first-{n_messages}").iterdir())
     answers = engine_answers(engine, paths)
     yield Job("engine", n_messages, partial(engine_pass, engine, paths), answers)
     engines = [made.engine(1) for _ in range(N_CORES)]
@@ -338,16 +299,15 @@ def _consume(deliveries: DataFrame) -> int:
         count = F.sum(F.size("subscription_ids"))
     else:
         count = F.count("subscription_id")
-    row = deliveries.agg(count.alias("n")).collect()[0]
-    return int(row["n"] or 0)
+    return int(deliveries.agg(count.alias("n")).collect()[0]["n"] or 0)
 
 
 # ---- Spark SQL ----------------------------------------------------------------------------------
 
-SQL_PLANS: dict[str, Callable[[DataFrame, DataFrame], tuple[DataFrame, DataFrame]]] = {
-    "as Spark chooses": lambda words, subscriptions: (words, subscriptions),
-    "messages broadcast": lambda words, subscriptions: (F.broadcast(words), subscriptions),
-    "messages hashed": lambda words, subscriptions: (words.hint("shuffle_hash"), subscriptions),
+SQL_PLANS: dict[str, Callable[[DataFrame], DataFrame]] = {
+    "as Spark chooses": lambda words: words,
+    "messages broadcast": F.broadcast,
+    "messages hashed": lambda words: words.hint("shuffle_hash"),
 }
 """Hints to Spark. Which is fastest depends on the sizes, so a run tries them all first."""
 
@@ -359,7 +319,7 @@ def _sql_job(
     session = made.session.newSession()  # other settings, the same cores
     session.conf.set("spark.sql.adaptive.enabled", "true")
     session.conf.set("spark.sql.shuffle.partitions", str(SQL_PARTITIONS))
-    subscriptions = sql_subscriptions(session.read.parquet(str(made.subscriptions)))
+    subscriptions = sql_subscriptions(session.read.parquet(str(made.folder / "subscriptions")))
     subscriptions = subscriptions.repartition(SQL_PARTITIONS, "key").cache()
     subscriptions.count()
     n = min(SQL_FIRST_MESSAGES, len(messages))
@@ -371,10 +331,9 @@ def _sql_job(
         return sql_join(session.read.parquet(str(first)), subscriptions, plan)
 
     try:
-        spent_s = {}
         for plan in SQL_PLANS:
             _consume_pairs(joined(plan))
-            spent_s[plan] = elapsed_s(_consume_pairs, joined(plan))
+        spent_s = {plan: elapsed_s(_consume_pairs, joined(plan)) for plan in SQL_PLANS}
         budget_s = context.profile.spark.sql_budget_s
         while n < len(messages) and SQL_GROWTH * min(spent_s.values()) <= budget_s:
             n = min(SQL_GROWTH * n, len(messages))
@@ -385,12 +344,15 @@ def _sql_job(
         context.say(f"spark_sql: {plan}, {n} messages in {spent_s[plan]:.2f} s")
         pairs = joined(plan)
         job = Job("spark_sql", n, partial(_consume_pairs, pairs), spark_answers(pairs))
-        times_s = [spent_s[plan]]
-        while len(times_s) < context.profile.effort.repetitions:
-            times_s.append(_timed(job))
-        return job, times_s, plan
+        again = range(context.profile.effort.repetitions - 1)
+        return job, [spent_s[plan], *(job.timed() for _ in again)], plan
     finally:
         subscriptions.unpersist()
+
+
+def _consume_pairs(pairs: DataFrame) -> int:
+    count = F.count(F.lit(1)).alias("n")
+    return int(pairs.agg(count, F.sum("subscription_id")).collect()[0]["n"])
 
 
 def sql_subscriptions(subscriptions: DataFrame) -> DataFrame:
@@ -412,129 +374,9 @@ def sql_join(messages: DataFrame, subscriptions: DataFrame, plan: str) -> DataFr
     """Return the pairs: an equi-join on the rarest keyword, then the box, then the other words."""
     tokens = F.split("text", " ")  # the words are plain: text analysis would find the same
     words = messages.select(F.col("id").alias("message_id"), "x", "y", tokens.alias("tokens"))
-    words = words.withColumn("word", F.explode("tokens"))
-    left, right = SQL_PLANS[plan](words, subscriptions)
-    in_box = (
-        (F.col("x") >= F.col("min_x"))
-        & (F.col("x") <= F.col("max_x"))
-        & (F.col("y") >= F.col("min_y"))
-        & (F.col("y") <= F.col("max_y"))
-    )
+    words = SQL_PLANS[plan](words.withColumn("word", F.explode("tokens")))
+    in_box = F.expr("x between min_x and max_x and y between min_y and max_y")
     # Most boxes are far away, and many subscriptions have one word: both spare looking at lists.
     has_others = (F.size("others") == 0) | (F.size(F.array_except("others", "tokens")) == 0)
-    pairs = left.join(right, (F.col("word") == F.col("key")) & in_box & has_others)
+    pairs = words.join(subscriptions, (F.col("word") == F.col("key")) & in_box & has_others)
     return pairs.select("message_id", "subscription_id")
-
-
-def _consume_pairs(pairs: DataFrame) -> int:
-    row = pairs.agg(F.count(F.lit(1)).alias("n"), F.sum("subscription_id")).collect()[0]
-    return int(row["n"])
-
-
-# ---- memory -------------------------------------------------------------------------------------
-
-
-def memory_suite(context: Context) -> Iterator[Row]:
-    """What an index costs in each Python worker of a machine, and how long it takes to open."""
-    made = stage(context)
-    session = made.session
-    workload = made.workload.scaled(
-        n_messages=min(MEMORY_MESSAGES, context.profile.spark.n_messages)
-    )
-    with tempfile.TemporaryDirectory(prefix="earshot-bench-") as name:
-        (path,) = write_messages(message_table(workload), Path(name) / "messages", 1)
-        answers = engine_answers(made.engine(1), [path])
-        gc.collect()  # whatever this process has mapped would look shared
-        small = ((made.folder / "small").as_uri(), made.small)
-        task = partial(_memory_task, small, (made.index.as_uri(), made.version), path)
-        workers = session.range(0, N_CORES, 1, N_CORES).mapInArrow(task, "told string", True)
-        with fresh_workers(session):
-            told = [json.loads(row["told"]) for row in workers.collect()]
-    checksums = {"engine": {workload.n_messages: answers.checksum}}
-    index_bytes = made.version.base.n_bytes[0]
-    for number, facts in enumerate(told):
-        checksums[f"worker {number}"] = {workload.n_messages: facts.pop("checksum")}
-        grown = facts["private_dirty_bytes"] - facts["before_private_dirty_bytes"]
-        facts["copied_share"] = grown / index_bytes
-    check_agreement("headline", checksums)
-    for number, facts in enumerate(told):
-        yield {
-            "workload": workload.name,
-            "competitor": f"worker {number}",
-            "n_subscriptions": workload.n_subscriptions,
-            "n_messages": workload.n_messages,
-            "n_threads": 1,
-            "answers_per_message": answers.n / max(workload.n_messages, 1),
-            "checksum": f"{answers.checksum:016x}",
-            "index_bytes": index_bytes,
-            **facts,
-        }
-
-
-@contextmanager
-def fresh_workers(session: SparkSession) -> Iterator[None]:
-    """Let jobs have Python workers that have done nothing before."""
-    before = str(session.conf.get(FRESH_WORKERS))
-    session.conf.set(FRESH_WORKERS, "false" if before == "true" else "true")
-    try:
-        yield
-    finally:
-        session.conf.set(FRESH_WORKERS, before)
-
-
-def _memory_task(
-    small: tuple[str, Version],
-    index: tuple[str, Version],
-    path: Path,
-    batches: Iterable[pa.RecordBatch],
-) -> Iterator[pa.RecordBatch]:
-    """Open the index, match with it, and tell what this process has in memory before and after.
-
-    The same is done with a small index first, so that what any matching takes is there before.
-    """
-    others = BarrierTaskContext.get()
-    for _ in batches:
-        pass
-    warm_up_machine()
-    _use(open_shard(*small, 0), path)
-    close_shards(small[0])
-    before = _memory_bytes()
-    others.barrier()
-    began = time.perf_counter()
-    engine = open_shard(*index, 0)
-    open_s = time.perf_counter() - began
-    opened = _memory_bytes()
-    answers = _use(engine, path)
-    others.barrier()  # all have all pages now
-    after = _memory_bytes()
-    others.barrier()
-    told = {
-        **after,
-        **{f"before_{name}": value for name, value in before.items()},
-        "opened_rss_bytes": opened["rss_bytes"],
-        "open_s": open_s,
-        "checksum": answers.checksum,
-    }
-    yield pa.RecordBatch.from_arrays([pa.array([json.dumps(told)])], ["told"])
-
-
-def _use(engine: Engine, path: Path) -> Answers:
-    """Touch every page of an engine, and match."""
-    engine.warm_up()
-    return engine_answers(engine, [path])
-
-
-def _memory_bytes() -> dict[str, int]:
-    """Return what the system says of the memory of this process, garbage left out."""
-    gc.collect()
-    pa.default_memory_pool().release_unused()
-    lines = Path("/proc/self/smaps_rollup").read_text(encoding="utf-8").splitlines()[1:]
-    fields = (line.replace(":", " ").split() for line in lines)
-    kilobytes = {field[0]: int(field[1]) for field in fields}
-    return {
-        "rss_bytes": 1024 * kilobytes["Rss"],
-        "pss_bytes": 1024 * kilobytes["Pss"],
-        "private_dirty_bytes": 1024 * kilobytes["Private_Dirty"],
-        "private_clean_bytes": 1024 * kilobytes["Private_Clean"],
-        "shared_bytes": 1024 * (kilobytes["Shared_Clean"] + kilobytes["Shared_Dirty"]),
-    }

@@ -12,16 +12,17 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from datetime import datetime
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
 from earshot.bench.context import Context
-from earshot.bench.measuring import Row, rates
+from earshot.bench.measuring import rates
 from earshot.bench.profiles import SparkEffort
+from earshot.bench.results import Row
 from earshot.bench.spark import (
     N_CORES,
     Answers,
@@ -34,12 +35,16 @@ from earshot.bench.spark import (
 )
 from earshot.spark import FileSink, Pipeline, Status, Stream, file_stream, match_stream
 from earshot.spark.schemas import spark_schema
-from earshot.workloads.synthetic import message_table
+from earshot.workloads.synthetic import Workload, message_table
 
 WARM_BATCHES = 2
 """Batches of the sustained run that are not counted: the first ones start workers."""
 SMALL_MESSAGES = 10
 """Messages of a small batch."""
+
+MESSAGE_SCHEMA = pa.schema(
+    [("id", pa.int64()), ("text", pa.string()), ("x", pa.float64()), ("y", pa.float64())]
+)
 
 
 class Sustained(NamedTuple):
@@ -50,46 +55,85 @@ class Sustained(NamedTuple):
     elapsed_s: float
 
 
-def stream_suite(context: Context) -> Iterator[Row]:
+def measure_stream(context: Context, workloads: Iterable[Workload]) -> Iterator[Row]:
     """A stream of files through Earshot, and through Spark alone."""
-    made = stage(context)
     effort = context.profile.spark
     n = effort.n_files * effort.messages_per_file
-    n_small = effort.n_small * SMALL_MESSAGES
-    messages = message_table(made.workload.scaled(n_messages=n + n_small))
-    with tempfile.TemporaryDirectory(prefix="earshot-bench-") as name:
-        folder = Path(name)
-        incoming = write_messages(messages.slice(0, n), folder / "incoming", effort.n_files)
-        small = write_messages(messages.slice(n), folder / "small", effort.n_small)
-        engine = made.engine(1)
-        answers, small_answers = (engine_answers(engine, paths) for paths in (incoming, small))
-        alone = _drain_alone(made.session, folder, effort)
-        matched, found = _drain_matched(made, folder, effort)
-        check_count("spark_stream", found.n, answers.n)
-        check_count("spark_stream, checksum", found.checksum, answers.checksum)
-        context.say(f"spark_stream: {n} messages; now {effort.n_small} small batches")
-        alone_ms = _small_alone(made.session, folder, small, effort)
-        matched_ms = _small_matched(made, folder, small, effort, small_answers)
-    for competitor, done, latencies_ms in (
-        ("earshot", matched, matched_ms),
-        ("spark_alone", alone, alone_ms),
-    ):
-        row: Row = {
-            "workload": made.workload.name,
-            "competitor": competitor,
-            "n_subscriptions": made.workload.n_subscriptions,
-            "n_messages": done.n_messages,
-            "n_threads": N_CORES,
-            "messages_per_batch": effort.files_per_batch * effort.messages_per_file,
-            "small_batch_p50_ms": float(np.percentile(latencies_ms, 50)),
-            "small_batch_p90_ms": float(np.percentile(latencies_ms, 90)),
-            "n_small_batches": len(latencies_ms),
-            **rates([done.elapsed_s], done.n_messages, done.n_answers),
+    for headline in workloads:
+        made = stage(context, headline)
+        n_all = n + effort.n_small * SMALL_MESSAGES
+        messages = message_table(headline.scaled(n_messages=n_all))
+        with tempfile.TemporaryDirectory(prefix="earshot-bench-") as name:
+            folder = Path(name)
+            incoming = write_messages(messages.slice(0, n), folder / "incoming", effort.n_files)
+            small = write_messages(messages.slice(n), folder / "small", effort.n_small)
+            engine = made.engine(1)
+            answers, small_answers = (engine_answers(engine, paths) for paths in (incoming, small))
+            alone = _drain_alone(made.session, folder, effort)
+            matched, found = _drain_matched(made, folder, effort)
+            check_count("spark_stream", found.n, answers.n)
+            check_count("spark_stream, checksum", found.checksum, answers.checksum)
+            context.say(f"spark_stream: {n} messages; now {effort.n_small} small batches")
+            alone_ms = _small_alone(made.session, folder, small, effort)
+            matched_ms = _small_matched(made, folder, small, effort, small_answers)
+        told = {
+            "answers_per_message": matched.n_answers / max(matched.n_messages, 1),
+            "checksum": f"{answers.checksum:016x}",
         }
-        if competitor == "earshot":
-            row["answers_per_message"] = done.n_answers / max(done.n_messages, 1)
-            row["checksum"] = f"{answers.checksum:016x}"
-        yield row
+        yield _row("earshot", made, effort, matched, matched_ms) | told
+        yield _row("spark_alone", made, effort, alone, alone_ms)
+
+
+def _row(
+    name: str, made: Stage, effort: SparkEffort, done: Sustained, latencies_ms: list[float]
+) -> Row:
+    return {
+        "workload": made.workload.name,
+        "competitor": name,
+        "n_subscriptions": made.workload.n_subscriptions,
+        "n_messages": done.n_messages,
+        "n_threads": N_CORES,
+        "messages_per_batch": effort.files_per_batch * effort.messages_per_file,
+        "small_batch_p50_ms": float(np.percentile(latencies_ms, 50)),
+        "small_batch_p90_ms": float(np.percentile(latencies_ms, 90)),
+        "n_small_batches": len(latencies_ms),
+        **rates([done.elapsed_s], done.n_messages, done.n_answers),
+    }
+
+
+# ---- Earshot and Spark alone --------------------------------------------------------------------
+
+
+def _start_matched(
+    made: Stage, incoming: Path, target: Path, files_per_batch: int | None = None, **options: Any
+) -> Pipeline:
+    files = file_stream(made.session, incoming, files_per_batch=files_per_batch)
+    return match_stream(
+        Stream(files, "files", ids="integer"),
+        made.index,
+        FileSink(target),
+        Path(f"{target}-checkpoint"),
+        shape="lists",
+        **options,
+    )
+
+
+def _start_alone(
+    session: SparkSession, incoming: Path, target: Path, files_per_batch: int, **trigger: bool
+) -> StreamingQuery:
+    reader = session.readStream.schema(spark_schema(MESSAGE_SCHEMA))
+    rows = reader.option("maxFilesPerTrigger", files_per_batch).parquet(str(incoming))
+    writer = (
+        rows.mapInArrow(_pass_task, rows.schema)
+        .writeStream.format("parquet")
+        .option("path", str(target))
+        .option("checkpointLocation", f"{target}-checkpoint")
+    )
+    return (writer.trigger(**trigger) if trigger else writer).start()
+
+
+def _pass_task(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    yield from batches
 
 
 # ---- sustained ----------------------------------------------------------------------------------
@@ -98,15 +142,11 @@ def stream_suite(context: Context) -> Iterator[Row]:
 def _drain_matched(made: Stage, folder: Path, effort: SparkEffort) -> tuple[Sustained, Answers]:
     """Match all waiting files; return the rate after the first batches, and all answers."""
     ends: list[tuple[float, Status]] = []
-    files = file_stream(
-        made.session, folder / "incoming", files_per_batch=effort.files_per_batch
-    )  # fmt: skip
-    pipeline = match_stream(
-        Stream(files, "files", ids="integer"),
-        made.index,
-        FileSink(folder / "matched"),
-        folder / "matched-checkpoint",
-        shape="lists",
+    pipeline = _start_matched(
+        made,
+        folder / "incoming",
+        folder / "matched",
+        effort.files_per_batch,
         available_now=True,
         on_batch=lambda status: ends.append((time.monotonic(), status)),
     )
@@ -119,8 +159,8 @@ def _drain_matched(made: Stage, folder: Path, effort: SparkEffort) -> tuple[Sust
 
 def _drain_alone(session: SparkSession, folder: Path, effort: SparkEffort) -> Sustained:
     """Pass all waiting files through Spark; return the rate after the first batches."""
-    rows = _parquet_stream(session, folder / "incoming", effort.files_per_batch)
-    query = _start_alone(rows, folder / "alone", available_now=True)
+    query = _start_alone(session, folder / "incoming", folder / "alone", effort.files_per_batch,
+                         availableNow=True)  # fmt: skip
     query.awaitTermination()
     batches = [each for each in query.recentProgress if each.numInputRows]
     n_messages = sum(each.numInputRows for each in batches)
@@ -134,28 +174,6 @@ def _drain_alone(session: SparkSession, folder: Path, effort: SparkEffort) -> Su
     return Sustained(counted, 0, ends[-1] - ends[WARM_BATCHES - 1])
 
 
-def _parquet_stream(session: SparkSession, folder: Path, files_per_batch: int) -> DataFrame:
-    schema = pa.schema(
-        [("id", pa.int64()), ("text", pa.string()), ("x", pa.float64()), ("y", pa.float64())]
-    )
-    reader = session.readStream.schema(spark_schema(schema))
-    return reader.option("maxFilesPerTrigger", files_per_batch).parquet(str(folder))
-
-
-def _start_alone(rows: DataFrame, target: Path, *, available_now: bool) -> StreamingQuery:
-    writer = (
-        rows.mapInArrow(_pass_task, rows.schema)
-        .writeStream.format("parquet")
-        .option("path", str(target))
-        .option("checkpointLocation", f"{target}-checkpoint")
-    )
-    return (writer.trigger(availableNow=True) if available_now else writer).start()
-
-
-def _pass_task(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    yield from batches
-
-
 # ---- small batches ------------------------------------------------------------------------------
 
 
@@ -165,13 +183,7 @@ def _small_matched(
     incoming = folder / "small-matched"
     incoming.mkdir()
     others = {query.id for query in made.session.streams.active}
-    pipeline: Pipeline = match_stream(
-        Stream(file_stream(made.session, incoming), "files", ids="integer"),
-        made.index,
-        FileSink(folder / "small-matches"),
-        folder / "small-matches-checkpoint",
-        shape="lists",
-    )
+    pipeline = _start_matched(made, incoming, folder / "small-matches")
     (query,) = (query for query in made.session.streams.active if query.id not in others)
     try:
         latencies_ms = _drop(query, paths, incoming, pipeline.await_idle, effort)
@@ -186,8 +198,7 @@ def _small_alone(
 ) -> list[float]:
     incoming = folder / "small-alone"
     incoming.mkdir()
-    rows = _parquet_stream(session, incoming, 1)
-    query = _start_alone(rows, folder / "small-rows", available_now=False)
+    query = _start_alone(session, incoming, folder / "small-rows", 1)
     try:
         return _drop(query, paths, incoming, query.processAllAvailable, effort)
     finally:

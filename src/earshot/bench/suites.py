@@ -1,225 +1,446 @@
-"""What is measured: one function per suite, each yielding rows of results."""
+"""What is measured: a table of suites, each with its plan, its procedure, its table and its figure.
+
+A suite is data. Its plan says which workloads or trials of the run's profile are measured, in which
+order; its procedure yields a row of results for each; columns and plot say how a report shows them.
+Structures are taken from the registries, except where a figure of a paper is about certain ones.
+"""
 
 from __future__ import annotations
 
-import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, replace
 from functools import partial
 from importlib import import_module
 from importlib.util import find_spec
+from typing import Any
 
-import numpy as np
-import pyarrow as pa
-import pyarrow.compute as pc
+from earshot.bench import churn, files, matching, operations, placement, points, topk
+from earshot.bench.context import Context
+from earshot.bench.engines import GROUP_RULES, Method, default_method, disseminations
+from earshot.bench.plots import Measure, Plot, Rows, by_field
+from earshot.bench.points import BEST_TREE, GROUPS, MIXTURES, TOKEN_ORDERS, TREES, Variant
+from earshot.bench.results import Row, lead
+from earshot.bench.tables import Column
+from earshot.indexes import default_structure, structures_of
+from earshot.semantics.topk.igpt import ALL_RULES, Igpt
+from earshot.semantics.topk.reevaluation import Kmax, Reevaluation, Skyband
+from earshot.workloads.synthetic import Workload
+from earshot.workloads.topk import find_topk_workload
 
-from earshot.bench.checksums import AnswersDiffer
-from earshot.bench.churn import churn_suite
-from earshot.bench.context import Context, SavedFiles, run_command
-from earshot.bench.measuring import Case, Row, elapsed_s, rates, row_of, timed_pass
-from earshot.bench.placement import placement_suite
-from earshot.bench.rt_figures import (
-    ranking_alpha_suite,
-    ranking_threshold_suite,
-    rt_growth_suite,
-    rt_rivals_suite,
-    rt_trees_suite,
-    token_orders_suite,
-)
-from earshot.bench.rt_updates import rt_updates_suite
-from earshot.bench.topk_figures import TOPK_SUITES
-from earshot.encoding import encode_messages, encode_subscriptions
-from earshot.engine.engine import Engine
-from earshot.files import read_messages
-from earshot.indexes.contract import Index
-from earshot.jobs import MESSAGE_BATCH_ROWS
-from earshot.model.arrays import MessageArrays
-from earshot.text import Analyzer, Vocabulary
-from earshot.workloads import datasets
-from earshot.workloads.synthetic import as_tables
-
-TEXT_REPEATS = 5
-"""The analyzer is fast: it gets so many times the messages of the other suites."""
-
-TEXT_REPETITIONS = 7
+Procedure = Callable[[Context, Iterable[Any]], Iterator[Row]]
 
 
-def match_suite(context: Context) -> Iterator[Row]:
-    """All competitors on each workload; the headline last, for the suites that go on with it."""
+@dataclass(frozen=True)
+class Suite:
+    """One question, and how it is answered.
+
+    Attributes:
+        name: Name on the command line and in the results.
+        measure: Procedure that yields the rows; ``module:name`` where it needs PySpark.
+        plan: What the procedure measures in a run, in this order.
+        columns: Table of the rows; empty where the points of the plot are the table.
+        plot: How the rows are drawn, if they are.
+        is_ranked: Whether competitors are told in the order of their rates.
+    """
+
+    name: str
+    measure: Procedure | str
+    plan: Callable[[Context], Iterable[Any]]
+    columns: tuple[Column, ...] = ()
+    plot: Plot | None = None
+    is_ranked: bool = False
+
+    def rows(self, context: Context) -> Iterator[Row]:
+        """Measure in a run; say so where there is nothing to measure."""
+        why = ""
+        if self.name in context.profile.without:
+            why = f"it is not part of the profile {context.profile.name}"
+        elif isinstance(self.measure, str) and find_spec("pyspark") is None:
+            why = "PySpark is not installed: pip install 'earshot[spark]'"
+        else:
+            why = "there is nothing to measure"
+            for row in self._procedure()(context, self.plan(context)):
+                why = ""
+                yield row
+        if why:
+            context.say(f"{self.name}: skipped, {why}")
+
+    def _procedure(self) -> Procedure:
+        if not isinstance(self.measure, str):
+            return self.measure
+        module, _, name = self.measure.partition(":")
+        procedure: Procedure = getattr(import_module(module), name)
+        return procedure
+
+
+# ---- plans ---------------------------------------------------------------------------------------
+
+ORACLE = "linear_scan"
+"""Looks at everything; where many points are measured, it would take too long."""
+
+ALPHAS = (0.1, 0.3, 0.5, 0.7, 0.9)
+THRESHOLDS = (0.3, 0.45, 0.6, 0.75, 0.9)
+ALPHA, THRESHOLD = 0.5, 0.6
+"""The one of the two that stands still while the other varies."""
+
+RIVALS_DATA = ("tweets", "usa")
+RIVALS = (BEST_TREE, *map(Variant, ("keyword_first", "spatial_first", "ir_tree")),
+          Variant(default_structure("boolean")))  # fmt: skip
+
+MAIN_DATA = "tweets"
+"""The data set of most figures of [PVLDB16]."""
+
+GROUP_COUNTS = (5, 10, 20, 30, 40)
+KEYWORDS = (1, 2, 3, 4, 5)
+KS = (10, 20, 30, 40, 50, 60)
+TUNED_KMAX = Kmax(3.0)
+"""What the paper found best in Fig. 6: 60 messages for k = 20."""
+
+WINDOW_DAYS = 120
+"""Length of the window by time: the paper's four months."""
+
+
+def _headline(context: Context) -> list[Workload]:
+    return [context.workload("headline")]
+
+
+def _match(context: Context) -> Iterator[Workload]:
+    """The headline comes last, for the suites that go on with it."""
     for name in sorted(context.profile.workloads, key=lambda name: name == "headline"):
-        yield from context.measure(context.workload(name))
+        yield context.workload(name)
 
 
-def growth_suite(context: Context) -> Iterator[Row]:
-    """The headline workload, from few subscriptions to many."""
-    for size in context.profile.sizes:
-        yield from context.measure(context.workload("headline", size))
+def _trials(
+    variants: Iterable[Variant],
+    data: tuple[str, ...] = (points.DATA,),
+    sizes: Callable[[Context], Iterable[int]] = lambda context: [context.profile.n_subscriptions],
+) -> Callable[[Context], Iterator[points.Trial]]:
+    def plan(context: Context) -> Iterator[points.Trial]:
+        for name in data:
+            for size in sizes(context):
+                for variant in variants:
+                    yield points.Trial(name, size, variant)
+
+    return plan
 
 
-def threads_suite(context: Context) -> Iterator[Row]:
-    """The headline workload on one thread and on all cores."""
-    names = context.focus(lambda competitor: competitor.can_thread)
-    if not names:
-        context.say("threads: skipped, nobody in this run takes several threads")
-        return
-    arena = context.arena(context.workload("headline"), names)
-    case, contenders = arena.case, arena.named(names)
-    counts = sorted({1, 2, os.cpu_count() or 1})
-    times_s: dict[tuple[str, int], list[float]] = {}
-    for _ in range(context.profile.effort.repetitions + 1):  # the first starts the threads
-        for contender in contenders:
-            for n_threads in counts:
-                spent_s = timed_pass(contender, case.messages, n_threads)
-                times_s.setdefault((contender.name, n_threads), []).append(spent_s)
-    for contender in contenders:
-        best_s = {count: min(times_s[contender.name, count][1:]) for count in counts}
-        for n_threads in counts:
-            contender.elapsed_s = times_s[contender.name, n_threads][1:]
-            yield {
-                **row_of(case, contender),
-                "n_threads": n_threads,
-                "speedup": best_s[1] / best_s[n_threads],
-            }
+def _ranked(settings: Callable[[], Iterable[tuple[float, float]]]) -> Any:
+    def plan(context: Context) -> Iterator[points.Trial]:
+        size = min(context.profile.n_subscriptions, context.profile.figures.most_ranked)
+        for ranking in settings():
+            for name in structures_of("ranked"):
+                if name != ORACLE:
+                    variant = Variant(name, ranking=ranking)
+                    yield points.Trial(points.DATA, size, variant, MIXTURES)
+
+    return plan
 
 
-def text_suite(context: Context) -> Iterator[Row]:
-    """Text into tokens: the vocabulary of the subscriptions, sentences of the messages."""
-    context.release()
-    workload = context.workload("headline")
-    workload = workload.scaled(
-        min(workload.n_subscriptions, 1_000_000), TEXT_REPEATS * workload.n_messages
+def _case(context: Context, data: str = MAIN_DATA) -> topk.Case:
+    sizes = context.profile.topk
+    workload = replace(find_topk_workload(data), seed=context.seed)
+    n_aging = round(sizes.aging * sizes.window)
+    return topk.Case(workload, sizes.n_subscriptions, sizes.window, sizes.n_arrivals, n_aging)
+
+
+def _by_data(methods: Callable[[Context], Iterable[tuple[Method, Row]]]) -> Any:
+    """Return a plan of methods on every data set."""
+    return lambda context: (
+        topk.Trial(_case(context, data), method, told)
+        for data in context.profile.topk.datasets
+        for method, told in methods(context)
     )
-    subscriptions, messages = as_tables(workload)
-    texts = {"headline": messages["text"], "bundled": datasets.bundled_messages()["text"]}
-    analyzer, vocabulary = Analyzer(), Vocabulary()
-    words = subscriptions["keywords"].combine_chunks().flatten()
-    grow_s = elapsed_s(partial(analyzer.analyze, words, vocabulary, grow=True))
-    for name, column in texts.items():
-        analyzer.analyze(column, vocabulary, grow=False)
-        times_s = [
-            elapsed_s(partial(analyzer.analyze, column, vocabulary, grow=False))
-            for _ in range(TEXT_REPETITIONS)
-        ]
-        yield {
-            "workload": name,
-            "competitor": "analyzer",
-            "n_subscriptions": workload.n_subscriptions,
-            "n_messages": len(column),
-            "n_threads": 1,
-            "n_words": len(vocabulary),
-            "grow_words_per_s": len(words) / grow_s,
-            "megabytes_per_s": pc.sum(pc.binary_length(column)).as_py() / 1e6 / min(times_s),
-            **rates(times_s, len(column), 0),
-        }
 
 
-def real_suite(context: Context) -> Iterator[Row]:
-    """Real messages, and subscriptions drawn from them as the papers do."""
-    sets = {"bundled": datasets.bundled_messages()}
-    if context.data is None and not os.environ.get(datasets.DATA_VARIABLE):
-        context.say(f"real: only the bundled sample; {datasets.DATA_VARIABLE} names no directory")
-    else:
-        for name in datasets.available_datasets(context.data):
-            sets[name] = datasets.read_messages(name, context.data)
-    for name, messages in sets.items():
-        yield from context.measure_case(_real_case(context, name, messages))
+def _structures(_: Context) -> Iterator[tuple[Method, Row]]:
+    for dissemination in disseminations():
+        yield default_method()._replace(dissemination=dissemination), {}
 
 
-def _real_case(context: Context, name: str, messages: pa.Table) -> Case:
-    drawn = datasets.draw_subscriptions(
-        messages, context.profile.n_subscriptions, seed=context.seed
-    )
-    order = np.random.default_rng(context.seed).permutation(len(messages))
-    some = messages.take(order[: context.profile.n_messages])
-    # Later reports about an incident repeat its id; here every row is a message of its own.
-    some = some.set_column(0, "id", pa.array(np.arange(len(some))))
-    analyzer, vocabulary = Analyzer(), Vocabulary()
-    subscriptions = encode_subscriptions(drawn, analyzer, vocabulary, "lonlat")
-    encoded = encode_messages(some, analyzer, vocabulary, "lonlat")
-    rejects = [*subscriptions.rejects, *encoded.rejects]
-    if rejects:
-        context.say(f"{name}: {len(rejects)} rows cannot be used, first: {rejects[0]}")
-    return Case(name, subscriptions.clauses, encoded.messages, "lonlat", len(vocabulary))
+def _group_counts(_: Context) -> Iterator[tuple[Method, Row]]:
+    for n in GROUP_COUNTS:
+        yield default_method()._replace(dissemination=Igpt(n_groups=n)), {"n_groups": n}
 
 
-def command_line_suite(context: Context) -> Iterator[Row]:
-    """``earshot match`` from file to file, against the index alone on the same batches."""
-    files = context.files()
-    matches = files.messages_file.with_name("matches.parquet")
-    index, batches = _file_batches(files)
-    n_messages = files.workload.n_messages
-    n_answers = sum(len(index.match(batch).subscriptions) for batch in batches)
-    command = ["match", str(files.index_directory), str(files.messages_file), "--out", str(matches)]
-    alone_s, facts = [], []
-    for _ in range(context.profile.effort.repetitions + 1):  # the first fills the page cache
-        alone_s.append(sum(elapsed_s(index.match, batch) for batch in batches))
-        facts.append(run_command(command))
-        matches.unlink()
-    told = facts[-1]["n_matches"]
-    if told != n_answers or facts[-1]["n_messages"] != n_messages:
-        raise AnswersDiffer(
-            f"'earshot match' found {told} matches of {facts[-1]['n_messages']} messages, "
-            f"the index {n_answers} of {n_messages}"
-        )
-    measured = rates([fact["match_s"] for fact in facts[1:]], n_messages, n_answers)
-    alone = n_messages / min(alone_s[1:])
-    yield {
-        "workload": files.workload.name,
-        "competitor": "command line",
-        "n_subscriptions": files.workload.n_subscriptions,
-        "n_messages": n_messages,
-        "n_threads": 1,
-        "build_s": files.build_s,
-        "load_s": min(fact["load_s"] for fact in facts[1:]),
-        "answers_per_message": n_answers / n_messages,
-        "index_alone_messages_per_s": alone,
-        "share_of_index_rate": measured["messages_per_s"] / alone,
-        **measured,
-    }
+def _rules(_: Context) -> Iterator[tuple[Method, Row]]:
+    """IGPT with all rules, with those for single subscriptions only, without one each."""
+    choices = {"all": ALL_RULES, "individual": ALL_RULES - set(GROUP_RULES)}
+    choices |= {f"without {rule}": ALL_RULES - {rule} for rule in sorted(ALL_RULES)}
+    for name, rules in choices.items():
+        yield default_method()._replace(dissemination=Igpt(rules=frozenset(rules))), {"rules": name}
 
 
-def _file_batches(files: SavedFiles) -> tuple[Index, list[MessageArrays]]:
-    """Return the saved index, and the messages of the file as the command line cuts them."""
-    engine = Engine.open(files.index_directory)
-    parts = read_messages(files.messages_file, space=engine.space, batch_rows=MESSAGE_BATCH_ROWS)
-    batches = [
-        encode_messages(part.batch, engine.analyzer, engine.vocabulary, engine.space).messages
-        for part in parts
-    ]
-    return engine.index, batches
+def _factors(kmax: str, skyband: str, context: Context) -> Iterator[tuple[Method, Row]]:
+    """The default, and both baselines with the factors that two fields of the profile have."""
+    sizes = context.profile.topk
+    yield default_method(), {"factor": None}
+    baselines: list[tuple[type[Kmax | Skyband], str]] = [(Kmax, kmax), (Skyband, skyband)]
+    for baseline, field in baselines:
+        for factor in getattr(sizes, field):
+            reevaluation: Reevaluation = baseline(factor)
+            yield default_method()._replace(reevaluation=reevaluation), {"factor": factor}
 
 
-def _spark_suite(name: str, module: str, function: str) -> Callable[[Context], Iterator[Row]]:
-    """Return a suite whose module is imported when it runs, as it needs PySpark."""
+def _tuning(context: Context) -> Iterator[topk.Trial]:
+    for method, told in _factors("tuning_kmax", "tuning_skyband", context):
+        yield topk.Trial(_case(context), method, told)
 
-    def suite(context: Context) -> Iterator[Row]:
-        if find_spec("pyspark") is None:
-            context.say(f"{name}: skipped, PySpark is not installed: pip install 'earshot[spark]'")
-            return
-        yield from getattr(import_module(module), function)(context)
 
-    return suite
+def _varied(
+    name: str, values: Callable[[Context], Iterable[Any]], change: Callable[[topk.Case, Any], Any]
+) -> Callable[[Context], Iterator[topk.Trial]]:
+    """Return a plan of the default, of the paper's Skype and of its best rival over some values."""
+
+    def plan(context: Context) -> Iterator[topk.Trial]:
+        for value in values(context):
+            case = change(_case(context), value)
+            for each in disseminations():
+                method = default_method()._replace(dissemination=each)
+                if each.name == "ciq":
+                    if case.n_subscriptions > context.profile.topk.most_ciq:
+                        continue
+                    method = method._replace(reevaluation=TUNED_KMAX)
+                yield topk.Trial(case, method, {name: value})
+
+    return plan
+
+
+def _by_time(case: topk.Case, k: int) -> topk.Case:
+    drawn = case.drawn(messages_per_day=case.window / WINDOW_DAYS, k=k)
+    return replace(drawn, is_by_time=True)
+
+
+# ---- columns -------------------------------------------------------------------------------------
+
+
+def _rate(row: Row) -> str | None:
+    if "messages_per_s" not in row:
+        return None
+    return f"{row['messages_per_s']:,.0f} ± {row['messages_per_s_std']:,.0f}"
+
+
+RATE = Column("messages/s", _rate)
+LEAD = Column("default is faster by", lambda row: None if (ratio := lead(row)) is None
+              else f"{ratio:,.1f} x")  # fmt: skip
+WORKLOAD, COMPETITOR = Column("workload", "workload"), Column("competitor", "competitor")
+MESSAGES, CHECKSUM = Column("messages", "n_messages"), Column("checksum", "checksum")
+ANSWERS, BUILD = Column("answers/s", "answers_per_s"), Column("build s", "build_s", 2)
+
+HEADLINE_COLUMNS = (
+    COMPETITOR, RATE, LEAD, Column("p50 µs", "latency_us.p50"), Column("p99 µs", "latency_us.p99"),
+    BUILD, Column("open ms", "open_s", 1, 1e3),
+    Column("index B/subscription", "index_bytes_per_subscription", 1),
+)  # fmt: skip
+
+MATCH_COLUMNS = (
+    WORKLOAD, *HEADLINE_COLUMNS[:3], ANSWERS, MESSAGES, *HEADLINE_COLUMNS[3:],
+    Column("stored B/subscription", "stored_bytes_per_subscription", 1),
+    Column("candidates/message", "counters_per_message.candidates"),
+    Column("nodes/message", "counters_per_message.nodes"), CHECKSUM,
+)  # fmt: skip
+
+TOPK_COLUMNS = (
+    Column("data", "workload"), Column("method", "competitor"),
+    Column("subscriptions", "n_subscriptions"), Column("window", "window"), Column("k", "k"),
+    Column("keywords", lambda row: "-".join(str(n) for n in dict.fromkeys(row["keywords"]))),
+    Column("keywords from", "keywords_from"), Column("arrival µs", "amp_us", 1),
+    Column("expiry µs", "emp_us", 1), RATE, Column("buffer", "mean_buffer", 1),
+    Column("changes/message", "changes_per_message", 1),
+    Column("groups/message", "counters_per_message.groups", 1),
+    Column("postings/message", "counters_per_message.postings", 1),
+    Column("candidates/message", "counters_per_message.candidates", 1),
+    Column("re-evaluations/message", "counters_per_message.reevaluations", 3),
+    Column("structure B/subscription", "structure_bytes_per_subscription", 1),
+    Column("buffers B/subscription", "buffers_bytes_per_subscription", 1),
+    Column("B/message", "bytes_per_message", 1), MESSAGES, Column("fill s", "setup_s", 1), BUILD,
+    CHECKSUM,
+)  # fmt: skip
+
+POINT_FACTS = (
+    Column("answers", "answers_per_message", None),
+    Column("candidates", "counters_per_message.candidates", None),
+    Column("nodes", "counters_per_message.nodes", None), MESSAGES,
+    Column("insert µs", "insert_us"), Column("remove µs", "remove_us"),
+    Column("match µs", "match_us"), Column("first change s", "first_change_s", 2),
+    Column("build s", "build_s", 1),
+    Column("index B/subscription", "index_bytes_per_subscription", 1),
+)  # fmt: skip
+"""Of the rightmost point of a line; sizes are those of the index, without the subscriptions."""
+
+# ---- plots ---------------------------------------------------------------------------------------
+
+MESSAGE_RATE = Measure("messages/s", "messages_per_s")
+MESSAGE_TIME = Measure("ms per message", lambda row: 1e3 / float(row["messages_per_s"]))
+OPERATION_RATE = Measure("operations/s", "operations_per_s")
+ARRIVAL = Measure("µs per message", "amp_us", "arrival")
+EXPIRY = Measure("µs per message", "emp_us", "expiry")
+TOTAL = Measure("µs per message", "total_us", "arrival and expiry")
+BUFFER = Measure("messages per subscription", "mean_buffer", "buffers")
+MEMORY = Measure(
+    "bytes per subscription",
+    lambda row: float(
+        row["subscriptions_bytes_per_subscription"] + row["structure_bytes_per_subscription"]
+    ),
+    "subscription index",
+)
+BOTH = (ARRIVAL, EXPIRY, TOTAL)
+TOKENS = ("message_tokens", "tokens of a message")
+
+
+def _groups(rows: Rows) -> dict[str, Rows]:
+    """Return the rows of each group of messages."""
+    return {group.replace("_", " "): [row for row in rows if row["workload"].endswith(group)]
+            for group in GROUPS}  # fmt: skip
+
+
+def _datasets(rows: Rows) -> dict[str, Rows]:
+    return {name: [row for row in rows if row["workload"].startswith(f"{name}_")]
+            for name in RIVALS_DATA}  # fmt: skip
+
+
+def _baselines(rows: Rows) -> dict[str, Rows]:
+    """Return the rows of each baseline, with our own as a level line."""
+    ours = [row for row in rows if row["factor"] is None]
+    theirs = [row for row in rows if row["factor"] is not None]
+    return {name: found + ours for name, found in by_field("reevaluation")(theirs).items()}
+
+
+def _points_plot(title: str, x: tuple[str, str], measure: Measure, **more: Any) -> Plot:
+    more = {"all_sizes": False} | more
+    return Plot(title, *x, (measure,), panels=_groups, facts=POINT_FACTS, **more)
+
+
+# ---- the table -----------------------------------------------------------------------------------
+
+
+def _points(name: str, plan: Any, plot: Plot) -> Suite:
+    return Suite(name, points.measure, plan, plot=plot)
+
+
+def _topk(
+    name: str, plan: Any, title: str, x: str, x_label: str, measures: Any, **more: Any
+) -> Any:
+    plot = Plot(title, x, x_label, measures, **more)
+    return Suite(name, topk.measure, plan, TOPK_COLUMNS, plot)
+
+
+def _spark(name: str, module: str, *columns: Column) -> Suite:
+    # Threads, files and processes are Spark's: what is measured is the headline.
+    measure = f"earshot.bench.{module}:measure_{name.partition('_')[2]}"
+    return Suite(name, measure, _headline, (WORKLOAD, COMPETITOR, *columns))
 
 
 # In this order: each goes on with what the one before has built, where it can.
-SUITES: dict[str, Callable[[Context], Iterator[Row]]] = {
-    "match": match_suite,
-    "threads": threads_suite,
-    "churn": churn_suite,
-    "growth": growth_suite,
-    "text": text_suite,
-    "real": real_suite,
-    "command_line": command_line_suite,
-    "placement": placement_suite,
-    "token_orders": token_orders_suite,
-    "rt_trees": rt_trees_suite,
-    "rt_rivals": rt_rivals_suite,
-    "rt_updates": rt_updates_suite,
-    "rt_growth": rt_growth_suite,
-    "ranking_alpha": ranking_alpha_suite,
-    "ranking_threshold": ranking_threshold_suite,
-    **TOPK_SUITES,
+_ALL = (
+    Suite("match", matching.measure_workloads, _match, MATCH_COLUMNS,
+          Plot("All workloads", "workload", "", (MESSAGE_RATE,), all_sizes=False), is_ranked=True),
+    Suite("threads", matching.measure_threads, _headline, (
+        WORKLOAD, COMPETITOR, Column("threads", "n_threads"), RATE,
+        Column("over one", "speedup", 2),
+    )),
+    Suite("churn", churn.measure, _headline, (
+        WORKLOAD, COMPETITOR, Column("changes per call", "changes_per_call"),
+        Column("inserts/s", "inserts_per_s"), Column("removes/s", "removes_per_s"),
+        Column("in flux %", "flux_share", 1, 100.0),
+        Column("messages/s before", "before_messages_per_s"), Column("messages/s after", _rate),
+        Column("slowdown", "slowdown", 3), Column("first change s", "first_change_s", 2),
+        Column("merge s", "rebuild_s", 2), CHECKSUM,
+    )),
+    Suite("growth", matching.measure_workloads,
+          lambda context: (context.workload("headline", size) for size in context.profile.sizes),
+          (Column("subscriptions", "n_subscriptions"), *MATCH_COLUMNS[1:]),
+          Plot("Growth", "n_subscriptions", "subscriptions", (MESSAGE_RATE,)), is_ranked=True),
+    Suite("text", files.measure_text, _headline, (
+        WORKLOAD, COMPETITOR, RATE, Column("MB/s", "megabytes_per_s"), Column("words", "n_words"),
+        Column("new words/s", "grow_words_per_s"),
+    )),
+    Suite("real", matching.measure_cases, matching.real_cases, MATCH_COLUMNS, is_ranked=True),
+    Suite("command_line", files.measure_command_line, _headline, (
+        WORKLOAD, COMPETITOR, RATE, ANSWERS,
+        Column("index alone, messages/s", "index_alone_messages_per_s"),
+        Column("share", "share_of_index_rate", 2), BUILD, Column("load s", "load_s", 2),
+    )),
+    Suite("placement", placement.measure, placement.scenes, (
+        WORKLOAD, COMPETITOR, Column("shards", "n_shards"),
+        Column("candidates, of one index", "candidates_to_whole", 2),
+        Column("shards per message", "shards_per_message", 2),
+        Column("busiest: candidates", "balance_of_candidates", 2),
+        Column("messages", "balance_of_messages", 2),
+        Column("subscriptions", "balance_of_subscriptions", 2),
+        Column("time", "balance_of_time", 2),
+        Column("routing µs/message", "route_us_per_message", 1), Column("cut s", "cut_s", 1),
+        CHECKSUM,
+    )),
+    # [KDD13] Fig. 6, [TKDE15] Fig. 7
+    _points("token_orders",
+            _trials([Variant(tree.name, order) for tree in TREES[1:] for order in TOKEN_ORDERS],
+                    sizes=lambda context: [min(context.profile.n_subscriptions,
+                                               context.profile.figures.most_ordered)]),
+            _points_plot("Orders of tokens", TOKENS, MESSAGE_TIME, line="token_order",
+                         images=by_field("competitor"))),
+    # [KDD13] Fig. 7, [TKDE15] Fig. 8 and Table 1
+    _points("rt_trees", _trials(TREES), _points_plot("Three R^t trees", TOKENS, MESSAGE_TIME)),
+    # [KDD13] Figs. 8 and 9, [TKDE15] Figs. 9 and 10
+    _points("rt_rivals", _trials(RIVALS, RIVALS_DATA),
+            _points_plot("R^t++ and others", TOKENS, MESSAGE_TIME, images=_datasets)),
+    # [TKDE15] Fig. 12
+    Suite("rt_updates", operations.measure, lambda _: operations.CHANGED,
+          plot=_points_plot("10 % inserts, 10 % deletes", TOKENS, OPERATION_RATE)),
+    # [KDD13] Fig. 10, [TKDE15] Fig. 11
+    _points("rt_growth", _trials([BEST_TREE], sizes=lambda context: context.profile.sizes),
+            _points_plot("R^t++ over subscriptions", ("n_subscriptions", "subscriptions"),
+                         MESSAGE_TIME, all_sizes=True,
+                         line=lambda row: f"{row['message_tokens']:,} tokens")),
+    # [TKDE15] Figs. 13 and 14
+    _points("ranking_alpha", _ranked(lambda: [(alpha, THRESHOLD) for alpha in ALPHAS]),
+            _points_plot("Ranked, by alpha", ("alpha", "alpha"), MESSAGE_TIME)),
+    _points("ranking_threshold", _ranked(lambda: [(ALPHA, least) for least in THRESHOLDS]),
+            _points_plot("Ranked, by threshold", ("threshold", "threshold"), MESSAGE_TIME)),
+    # [PVLDB16] Figs. 6 to 16
+    _topk("topk_tuning", _tuning, "Tuning of kmax and Skyband", "factor", "factor",
+          (TOTAL, BUFFER), line="reevaluation", panels=_baselines),
+    _topk("topk_groups", _by_data(_group_counts), "IGPT, number of groups", "n_groups", "groups",
+          (ARRIVAL,), line="workload"),
+    _topk("topk_pruning", _by_data(_rules), "IGPT, rules of pruning", "workload", "", (ARRIVAL,),
+          line="rules"),
+    _topk("topk_dissemination", _by_data(_structures), "How messages find subscriptions",
+          "workload", "", (ARRIVAL, MEMORY)),
+    _topk("topk_reevaluation", _by_data(partial(_factors, "kmax", "skyband")),
+          "How results are kept full", "workload", "", (EXPIRY, BUFFER, TOTAL)),
+    _topk("topk_keywords", _varied("n_keywords", lambda _: KEYWORDS, lambda case, n: case.drawn(
+        keywords_min=n, keywords_max=n)), "Number of keywords", "n_keywords", "keywords", BOTH),
+    _topk("topk_k", _varied("k", lambda _: KS, lambda case, k: case.drawn(k=k)),
+          "Number of results", "k", "k", BOTH),
+    _topk("topk_subscriptions",
+          _varied("n_subscriptions", lambda context: context.profile.topk.sizes,
+                  lambda case, n: replace(case, n_subscriptions=n)),
+          "Number of subscriptions", "n_subscriptions", "subscriptions", BOTH),
+    _topk("topk_window", _varied("window", lambda context: context.profile.topk.windows,
+                                 lambda case, n: replace(case, window=n)),
+          "Size of the window", "window", "messages", BOTH),
+    _topk("topk_zipf", _varied("keywords_from", lambda _: ("messages", "zipf"),
+                               lambda case, source: case.drawn(keywords_from=source)),
+          "Where keywords are from", "keywords_from", "", BOTH),
+    _topk("topk_time", _varied("k", lambda _: KS, _by_time), "Window by time", "k", "k", BOTH),
     # First, so that its workers are asked before any has done other work.
-    "spark_memory": _spark_suite("spark_memory", "earshot.bench.spark", "memory_suite"),
-    "spark_batch": _spark_suite("spark_batch", "earshot.bench.spark", "batch_suite"),
-    "spark_stream": _spark_suite("spark_stream", "earshot.bench.spark_stream", "stream_suite"),
-}
+    _spark("spark_memory", "spark_memory",
+           Column("index MB", "index_bytes", 0, 1e-6), Column("open ms", "open_s", 1, 1e3),
+           Column("Rss MB", "rss_bytes", 0, 1e-6), Column("Pss MB", "pss_bytes", 0, 1e-6),
+           Column("shared MB", "shared_bytes", 0, 1e-6),
+           Column("private dirty MB", "private_dirty_bytes", 0, 1e-6),
+           Column("before opening", "before_private_dirty_bytes", 0, 1e-6),
+           Column("copied % of the index", "copied_share", 1, 100.0),
+           CHECKSUM),
+    _spark("spark_batch", "spark", RATE, ANSWERS,
+           Column("of the engine", "share_of_engine", 2),
+           Column("over Spark SQL", "over_spark_sql", 1), MESSAGES,
+           Column("build s", "build_s", 1),
+           CHECKSUM),
+    _spark("spark_stream", "spark_stream", RATE, ANSWERS,
+           Column("messages per batch", "messages_per_batch"),
+           Column("small batch p50 ms", "small_batch_p50_ms"),
+           Column("p90 ms", "small_batch_p90_ms"),
+           CHECKSUM),
+)  # fmt: skip
+
+SUITES: dict[str, Suite] = {suite.name: suite for suite in _ALL}

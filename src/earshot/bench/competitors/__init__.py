@@ -1,4 +1,4 @@
-"""Who competes: every registered index through one adapter, and each rival in a file of its own.
+"""Who competes: every registered structure by one adapter, and each rival in a file of its own.
 
 To add a rival, write a module here with a subclass of :class:`Competitor` and name it in
 :data:`RIVALS`. A new index needs nothing here: its line in the registry is enough.
@@ -8,10 +8,9 @@ from __future__ import annotations
 
 from importlib import import_module
 
-from earshot.bench.competitors.contract import Competitor
-from earshot.bench.competitors.indexes import IndexCompetitor
+from earshot.bench.competitors.contract import Competitor, IndexCompetitor
 from earshot.errors import InvalidParameter
-from earshot.indexes import index_type, structures_of
+from earshot.indexes import structures_of
 
 RIVALS: dict[str, str] = {
     "duckdb": "earshot.bench.competitors.duckdb_join:DuckDBJoin",
@@ -27,8 +26,9 @@ def competitor_names() -> list[str]:
 
 def new_competitor(name: str) -> Competitor:
     """Return a fresh competitor of that name."""
-    if name in structures_of("boolean"):
-        return IndexCompetitor(index_type(name))
+    structure = structures_of("boolean").get(name)
+    if structure is not None:
+        return IndexCompetitor(structure, name)
     if name not in RIVALS:
         known = ", ".join(competitor_names())
         raise InvalidParameter(f"no competitor '{name}'; expected one of {known}")

@@ -1,14 +1,15 @@
-"""What a competitor can do; the harness knows nothing else about it."""
+"""What a competitor can do, and every registered structure as one."""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from pathlib import Path
-from typing import NamedTuple
+from collections.abc import Mapping
+from typing import Any, NamedTuple
 
 from earshot.bench.checksums import Pairs
 from earshot.indexes.answers import Matches
-from earshot.model.arrays import ClauseArrays, Int32s, MessageArrays, Space
+from earshot.indexes.contract import Index
+from earshot.model.arrays import ClauseArrays, MessageArrays, Space
 
 
 class Sizes(NamedTuple):
@@ -22,10 +23,6 @@ class Competitor(ABC):
     """One way of matching: built once from subscriptions, then asked batch by batch."""
 
     name: str
-    can_change = False
-    """Whether :meth:`insert`, :meth:`remove` and :meth:`rebuild` work."""
-    can_thread = False
-    """Whether :meth:`match` can use several threads."""
 
     @abstractmethod
     def build(self, clauses: ClauseArrays, space: Space, n_tokens: int) -> None:
@@ -39,25 +36,42 @@ class Competitor(ABC):
         """Return the memory taken."""
         return Sizes(None, None)
 
-    def save(self, directory: Path) -> bool:
-        """Write what was built to a directory; return whether the competitor can do so."""
-        return False
-
-    def open_seconds(self, directory: Path) -> float:
-        """Return how long opening what :meth:`save` wrote takes."""
-        raise NotImplementedError
-
-    def insert(self, clauses: ClauseArrays) -> None:
-        """Add subscriptions, effective at once."""
-        raise NotImplementedError
-
-    def remove(self, slots: Int32s) -> None:
-        """Remove subscriptions, effective at once."""
-        raise NotImplementedError
-
-    def rebuild(self) -> None:
-        """Merge all changes; slots may be renumbered."""
-        raise NotImplementedError
-
     def close(self) -> None:  # noqa: B027 - nothing to do is a good default
         """Let go of memory."""
+
+
+class IndexCompetitor(Competitor):
+    """A structure of the registry, with its default parameters or chosen ones."""
+
+    def __init__(
+        self, index_type: type[Index], name: str = "", chosen: Mapping[str, Any] | None = None
+    ) -> None:
+        self.name = name or index_type.name
+        self.index_type = index_type
+        self.parameters = index_type.parameters_type(**chosen or {})
+        self._index: Index | None = None
+
+    @property
+    def index(self) -> Index:
+        """The index that was built; it can also be changed, saved and asked on several threads."""
+        if self._index is None:
+            raise RuntimeError(f"competitor '{self.name}' was asked before it was built")
+        return self._index
+
+    def build(self, clauses: ClauseArrays, space: Space, n_tokens: int) -> None:
+        """Build the index."""
+        self._index = self.index_type.build(
+            clauses, space=space, n_tokens=n_tokens, parameters=self.parameters
+        )
+
+    def match(self, messages: MessageArrays, n_threads: int = 1) -> Matches:
+        """Return the answers to a batch."""
+        return self.index.match(messages, n_threads=n_threads)
+
+    def sizes(self) -> Sizes:
+        """Return the bytes of the structure and of the clauses."""
+        return Sizes(self.index.nbytes, self.index.stored_nbytes)
+
+    def close(self) -> None:
+        """Drop the index."""
+        self._index = None

@@ -22,8 +22,8 @@ from __future__ import annotations
 import numpy as np
 import pyarrow as pa
 
-from earshot.bench.competitors.duckdb_join import TOUCHES, DuckDB
-from earshot.model.arrays import ClauseArrays, Float64s, Int32s, MessageArrays
+from earshot.bench.competitors.duckdb_join import TOUCHES, DuckDB, tokens_by_rarity
+from earshot.model.arrays import ClauseArrays, Float64s, MessageArrays
 
 CELL_PER_REGION = 2.0
 """Width of a grid cell over the mean width of a region."""
@@ -41,7 +41,7 @@ class DuckDBGrid(DuckDB):
     def keyword_columns(self, clauses: ClauseArrays, n_tokens: int) -> dict[str, pa.Array]:
         """Return a column for each of the keywords, the rarest first; choose the grid."""
         self._choose_grid(clauses.boxes)
-        tokens = _tokens_by_rarity(clauses, n_tokens)
+        tokens = tokens_by_rarity(clauses, n_tokens)
         self.n_columns = tokens.shape[1]
         columns = {}
         for k in range(self.n_columns):
@@ -126,14 +126,3 @@ class DuckDBGrid(DuckDB):
                 join subscriptions s on s.t0 = m.token and s.cell = m.cell
                 where {TOUCHES} and {self._reported_here(are_points)})
             {self.select} c.message, c.slot from c {lookups} where true {rest}"""
-
-
-def _tokens_by_rarity(clauses: ClauseArrays, n_tokens: int) -> Int32s:
-    """Return each clause's tokens as a row, the rarest first, padded with -1."""
-    lengths = np.diff(clauses.token_offsets)
-    frequencies = np.bincount(clauses.token_ids, minlength=n_tokens)
-    rows = np.repeat(np.arange(len(lengths)), lengths)
-    order = np.lexsort((frequencies[clauses.token_ids], rows))
-    tokens = np.full((len(lengths), int(lengths.max(initial=1))), -1, np.int32)
-    tokens[rows, np.arange(len(rows)) - clauses.token_offsets[rows]] = clauses.token_ids[order]
-    return tokens

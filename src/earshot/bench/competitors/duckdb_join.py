@@ -97,7 +97,7 @@ class DuckDBJoin(DuckDB):
         """Return the rarest keyword, and the list of all."""
         offsets = pa.array(clauses.token_offsets, pa.int32())
         return {
-            "rarest": pa.array(_rarest_tokens(clauses, n_tokens)),
+            "rarest": pa.array(tokens_by_rarity(clauses, n_tokens)[:, 0].copy()),
             "keywords": pa.ListArray.from_arrays(offsets, pa.array(clauses.token_ids)),
         }
 
@@ -113,11 +113,12 @@ class DuckDBJoin(DuckDB):
             where {TOUCHES} and list_has_all(m.tokens, s.keywords)"""
 
 
-def _rarest_tokens(clauses: ClauseArrays, n_tokens: int) -> Int32s:
-    """Return each clause's token with the fewest clauses."""
+def tokens_by_rarity(clauses: ClauseArrays, n_tokens: int) -> Int32s:
+    """Return each clause's tokens as a row, the rarest first, padded with -1."""
+    lengths = np.diff(clauses.token_offsets)
     frequencies = np.bincount(clauses.token_ids, minlength=n_tokens)
-    if len(clauses.boxes) == 0:
-        return np.empty(0, np.int32)
-    # A frequency and its token in one integer: the least of a clause tells its rarest token.
-    keys = (frequencies[clauses.token_ids] << 32) + clauses.token_ids
-    return (np.minimum.reduceat(keys, clauses.token_offsets[:-1]) & 0xFFFFFFFF).astype(np.int32)
+    rows = np.repeat(np.arange(len(lengths)), lengths)
+    order = np.lexsort((frequencies[clauses.token_ids], rows))
+    tokens = np.full((len(lengths), int(lengths.max(initial=1))), -1, np.int32)
+    tokens[rows, np.arange(len(rows)) - clauses.token_offsets[rows]] = clauses.token_ids[order]
+    return tokens

@@ -1,0 +1,233 @@
+"""Structures at the points of the figures of [KDD13] section 6 and [TKDE15] section 7.
+
+Both papers ask the same question of each index: the mean time per message, in four groups of
+messages (short and long, points and ranges), over the number of tokens of a message. A point of a
+figure is therefore a group and a number of tokens, and one index answers all points of a data set
+before the next is built. What was measured is kept for the suites that show it again, and the
+trees for the suite that changes them; no other index stays in memory.
+
+Answers of all indexes to a point are compared by checksums, as in :mod:`earshot.bench.measuring`.
+A slow index answers fewer messages. As the cost of messages differs widely, each row also tells
+nodes, candidates and milliseconds of the first 8, 32, 128, … messages.
+
+An index that is not registered is left out, and said so.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from earshot.bench.checksums import check_agreement
+from earshot.bench.competitors import IndexCompetitor
+from earshot.bench.context import Context, peak_memory
+from earshot.bench.measuring import (
+    Case,
+    Contender,
+    Effort,
+    elapsed_s,
+    first_pass,
+    row_of,
+    time_in_turns,
+)
+from earshot.bench.results import Row
+from earshot.indexes import default_structure, structures_of
+from earshot.model.arrays import ClauseArrays, MessageArrays, take_clauses
+from earshot.workloads.synthetic import Workload
+
+DATA = "tweets"
+"""The data set of all figures but one."""
+
+GROUPS = ("short_point", "long_point", "short_range", "long_range")
+MESSAGE_TOKENS = {"short": (6, 10, 15, 20), "long": (100, 250, 500, 1_000)}
+"""Numbers of tokens of a message, by the first word of the group."""
+
+TOKEN_ORDERS = ("random", "df", "idf", "local")
+
+
+class Point(NamedTuple):
+    """What a figure has on its horizontal axis, in one of its four panels."""
+
+    group: str
+    n_tokens: int | None  # of every message; None for the group's own mixture
+
+
+POINTS = tuple(
+    Point(group, n_tokens)
+    for group in GROUPS
+    for n_tokens in MESSAGE_TOKENS[group.partition("_")[0]]
+)
+MIXTURES = tuple(Point(group, None) for group in GROUPS)
+
+
+class Variant(NamedTuple):
+    """A structure with some of its parameters chosen."""
+
+    name: str
+    token_order: str | None = None
+    ranking: tuple[float, float] | None = None  # alpha and threshold; None for boolean matching
+
+    @property
+    def semantics(self) -> str:
+        """What matching means."""
+        return "boolean" if self.ranking is None else "ranked"
+
+    @property
+    def told(self) -> Row:
+        """What rows tell of the choice."""
+        if self.ranking is None:
+            return {"token_order": self.token_order}
+        return dict(zip(("alpha", "threshold"), self.ranking, strict=True))
+
+    @property
+    def label(self) -> str:
+        """Name in messages."""
+        return self.name if self.token_order is None else f"{self.name} {self.token_order}"
+
+    def competitor(self) -> IndexCompetitor:
+        """Return the structure, to be built."""
+        chosen = {name: value for name, value in self.told.items() if value is not None}
+        return IndexCompetitor(structures_of(self.semantics)[self.name], self.name, chosen)
+
+
+TREES = (
+    Variant("rt_tree"),
+    Variant("rt_plus_tree", "local"),
+    Variant("rt_plus_plus_tree", "local"),
+)
+BEST_TREE = TREES[-1]
+CHANGED = (*TREES, Variant(default_structure("boolean")))
+"""Those that are kept, to be changed by the suite ``rt_updates``."""
+
+
+class Trial(NamedTuple):
+    """A structure over a data set, asked at some points."""
+
+    data: str
+    size: int
+    variant: Variant
+    points: tuple[Point, ...] = POINTS
+
+
+def measure(context: Context, trials: Iterable[Trial]) -> Iterator[Row]:
+    """Yield the rows of all points of each trial."""
+    context.release()
+    for trial in trials:
+        if is_present(context, trial.variant):
+            yield from store_of(context).rows_of(context, trial)
+
+
+def is_present(context: Context, variant: Variant) -> bool:
+    """Return whether a structure is registered and takes part in this run; if not, say so."""
+    why = ""
+    if variant.name not in structures_of(variant.semantics):
+        why = "there is no index of that name"
+    elif variant.semantics == "boolean" and variant.name not in context.competitors:
+        why = "it is not among the competitors"
+    if why:
+        context.say(f"{variant.label} left out, {why}")
+    return not why
+
+
+@dataclass
+class Store:
+    """What the suites of one run keep for each other."""
+
+    clauses: dict[str, ClauseArrays] = field(default_factory=dict)  # of the last size, by data set
+    messages: dict[tuple[str, Point], MessageArrays] = field(default_factory=dict)
+    kept: dict[tuple[int, Variant], Contender] = field(default_factory=dict)
+    rows: dict[Trial, list[Row]] = field(default_factory=dict)
+    checksums: dict[tuple[Any, ...], dict[str, dict[int, int]]] = field(default_factory=dict)
+    warm: set[tuple[str, ...]] = field(default_factory=set)
+
+    def rows_of(self, context: Context, trial: Trial) -> list[Row]:
+        """Return the rows of a trial, measured when first asked for."""
+        if trial not in self.rows:
+            data, size, variant, points = trial
+            contender = self.built(context, data, size, variant)
+            self.rows[trial] = [self._row(context, trial, point, contender) for point in points]
+            told = ", ".join(f"{name} {value}" for name, value in variant.told.items() if value)
+            context.say(f"{data}, {size:,}: {variant.name} {told} measured; {peak_memory()}")
+            if data == DATA and variant in CHANGED and size >= context.profile.n_subscriptions:
+                self.kept[size, variant] = contender
+            else:
+                contender.competitor.close()
+        return self.rows[trial]
+
+    def built(self, context: Context, data: str, size: int, variant: Variant) -> Contender:
+        """Return an index, either kept from another suite or built now."""
+        if data == DATA and (size, variant) in self.kept:
+            return self.kept[size, variant]
+        case = self.case(context, data, size, MIXTURES[0])
+        competitor = variant.competitor()
+        contender = Contender(competitor)
+        kernels = (variant.semantics, variant.label)
+        if kernels not in self.warm:
+            contender.compile_s = elapsed_s(partial(warm_up, competitor, case))
+            self.warm.add(kernels)
+        contender.build_s = elapsed_s(competitor.build, case.clauses, case.space, case.n_tokens)
+        context.say(f"{data}, {size:,}: {variant.label} built in {contender.build_s:.1f} s")
+        return contender
+
+    def case(self, context: Context, data: str, size: int, point: Point) -> Case:
+        """Return the subscriptions of a data set, and the messages of a point."""
+        workload = point_workload(context, data, point).scaled(size)
+        clauses = self.clauses.get(data)
+        if clauses is None or len(clauses.subscriptions) != size:
+            self.clauses.pop(data, None)
+            clauses = self.clauses[data] = workload.subscriptions()
+        if (data, point) not in self.messages:
+            self.messages[data, point] = workload.messages()
+        messages = self.messages[data, point]
+        return Case(workload.name, clauses, messages, workload.space, workload.n_tokens)
+
+    def _row(self, context: Context, trial: Trial, point: Point, contender: Contender) -> Row:
+        variant = trial.variant
+        case = self.case(context, trial.data, trial.size, point)
+        row = measure_point(case, contender, context.profile.figures.effort)
+        # Answers depend on the ranking, not on the order of an index's tokens.
+        sums = self.checksums.setdefault((trial.data, trial.size, point, variant.ranking), {})
+        sums[variant.label] = contender.checksums
+        check_agreement(f"{case.name}, {point.n_tokens or 'mixed'} tokens", sums)
+        return row | variant.told | {"message_tokens": point.n_tokens}
+
+
+def store_of(context: Context) -> Store:
+    """Return the store of a run, which its suites share."""
+    store: Store = context.shared.setdefault("points", Store())
+    return store
+
+
+def point_workload(context: Context, data: str, point: Point) -> Workload:
+    """Return the workload of a point, with as many messages as the profile wants."""
+    workload = context.workload(f"{data}_{point.group}")
+    figures = context.profile.figures
+    wanted = figures.n_short if point.group.startswith("short") else figures.n_long
+    workload = workload.scaled(n_messages=min(wanted, workload.n_messages))
+    if point.n_tokens is None:
+        return workload
+    return replace(workload, tokens_min=point.n_tokens, tokens_max=point.n_tokens)
+
+
+def measure_point(case: Case, contender: Contender, effort: Effort) -> Row:
+    """Answer the messages within the budget, time them again if they kept it, return a row."""
+    contender.elapsed_s = []
+    first_pass(contender, case.messages, effort.budget_s)
+    if contender.first_s > effort.budget_s:
+        # Even the fewest messages took too long for a second pass.
+        contender.elapsed_s = [contender.first_s]
+    else:
+        time_in_turns(case, [contender], effort)
+    return row_of(case, contender) | {"prefixes": contender.prefixes}
+
+
+def warm_up(competitor: IndexCompetitor, case: Case) -> None:
+    """Build and match a few rows of the same types, so that nothing is compiled while timed."""
+    few = np.arange(min(1_000, len(case.clauses.subscriptions)))
+    competitor.build(take_clauses(case.clauses, few), case.space, case.n_tokens)
+    competitor.match(case.messages)
+    competitor.close()

@@ -1,0 +1,341 @@
+"""Methods of top-k over a sliding window, measured as [PVLDB16] section 7 does.
+
+A method is a way in which messages find subscriptions (``dissemination``) and a way in which
+results are kept full (``reevaluation``). All methods of a case must give the same changes, in the
+same order and with the same bits, while a window that is full goes on by some arrivals.
+
+Filling the results of new subscriptions takes far longer than what is measured. It does not depend
+on the dissemination, so a case is filled once for each re-evaluation, saved, and opened anew for
+every measurement: messages change the state. What was measured is kept for the suites that show
+it again.
+
+Arrivals come in calls of a tenth of them each. A slow method ends with the call that is beyond its
+time; each row tells the figures after every call (``prefixes``), so that methods are compared on
+the messages that both have seen.
+"""
+
+from __future__ import annotations
+
+import copy
+import hashlib
+import shutil
+import tempfile
+import time
+import weakref
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field, replace
+from itertools import pairwise
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from earshot.bench.checksums import check_agreement
+from earshot.bench.context import Context, peak_memory
+from earshot.bench.engines import Method, default_method, new_monitor, part_label
+from earshot.bench.measuring import elapsed_s, rates
+from earshot.bench.results import Row
+from earshot.model.arrays import CountedMessages, Int64s
+from earshot.model.ranking import idf_weights
+from earshot.semantics.topk.kernels.arrays import Changes
+from earshot.semantics.topk.monitor import Counters, Monitor
+from earshot.semantics.topk.reevaluation import Reevaluation
+from earshot.workloads.topk import TopkWorkload, find_topk_workload
+
+FIRST_ARRIVAL = 1 << 24
+"""The first message that is measured, whatever the size of the window before it."""
+
+SUBSCRIPTIONS_PER_CALL, MESSAGES_PER_CALL = 50_000, 50_000
+CALLS = 10
+"""Calls that the arrivals are cut into."""
+
+MARGIN = 1.25
+"""A window by time is filled from so many times its mean number of messages."""
+
+
+@dataclass(frozen=True)
+class Case:
+    """Subscriptions, a window that is full, and what arrives then.
+
+    Attributes:
+        workload: What they are drawn from.
+        n_subscriptions: Number of subscriptions.
+        window: Messages of the window; of one by time, their mean number.
+        n_arrivals: Messages that arrive.
+        n_aging: Messages that have come since all subscriptions were filled. With 0 all buffers
+            are as full as a search makes them, and hardly any runs dry soon.
+        is_by_time: Whether messages leave by their age.
+    """
+
+    workload: TopkWorkload
+    n_subscriptions: int
+    window: int
+    n_arrivals: int
+    n_aging: int = 0
+    is_by_time: bool = False
+
+    def drawn(self, **fields: Any) -> Case:
+        """Return the same case with some attributes of the workload changed."""
+        return replace(self, workload=replace(self.workload, **fields))
+
+    @property
+    def label(self) -> str:
+        """Name in messages."""
+        return (
+            f"{self.workload.name}, {self.n_subscriptions:,} subscriptions, k {self.workload.k}, "
+            f"window {self.window:,}{' by time' if self.is_by_time else ''}"
+        )
+
+    def told(self) -> Row:
+        """Return what rows tell of the case."""
+        workload = self.workload
+        return {
+            "workload": workload.name,
+            "n_subscriptions": self.n_subscriptions,
+            "window": self.window,
+            "is_by_time": self.is_by_time,
+            "k": workload.k,
+            "keywords": [workload.keywords_min, workload.keywords_max],
+            "keywords_from": workload.keywords_from,
+            "n_messages_offered": self.n_arrivals,
+            "n_aging": self.n_aging,
+        }
+
+    def monitor(self, method: Method) -> Monitor:
+        """Return a monitor with nothing in it."""
+        if self.is_by_time:
+            window = {"duration_us": self.workload.duration_us(self.window)}
+        else:
+            window = {"window": self.window}
+        return new_monitor(method, self.workload.max_distance, **window)
+
+
+class Trial(NamedTuple):
+    """A method on a case, and where in a figure it stands."""
+
+    case: Case
+    method: Method
+    told: Row
+
+
+def measure(context: Context, trials: Iterable[Trial]) -> Iterator[Row]:
+    """Yield the row of each trial."""
+    context.release()
+    store: Store = context.shared.setdefault("topk", Store())
+    for case, method, told in trials:
+        yield store.row_of(context, case, method) | told
+
+
+class State(NamedTuple):
+    """A monitor whose window and results are full, in a file."""
+
+    directory: Path
+    setup_s: float
+    checksum: int  # of the results that subscriptions began with
+
+
+@dataclass
+class Store:
+    """What the suites of one run keep for each other."""
+
+    folder: Path = field(default_factory=lambda: Path(tempfile.mkdtemp(prefix="earshot-bench-")))
+    states: dict[tuple[Case, Reevaluation], State] = field(default_factory=dict)  # latest use last
+    n_states: int = 0
+    rows: dict[tuple[Case, Method], Row] = field(default_factory=dict)
+    checksums: dict[Case, dict[str, dict[int, int]]] = field(default_factory=dict)
+    messages: tuple[Any, CountedMessages] | None = None  # arrivals of the last case
+    weights: dict[TopkWorkload, Any] = field(default_factory=dict)
+    compile_s: dict[str, float] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        """Have the folder removed together with the store."""
+        weakref.finalize(self, shutil.rmtree, self.folder, ignore_errors=True)
+
+    def row_of(self, context: Context, case: Case, method: Method) -> Row:
+        """Return the row of a method, measured when first asked for."""
+        if (case, method) not in self.rows:
+            compile_s = self._compile_s(method)
+            state = self.state(context, case, method)
+            effort = context.profile.topk
+            passes: list[Row] = []
+            while len(passes) < effort.repetitions and (
+                sum(each["elapsed_s"] for each in passes) <= effort.budget_s
+            ):
+                passes.append(self._measure(case, method, state, effort.budget_s))
+            n = max(each["n_messages"] for each in passes)
+            whole = [each for each in passes if each["n_messages"] == n]
+            best = min(whole, key=lambda each: float(each["elapsed_s"]))
+            rated = rates([each["elapsed_s"] for each in whole], n, best.pop("n_changes"))
+            self.rows[case, method] = row = best | rated | {"compile_s": compile_s}
+            context.say(
+                f"{case.label}: {method.label}, {n:,} messages, "
+                f"{row['messages_per_s']:,.0f}/s; {peak_memory()}"
+            )
+        return self.rows[case, method]
+
+    def _compile_s(self, method: Method) -> float:
+        """Compile what a method needs, so that it is not measured; return the seconds it took."""
+        name = method.dissemination.name
+        if name not in self.compile_s:
+            workload = replace(find_topk_workload("gn"), messages_per_day=100.0)
+            began = time.perf_counter()
+            for is_by_time in (False, True):
+                case = Case(workload, 200, 100, 100, is_by_time=is_by_time)
+                monitor = self._filled(case, method)[0]
+                monitor.restructure(method.dissemination)
+                monitor.publish(_messages(case, 0, case.n_arrivals))
+            self.compile_s[name] = time.perf_counter() - began
+        return self.compile_s[name]
+
+    def state(self, context: Context, case: Case, method: Method) -> State:
+        """Return a saved state, made when first asked for."""
+        key = (case, method.reevaluation)
+        if key not in self.states:
+            self.forget_states(context.profile.topk.states_kept - 1)
+            began = time.perf_counter()
+            monitor, digest = self._filled(case, method)
+            setup_s = time.perf_counter() - began
+            self.n_states += 1
+            directory = self.folder / str(self.n_states)
+            monitor.save(directory)
+            self.states[key] = State(directory, setup_s, digest)
+            told = part_label(method.reevaluation)
+            context.say(f"{case.label}: {told} filled in {setup_s:.1f} s")
+        self.states[key] = self.states.pop(key)
+        return self.states[key]
+
+    def forget_states(self, n: int) -> None:
+        """Keep the ``n`` states that were used last."""
+        for key in list(self.states)[: max(len(self.states) - n, 0)]:
+            shutil.rmtree(self.states.pop(key).directory)
+
+    def _filled(self, case: Case, method: Method) -> tuple[Monitor, int]:
+        """Return a monitor with all subscriptions over a full window, and what they began with."""
+        if case.workload not in self.weights:
+            self.weights = {case.workload: idf_weights(case.workload.frequencies())}
+        # Without structure: each measurement builds the one that it is about.
+        monitor = case.monitor(method)
+        monitor.reweigh(*self.weights[case.workload])
+        n = round(MARGIN * case.window) if case.is_by_time else case.window
+        monitor.publish(_messages(case, -n - case.n_aging, -case.n_aging))
+        digest = Digest()
+        for start in range(0, case.n_subscriptions, SUBSCRIPTIONS_PER_CALL):
+            stop = min(start + SUBSCRIPTIONS_PER_CALL, case.n_subscriptions)
+            digest.add(monitor.subscribe(*case.workload.subscriptions(start, stop)))
+        if case.n_aging:
+            monitor.restructure(default_method().dissemination)
+            for start in range(-case.n_aging, 0, MESSAGES_PER_CALL):
+                stop = min(start + MESSAGES_PER_CALL, 0)
+                digest.add(monitor.publish(_messages(case, start, stop)))
+            monitor.restructure("scan")
+        return monitor, digest.value
+
+    def _measure(self, case: Case, method: Method, state: State, budget_s: float) -> Row:
+        """Let messages arrive over a fresh copy of a state; return a row but for the rates."""
+        # Copied, as opened arrays are mapped and every first touch of a page would be measured.
+        monitor = copy.deepcopy(Monitor.open(state.directory))
+        build_s = elapsed_s(monitor.restructure, method.dissemination)
+        messages = self._arrivals(case)
+        before: Int64s = np.array(monitor.counters, np.int64)
+        ticks: Int64s = np.array(monitor.ticks, np.int64)
+        first_sequence = monitor.next_sequence
+        digest, n_changes, spent_s, n = Digest(), 0, 0.0, 0
+        prefixes, buffered = dict[str, Row](), list[float]()
+        sums = {0: state.checksum}  # of the results to begin with
+        stops = np.unique(np.linspace(0, case.n_arrivals, CALLS + 1).astype(int)).tolist()
+        for start, n in pairwise(stops):
+            part = _rows_of(messages, start, n)
+            began = time.perf_counter()
+            changes = monitor.publish(part)
+            spent_s += time.perf_counter() - began
+            # Counted from the first arrival, whatever has come before it.
+            digest.add(changes._replace(sequences=changes.sequences - first_sequence))
+            n_changes += len(changes.rows)
+            sums[n] = digest.value
+            buffered.append(monitor.n_buffered / max(monitor.n_subscriptions, 1))
+            prefixes[str(n)] = _costs(np.array(monitor.ticks) - ticks, spent_s, n)
+            if spent_s > budget_s:
+                break
+        of_case = self.checksums.setdefault(case, {})
+        of_case[method.label] = sums
+        check_agreement(case.label, of_case)
+        work = Counters(*(np.array(monitor.counters) - before).tolist())._asdict()
+        memory = monitor.memory()
+        told = {str(length): f"{value:016x}" for length, value in sums.items() if length}
+        return {
+            **case.told(),
+            "competitor": method.label,
+            "dissemination": method.dissemination.name,
+            "reevaluation": method.reevaluation.name,
+            "parameters": method.parameters,
+            "n_messages": n,
+            "n_threads": 1,
+            **prefixes[str(n)],
+            "prefixes": prefixes,
+            "elapsed_s": spent_s,
+            "n_changes": n_changes,
+            "changes_per_message": n_changes / n,
+            "mean_buffer": float(np.mean(buffered)),
+            "counters_per_message": {name: value / n for name, value in work.items()},
+            **{
+                f"{part}_bytes_per_subscription": memory[part] / max(case.n_subscriptions, 1)
+                for part in ("subscriptions", "structure", "buffers")
+            },
+            "bytes_per_message": (memory["messages"] + memory["message_index"]) / case.window,
+            "setup_s": state.setup_s,
+            "build_s": build_s,
+            "checksum": told[str(n)],
+            "checksums": told,
+        }
+
+    def _arrivals(self, case: Case) -> CountedMessages:
+        key = (case.workload, case.n_arrivals)
+        if self.messages is None or self.messages[0] != key:
+            self.messages = (key, _messages(case, 0, case.n_arrivals))
+        return self.messages[1]
+
+
+class Digest:
+    """A checksum of changes, which depends on their order."""
+
+    def __init__(self) -> None:
+        self._hash = hashlib.blake2b(digest_size=8)
+
+    def add(self, changes: Changes) -> None:
+        """Take more changes."""
+        for array in changes:
+            self._hash.update(np.ascontiguousarray(array).data)
+
+    @property
+    def value(self) -> int:
+        """The checksum of all changes so far."""
+        return int.from_bytes(self._hash.digest(), "big")
+
+
+def _messages(case: Case, start: int, stop: int) -> CountedMessages:
+    """Return messages, counted from the first that is measured."""
+    return CountedMessages(*case.workload.messages(FIRST_ARRIVAL + start, FIRST_ARRIVAL + stop))
+
+
+def _rows_of(messages: CountedMessages, start: int, stop: int) -> CountedMessages:
+    offsets = messages.token_offsets[start : stop + 1]
+    tokens = slice(int(offsets[0]), int(offsets[-1]))
+    return CountedMessages(
+        offsets - offsets[0],
+        messages.tokens[tokens],
+        messages.counts[tokens],
+        messages.places[start:stop],
+        messages.times[start:stop],
+    )
+
+
+def _costs(ticks: Int64s, spent_s: float, n_messages: int) -> Row:
+    """Return the microseconds of an arrival and of an expiry, by message that arrived.
+
+    What a call does for both, such as ordering words, is shared out by what they took themselves.
+    """
+    total_us = 1e6 * spent_s / n_messages
+    if not ticks.sum():  # no clock
+        return {"total_us": total_us, "amp_us": None, "emp_us": None}
+    amp_us, emp_us = (total_us * ticks / ticks.sum()).tolist()
+    return {"total_us": total_us, "amp_us": amp_us, "emp_us": emp_us}
