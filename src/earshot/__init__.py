@@ -6,32 +6,31 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from earshot.engine.deliveries import Deliveries
     from earshot.engine.engine import Engine
-    from earshot.engine.explanation import Explanation
-    from earshot.engine.topk_engine import TopkEngine
-    from earshot.engine.topk_updates import Result, TopkUpdates
+    from earshot.engine.updates import Updates
     from earshot.errors import EarshotError
+    from earshot.model.boolean import Boolean
     from earshot.model.events import Event, Move, Publish, Subscribe, Unsubscribe
+    from earshot.model.explanations import Explanation
     from earshot.model.messages import Message
     from earshot.model.ranking import Ranking
     from earshot.model.regions import Circle, Everywhere, Point, Polygon, Rectangle
     from earshot.model.subscriptions import Subscription
     from earshot.model.topk import TopK
-    from earshot.model.updates import Update
+    from earshot.model.updates import Result, Update
     from earshot.text import Analyzer
 
 __version__ = "0.1.0"
 
 _HOMES = {
     "Analyzer": "earshot.text",
+    "Boolean": "earshot.model.boolean",
     "Circle": "earshot.model.regions",
-    "Deliveries": "earshot.engine.deliveries",
     "EarshotError": "earshot.errors",
     "Engine": "earshot.engine.engine",
     "Event": "earshot.model.events",
     "Everywhere": "earshot.model.regions",
-    "Explanation": "earshot.engine.explanation",
+    "Explanation": "earshot.model.explanations",
     "Message": "earshot.model.messages",
     "Move": "earshot.model.events",
     "Point": "earshot.model.regions",
@@ -39,20 +38,19 @@ _HOMES = {
     "Publish": "earshot.model.events",
     "Ranking": "earshot.model.ranking",
     "Rectangle": "earshot.model.regions",
-    "Result": "earshot.engine.topk_updates",
+    "Result": "earshot.model.updates",
     "Subscribe": "earshot.model.events",
     "Subscription": "earshot.model.subscriptions",
     "TopK": "earshot.model.topk",
-    "TopkEngine": "earshot.engine.topk_engine",
-    "TopkUpdates": "earshot.engine.topk_updates",
     "Unsubscribe": "earshot.model.events",
     "Update": "earshot.model.updates",
+    "Updates": "earshot.engine.updates",
 }
 
 __all__ = [
     "Analyzer",
+    "Boolean",
     "Circle",
-    "Deliveries",
     "EarshotError",
     "Engine",
     "Event",
@@ -69,10 +67,9 @@ __all__ = [
     "Subscribe",
     "Subscription",
     "TopK",
-    "TopkEngine",
-    "TopkUpdates",
     "Unsubscribe",
     "Update",
+    "Updates",
     "__version__",
 ]
 

@@ -7,10 +7,12 @@
     │   ├── InvalidRegion              a box, circle or polygon that is not one
     │   ├── InvalidExpression          a boolean expression that cannot be read or matched
     │   ├── InvalidRow                 a row of a batch: names row, field, what was expected
+    │   │   ├── LateRow                a message or position that came too late
+    │   │   └── UnknownRow             an id that is not subscribed; an UnknownSubscription too
     │   ├── InvalidFile                a file that cannot be read as what it claims to be
-    │   └── InvalidParameter           an option outside its valid range
-    ├── DuplicateSubscription (InvalidInput)   an id that is already subscribed
-    ├── UnknownSubscription (KeyError)         an id that is not subscribed
+    │   ├── InvalidParameter           an option outside its valid range
+    │   └── DuplicateSubscription      an id that is already subscribed
+    ├── UnknownSubscription (KeyError) an id that is not subscribed
     ├── SavedIndexError (OSError)      a directory that is not an index of this version
     └── MissingExtra (ImportError)     an optional package is needed; the message says which
 """
@@ -61,7 +63,11 @@ class InvalidRow(InvalidInput):
         self.reason = reason
 
     def __reduce__(self) -> tuple[type[InvalidRow], tuple[str, int, str, str]]:
-        return (InvalidRow, (self.source, self.row, self.field, self.reason))
+        return (type(self), (self.source, self.row, self.field, self.reason))
+
+
+class LateRow(InvalidRow):
+    """A message that is older than the window or the allowed lateness."""
 
 
 class DuplicateSubscription(InvalidInput):
@@ -74,6 +80,10 @@ class UnknownSubscription(EarshotError, KeyError):
     def __str__(self) -> str:
         # KeyError would print the repr of the message.
         return str(self.args[0])
+
+
+class UnknownRow(InvalidRow, UnknownSubscription):
+    """A row of a batch names an id that is not subscribed."""
 
 
 class SavedIndexError(EarshotError, OSError):

@@ -7,35 +7,25 @@ wrong and where; the others are encoded as if those had not been there.
 """
 
 from earshot.encoding.columns import NEVER_US, NO_TIME_US
-from earshot.encoding.messages import EncodedMessages, encode_messages
+from earshot.encoding.forms import REGIONS, Form
+from earshot.encoding.messages import EncodedMessages, encode_messages, take_encoded
 from earshot.encoding.subscriptions import (
-    EncodedRegions,
+    EncodedMoves,
     EncodedSubscriptions,
-    encode_regions,
+    encode_moves,
     encode_subscriptions,
-)
-from earshot.encoding.topk import (
-    EncodedPoints,
-    EncodedTopkMessages,
-    EncodedTopkSubscriptions,
-    encode_points,
-    encode_topk_messages,
-    encode_topk_subscriptions,
 )
 
 __all__ = [
     "NEVER_US",
     "NO_TIME_US",
+    "REGIONS",
     "EncodedMessages",
-    "EncodedPoints",
-    "EncodedRegions",
+    "EncodedMoves",
     "EncodedSubscriptions",
-    "EncodedTopkMessages",
-    "EncodedTopkSubscriptions",
+    "Form",
     "encode_messages",
-    "encode_points",
-    "encode_regions",
+    "encode_moves",
     "encode_subscriptions",
-    "encode_topk_messages",
-    "encode_topk_subscriptions",
+    "take_encoded",
 ]

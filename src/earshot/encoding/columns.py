@@ -146,6 +146,12 @@ class Problems:
         ]
 
 
+def accepted_rows(n: int, accepted: Bools | None, first_row: int, rows: Int64s | None) -> Int64s:
+    """Return the number that each accepted row has at its source."""
+    numbers = np.arange(first_row, first_row + n) if rows is None else np.asarray(rows)
+    return numbers if accepted is None else numbers[accepted]
+
+
 def text_of(array: pa.Array, row: int) -> str:
     """Return a text for a message, shortened; broken bytes are replaced."""
     value = array[row]

@@ -24,13 +24,6 @@ from earshot.model.arrays import Float64s, Int32s, Int64s
 from earshot.model.expressions import Clause, Expression, Keyword, Not, clauses, parse
 from earshot.text import Analyzer, TokenLists, Vocabulary
 
-_BOOLEAN = (
-    "is for ranked matching; give Engine(ranking=...), on the command line --rank, or leave it out"
-)
-_NO_TOPK = (
-    "is for top-k over a window; use TopkEngine, on the command line earshot topk, or leave it out"
-)
-
 
 class Conditions(NamedTuple):
     """Token clauses of the rows of a batch, in row order."""
@@ -215,25 +208,14 @@ def _clause_ids(clause: Clause, id_by_token: dict[str, int]) -> Int32s:
     return np.array(required + forbidden, np.int32)
 
 
-def row_thresholds(columns: Columns, is_ranked: bool, problems: Problems) -> Float64s:
+def row_thresholds(columns: Columns, problems: Problems) -> Float64s:
     """Return the threshold of each row, NaN where it names none; empty where no row does."""
     found = columns.floats("threshold")
     if found is None:
         return np.empty(0, np.float64)
     values, given = found
-    if not is_ranked:
-        problems.mark(given, "threshold", _BOOLEAN)
-        return np.empty(0, np.float64)
     for row in np.flatnonzero(given & ~((values > 0) & (values <= 1))).tolist():  # NaN too
         problems.add(
             row, "threshold", f"is {values[row]}; expected a number greater than 0 and at most 1"
         )
     return np.where(given, values, np.nan)
-
-
-def refuse_topk(columns: Columns, problems: Problems) -> None:
-    """Refuse rows that say how many messages they want, or how much the place counts."""
-    for field in ("k", "alpha"):
-        found = columns.floats(field)
-        if found is not None:
-            problems.mark(found[1], field, _NO_TOPK)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -13,6 +14,7 @@ from earshot.encoding.columns import (
     Bools,
     Columns,
     Problems,
+    accepted_rows,
     check_ids,
     check_times,
     chosen_rows,
@@ -21,20 +23,36 @@ from earshot.encoding.columns import (
     refused_texts,
 )
 from earshot.encoding.conditions import Keywords, row_keywords
+from earshot.encoding.forms import REGIONS, Form
 from earshot.encoding.kernels import merge_tokens, prepend_everywhere
+from earshot.encoding.points import message_points
 from earshot.errors import InvalidRow
-from earshot.model.arrays import Float64s, Int32s, Int64s, MessageArrays, Space, gather_ranges
-from earshot.model.regions import point_problems, rectangle_problems
+from earshot.model.arrays import (
+    CountedMessages,
+    Float64s,
+    Int32s,
+    Int64s,
+    MessageArrays,
+    Space,
+    gather_ranges,
+    take_messages,
+)
+from earshot.model.regions import cartesian, point_problems, rectangle_problems
 from earshot.model.schemas import BOX_FIELDS, POINT_FIELDS
-from earshot.text import Analyzer, Vocabulary
+from earshot.text import Analyzer, TokenCounts, Vocabulary, merge_counts
+
+_TOO_MANY = "holds a word more than 65,535 times; leave some out"
+
+UInt16s = npt.NDArray[np.uint16]
 
 
 class EncodedMessages(NamedTuple):
     """The accepted messages of a batch."""
 
     ids: pa.Array
-    messages: MessageArrays
+    messages: Any  # MessageArrays, or CountedMessages for semantics at points
     times: Int64s  # microseconds since 1970, NO_TIME_US where there is none
+    rows: Int64s  # number of each at its source
     rejects: list[InvalidRow]
 
 
@@ -44,11 +62,16 @@ def encode_messages(
     vocabulary: Vocabulary,
     space: Space,
     *,
+    form: Form = REGIONS,
     source: str = "",
     first_row: int = 0,
     rows: Int64s | None = None,
 ) -> EncodedMessages:
-    """Encode a batch of messages; tokens that are not in the vocabulary are left out.
+    """Encode a batch of messages.
+
+    Where subscriptions have regions, words that are not in the vocabulary are left out. Where they
+    are at points, the words of good rows are added, so that a subscription that comes later finds
+    the messages that hold its words.
 
     The arguments are as for subscriptions, the columns those of
     :data:`earshot.model.schemas.MESSAGES`.
@@ -57,6 +80,31 @@ def encode_messages(
     problems = Problems(columns.n)
     check_ids(columns, problems)
     check_times(columns, "time", problems)
+    encode = _counted_messages if form.is_point else _message_arrays
+    messages, accepted = encode(columns, analyzer, vocabulary, space, problems)
+    return EncodedMessages(
+        columns.accepted_ids(accepted),
+        messages,
+        columns.times("time", NO_TIME_US, accepted),
+        accepted_rows(columns.n, accepted, first_row, rows),
+        problems.errors(source, first_row, rows),
+    )
+
+
+def take_encoded(encoded: EncodedMessages, rows: Int64s) -> EncodedMessages:
+    """Return some of the messages, with all rejects."""
+    return EncodedMessages(
+        encoded.ids.take(pa.array(rows)),
+        take_messages(encoded.messages, rows),
+        encoded.times[rows],
+        encoded.rows[rows],
+        encoded.rejects,
+    )
+
+
+def _message_arrays(
+    columns: Columns, analyzer: Analyzer, vocabulary: Vocabulary, space: Space, problems: Problems
+) -> tuple[MessageArrays, Bools | None]:
     token_offsets, token_ids = _message_tokens(columns, analyzer, vocabulary, problems)
     places = _places(columns, space, problems)
     accepted = problems.accepted()
@@ -64,11 +112,24 @@ def encode_messages(
         chosen = np.flatnonzero(accepted)
         token_offsets, positions = gather_ranges(token_offsets, chosen)
         token_ids, places = token_ids[positions], places[chosen]
-    return EncodedMessages(
-        columns.accepted_ids(accepted),
-        MessageArrays(token_offsets, token_ids, places),
-        columns.times("time", NO_TIME_US, accepted),
-        problems.errors(source, first_row, rows),
+    return MessageArrays(token_offsets, token_ids, places), accepted
+
+
+def _counted_messages(
+    columns: Columns, analyzer: Analyzer, vocabulary: Vocabulary, space: Space, problems: Problems
+) -> tuple[CountedMessages, Bools | None]:
+    words = row_words(columns, analyzer, problems)
+    points = message_points(columns, space, problems)
+    words = _words_of_good_rows(words, problems)
+    token_offsets, tokens, counts = _word_counts(words, analyzer, vocabulary, problems)
+    accepted = problems.accepted()
+    if accepted is not None:
+        token_offsets, positions = gather_ranges(token_offsets, np.flatnonzero(accepted))
+        tokens, counts, points = tokens[positions], counts[positions], points[accepted]
+    times = columns.times("time", NO_TIME_US, accepted)
+    return (
+        CountedMessages(token_offsets, tokens, counts, cartesian(points, space), times),
+        accepted,
     )
 
 
@@ -127,6 +188,56 @@ def _message_tokens(
     chosen = np.arange(columns.n) + np.where(has_keywords, columns.n, 0)
     offsets, positions = gather_ranges(both_offsets, chosen)
     return offsets, np.concatenate([ids, of_keywords[1]])[positions]
+
+
+def _words_of_good_rows(words: Words, problems: Problems) -> Words:
+    """Return the words without those of refused rows, which nobody will look for."""
+    accepted = problems.accepted()
+    if accepted is None:
+        return words
+    texts, keywords, has_keywords = words
+    if texts is not None:
+        texts = pc.if_else(pa.array(accepted), texts, pa.scalar(None, texts.type))
+    if keywords is not None:
+        kept = np.repeat(accepted, np.diff(keywords.row_ends))
+        nothing = pa.scalar(None, keywords.texts.type)
+        keywords = keywords._replace(texts=pc.if_else(pa.array(kept), keywords.texts, nothing))
+    return Words(texts, keywords, has_keywords)
+
+
+def _word_counts(
+    words: Words, analyzer: Analyzer, vocabulary: Vocabulary, problems: Problems
+) -> tuple[Int64s, Int32s, UInt16s]:
+    """Return the distinct tokens of each row, and how often they occur in its text or keywords."""
+    texts, keywords, has_keywords = words
+    of_texts = of_keywords = None
+    if texts is not None:
+        of_texts = analyzer.count(texts, vocabulary, grow=True)
+        _refuse_overfull(of_texts, "text", problems)
+    if keywords is not None:
+        counted = analyzer.count(keywords.texts, vocabulary, grow=True)
+        of_keywords = merge_counts(keywords.row_ends, counted)
+        _refuse_overfull(of_keywords, "keywords", problems)
+    if of_texts is None or of_keywords is None:
+        only = of_texts or of_keywords
+        assert only is not None
+        return only.offsets, only.ids, only.counts
+    # Some rows have text and others keywords: take each from where it is.
+    both_offsets = np.concatenate(
+        [of_texts.offsets, of_keywords.offsets[1:] + of_texts.offsets[-1]]
+    )
+    n = len(has_keywords)
+    offsets, positions = gather_ranges(both_offsets, np.arange(n) + np.where(has_keywords, n, 0))
+    return (
+        offsets,
+        np.concatenate([of_texts.ids, of_keywords.ids])[positions],
+        np.concatenate([of_texts.counts, of_keywords.counts])[positions],
+    )
+
+
+def _refuse_overfull(counts: TokenCounts, field: str, problems: Problems) -> None:
+    for row in counts.overfull.tolist():
+        problems.add(row, field, _TOO_MANY)
 
 
 def _places(columns: Columns, space: Space, problems: Problems) -> Float64s:

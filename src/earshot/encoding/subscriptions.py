@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -13,6 +13,7 @@ from earshot.encoding.columns import (
     Bools,
     Columns,
     Problems,
+    accepted_rows,
     check_ids,
     check_repeats,
     check_taken,
@@ -20,21 +21,22 @@ from earshot.encoding.columns import (
 )
 from earshot.encoding.conditions import (
     Conditions,
-    refuse_topk,
     row_conditions,
     row_thresholds,
 )
+from earshot.encoding.forms import REGIONS, Form, refuse_columns
+from earshot.encoding.points import PointRows, listening_points
 from earshot.encoding.regions import Regions, row_regions
 from earshot.errors import InvalidRow
 from earshot.model.arrays import (
     ClauseArrays,
     Float64s,
-    Int32s,
     Int64s,
-    ShapeArrays,
+    RegionArrays,
     Space,
     gather_ranges,
 )
+from earshot.model.regions import cartesian
 from earshot.text import Analyzer, Vocabulary
 
 _EVERYWHERE_BOX = (-np.inf, -np.inf, np.inf, np.inf)
@@ -43,20 +45,18 @@ _EVERYWHERE_BOX = (-np.inf, -np.inf, np.inf, np.inf)
 class EncodedSubscriptions(NamedTuple):
     """The accepted subscriptions of a batch."""
 
-    ids: pa.Array  # id of each accepted row; row i has slot first_slot + i
-    clauses: ClauseArrays
+    ids: pa.Array  # id of each accepted row
+    asked: Any  # ClauseArrays in which row i has slot i, or PointArrays
     expires: Int64s  # microseconds since 1970, NEVER_US where there is no end
     rejects: list[InvalidRow]
 
 
-class EncodedRegions(NamedTuple):
-    """The regions of a batch of moves."""
+class EncodedMoves(NamedTuple):
+    """The places of a batch of moves."""
 
     ids: pa.Array
-    offsets: Int64s  # boxes of accepted row i are [i]:[i+1]
-    boxes: Float64s  # (n_boxes, 4)
-    shape_rows: Int32s  # (n_boxes,) row in shapes, -1 where the box is the region
-    shapes: ShapeArrays
+    places: Any  # RegionArrays, or (n, 3) Cartesian points
+    rows: Int64s  # number of each at its source
     rejects: list[InvalidRow]
 
 
@@ -66,12 +66,11 @@ def encode_subscriptions(
     vocabulary: Vocabulary,
     space: Space,
     *,
+    form: Form = REGIONS,
     source: str = "",
     first_row: int = 0,
     rows: Int64s | None = None,
-    first_slot: int = 0,
     is_taken: Callable[[pa.Array], Bools] | None = None,
-    is_ranked: bool = False,
 ) -> EncodedSubscriptions:
     """Encode a batch of subscriptions; their tokens are added to the vocabulary.
 
@@ -80,55 +79,68 @@ def encode_subscriptions(
         analyzer: Splits keywords into tokens.
         vocabulary: Gives tokens their ids; grows.
         space: What the coordinates are.
+        form: What the semantics takes; rows that give more are refused.
         source: File that the rows came from, for the rejects.
         first_row: Row number of the first row, for the rejects.
         rows: Row number of each row instead, where they do not follow one another.
-        first_slot: Slot of the first accepted row.
         is_taken: Tells which ids are in use; rows with one are refused.
-        is_ranked: Whether matching is ranked; else rows with a threshold are refused.
     """
     columns = Columns(batch)
     problems = Problems(columns.n)
     check_ids(columns, problems)
     check_taken(columns, is_taken, problems)
     check_times(columns, "expires", problems)
-    thresholds = row_thresholds(columns, is_ranked, problems)
-    refuse_topk(columns, problems)
-    conditions = row_conditions(columns, analyzer, vocabulary, problems)
-    regions = row_regions(columns, space, problems)
-    unbounded = conditions.is_empty & (regions.counts == 0)
-    problems.mark(
-        unbounded, "keywords", "neither keywords nor a region, so every message would match"
-    )
+    refuse_columns(columns, form, problems)
+    kind = PointRows if form.is_point else _ClauseRows
+    asked = kind(columns, analyzer, vocabulary, space, problems)
     check_repeats(columns, problems)
     accepted = problems.accepted()
     return EncodedSubscriptions(
         columns.accepted_ids(accepted),
-        _clause_arrays(conditions, regions, thresholds, accepted, first_slot),
+        asked.arrays(accepted),
         columns.times("expires", NEVER_US, accepted),
         problems.errors(source, first_row, rows),
     )
 
 
-def encode_regions(
+def encode_moves(
     batch: pa.RecordBatch | pa.Table,
     space: Space,
     *,
+    form: Form = REGIONS,
     source: str = "",
     first_row: int = 0,
     rows: Int64s | None = None,
-) -> EncodedRegions:
-    """Encode the ids and regions of a batch of subscriptions, for moves; other columns are ignored.
+) -> EncodedMoves:
+    """Encode the ids and places of a batch of subscriptions; other columns are ignored.
 
     A row without a region listens everywhere. The arguments are as for subscriptions.
     """
     columns = Columns(batch)
     problems = Problems(columns.n)
     check_ids(columns, problems)
-    regions = row_regions(columns, space, problems)
-    check_repeats(columns, problems)
-    accepted = problems.accepted()
-    chosen = np.arange(columns.n) if accepted is None else np.flatnonzero(accepted)
+    places: Any
+    if form.is_point:
+        points = listening_points(columns, space, problems)
+        check_repeats(columns, problems)
+        accepted = problems.accepted()
+        places = cartesian(points if accepted is None else points[accepted], space)
+    else:
+        regions = row_regions(columns, space, problems)
+        check_repeats(columns, problems)
+        accepted = problems.accepted()
+        places = _region_arrays(regions, accepted)
+    return EncodedMoves(
+        columns.accepted_ids(accepted),
+        places,
+        accepted_rows(columns.n, accepted, first_row, rows),
+        problems.errors(source, first_row, rows),
+    )
+
+
+def _region_arrays(regions: Regions, accepted: Bools | None) -> RegionArrays:
+    n = len(regions.counts)
+    chosen = np.arange(n) if accepted is None else np.flatnonzero(accepted)
     counts = np.maximum(regions.counts, 1)
     offsets = np.append(0, np.cumsum(counts))
     boxes = np.tile(np.array(_EVERYWHERE_BOX), (int(offsets[-1]), 1))
@@ -136,17 +148,35 @@ def encode_regions(
     bounded = np.repeat(regions.counts > 0, counts)
     boxes[bounded], shape_rows[bounded] = regions.boxes, regions.shape_rows
     new_offsets, positions = gather_ranges(offsets, chosen)
-    return EncodedRegions(
-        columns.accepted_ids(accepted),
-        new_offsets,
-        boxes[positions],
-        shape_rows[positions],
-        regions.shapes,
-        problems.errors(source, first_row, rows),
-    )
+    return RegionArrays(new_offsets, boxes[positions], shape_rows[positions], regions.shapes)
 
 
 # ---- clauses ------------------------------------------------------------------------------------
+
+
+class _ClauseRows:
+    """The rows of a batch of subscriptions with regions."""
+
+    def __init__(
+        self,
+        columns: Columns,
+        analyzer: Analyzer,
+        vocabulary: Vocabulary,
+        space: Space,
+        problems: Problems,
+    ) -> None:
+        self._thresholds = row_thresholds(columns, problems)
+        self._conditions = row_conditions(columns, analyzer, vocabulary, problems)
+        self._regions = row_regions(columns, space, problems)
+        problems.mark(
+            self._conditions.is_empty & (self._regions.counts == 0),
+            "keywords",
+            "neither keywords nor a region, so every message would match",
+        )
+
+    def arrays(self, accepted: Bools | None) -> ClauseArrays:
+        """Return the accepted rows, all of them for None."""
+        return _clause_arrays(self._conditions, self._regions, self._thresholds, accepted)
 
 
 def _clause_arrays(
@@ -154,14 +184,13 @@ def _clause_arrays(
     regions: Regions,
     thresholds: Float64s,
     accepted: Bools | None,
-    first_slot: int,
 ) -> ClauseArrays:
     """Return one clause for each pair of a token clause and a box of an accepted row."""
     if accepted is not None and np.isnan(thresholds[accepted[: len(thresholds)]]).all():
         thresholds = thresholds[:0]  # those that name one were refused
     n_rows = len(regions.counts)
     n_accepted = n_rows if accepted is None else int(accepted.sum())
-    slots = np.arange(first_slot, first_slot + n_accepted, dtype=np.int32)
+    slots = np.arange(n_accepted, dtype=np.int32)
     if accepted is None and conditions.counts is None and regions.counts.max(initial=0) <= 1:
         clause_boxes, shape_rows = regions.boxes, regions.shape_rows
         if len(clause_boxes) < n_rows:

@@ -18,6 +18,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from earshot.encoding import NEVER_US, NO_TIME_US
+from earshot.engine.engine import OnError
 from earshot.errors import InvalidRow
 from earshot.model.arrays import Int64s
 from earshot.model.batches import instant, time_us
@@ -30,13 +31,20 @@ class Changeable(Protocol):
     @property
     def next_expiry(self) -> datetime | None: ...  # noqa: D102 - as Engine's
 
-    def advance(self, time: datetime) -> None: ...  # noqa: D102
+    def advance(self, time: datetime) -> object: ...  # noqa: D102
 
-    def try_subscribe_batch(self, batch: pa.Table) -> list[InvalidRow]: ...  # noqa: D102
+    def subscribe_batch(self, batch: pa.Table, *, on_error: OnError) -> Rejecting: ...  # noqa: D102
 
-    def try_unsubscribe_batch(self, ids: pa.Array) -> list[InvalidRow]: ...  # noqa: D102
+    def unsubscribe_batch(self, ids: pa.Array, *, on_error: OnError) -> Rejecting: ...  # noqa: D102
 
-    def try_move_batch(self, batch: pa.Table) -> list[InvalidRow]: ...  # noqa: D102
+    def move_batch(self, batch: pa.Table, *, on_error: OnError) -> Rejecting: ...  # noqa: D102
+
+
+class Rejecting(Protocol):
+    """What a batch of changes answers with."""
+
+    @property
+    def rejects(self) -> list[InvalidRow]: ...  # noqa: D102 - as that of Updates
 
 
 def apply_changes(engine: Changeable, changes: pa.Table) -> list[InvalidRow]:
@@ -84,13 +92,15 @@ def _apply_wave(engine: Changeable, changes: pa.Table, rows: Int64s) -> list[Inv
         part = wave.take(pa.array(chosen))
         match operation:
             case "subscribe":
-                found = engine.try_subscribe_batch(part)
+                found = engine.subscribe_batch(part, on_error="reject")
             case "unsubscribe":
-                found = engine.try_unsubscribe_batch(part.column("id").combine_chunks())
+                ids = part.column("id").combine_chunks()
+                found = engine.unsubscribe_batch(ids, on_error="reject")
             case "move":
-                found = engine.try_move_batch(part)
+                found = engine.move_batch(part, on_error="reject")
         errors += [
-            InvalidRow("", int(rows[chosen[each.row]]), each.field, each.reason) for each in found
+            InvalidRow("", int(rows[chosen[each.row]]), each.field, each.reason)
+            for each in found.rejects
         ]
     return errors
 

@@ -1,29 +1,29 @@
 """The engine: events in, updates out.
 
-Subscriptions come, go and move, messages are published, and each publication gives the updates that
-it causes. Changes take effect before the next message. Calls come one at a time or in batches, and
+Subscriptions come, go and move, messages are published, and every event gives the updates that it
+causes. Changes take effect before the next message. Calls come one at a time or in batches, and
 from any thread: the engine serialises them.
 
-**Time** is event time. The engine's clock is the latest time that any event has carried; it never
-goes back. A subscription with an expiry is live for messages that find the clock before it.
+What a delivery means is the *semantics*, an argument of the engine. The engine owns what all
+semantics share: ids, words, the clock, expiry, the lock, rejected rows, saving and opening. The
+semantics is at work in a :class:`~earshot.semantics.contract.Matcher`.
 
-**Growth.** A large first load is built as one index; later changes go to the index's delta, or into
-the index itself where that is a tree. When the delta has grown to a share of the index, a new one
-is built in the background and takes over.
+**Time** is event time. The clock is the latest time that any event has carried; it never goes back.
+A subscription with an expiry is live for messages that find the clock before it. When the clock
+moves, subscriptions end first; then messages leave, where the semantics keeps them.
 
-**Ranked.** An engine with a :class:`~earshot.model.ranking.Ranking` scores messages and delivers
-those that reach a threshold. All words weigh the same until :meth:`Engine.reweigh`, so that when an
-index is built changes no score.
+**Interrupted calls.** A call that is interrupted while it changes the engine (Ctrl-C, no memory
+left) leaves it unusable, and later calls say so. One that only matches can be interrupted freely.
 """
 
 from __future__ import annotations
 
-import threading
-from collections.abc import Iterable, Iterator
-from dataclasses import asdict, replace
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import nullcontext
+from dataclasses import asdict
 from datetime import datetime
 from pathlib import Path
-from typing import Self, TypeAlias
+from typing import Any, Literal, Self, TypeAlias, get_args
 
 import numpy as np
 import numpy.typing as npt
@@ -31,348 +31,464 @@ import pyarrow as pa
 
 from earshot import storage
 from earshot.encoding import (
-    NEVER_US,
     NO_TIME_US,
     EncodedMessages,
-    EncodedRegions,
-    EncodedSubscriptions,
     encode_messages,
-    encode_regions,
+    encode_moves,
     encode_subscriptions,
+    take_encoded,
 )
-from earshot.engine.deliveries import Deliveries
-from earshot.engine.expiry import ExpiryArrays, ExpiryQueue
-from earshot.engine.explanation import Explanation, explain_match, explain_score
-from earshot.engine.ids import IdArrays, IdTable, unknown_row
+from earshot.engine import rehearsal
+from earshot.engine.guard import Guard
+from earshot.engine.rebuilding import Background
+from earshot.engine.state import State
+from earshot.engine.updates import Updates
 from earshot.errors import (
     DuplicateSubscription,
+    EarshotError,
     InvalidInput,
     InvalidParameter,
     InvalidRow,
-    SavedIndexError,
-    check_threads,
+    LateRow,
+    UnknownRow,
+    UnknownSubscription,
     raise_first,
 )
-from earshot.indexes import default_structure, index_type, open_index
-from earshot.indexes.answers import Matches
-from earshot.indexes.contract import Index, Parameters, Snapshot
-from earshot.indexes.ranked_contract import RankedIndex, RankedParameters
-from earshot.kernels.answers import keep_unexpired
-from earshot.kernels.growing import GrowingArray
-from earshot.model.arrays import (
-    EVERYWHERE_TOKEN,
-    ClauseArrays,
-    Int32s,
-    Int64s,
-    Space,
-    box_clauses,
-    concat_clauses,
-    gather_ranges,
+from earshot.model.arrays import Int64s, Space, take_places
+from earshot.model.batches import (
+    id_array,
+    instant,
+    message_batch,
+    region_batch,
+    subscription_batch,
+    time_us,
 )
-from earshot.model.batches import id_array, instant, message_batch, subscription_batch, time_us
+from earshot.model.boolean import Boolean
 from earshot.model.events import Event, Move, Publish, Subscribe, Unsubscribe
+from earshot.model.explanations import Explanation
 from earshot.model.messages import Message
-from earshot.model.ranking import Ranking, idf_weights
-from earshot.model.regions import Point
 from earshot.model.regions import RegionOrPoint as Region
 from earshot.model.schemas import id_kind
 from earshot.model.subscriptions import Id, Subscription, check_time
-from earshot.model.updates import Update
-from earshot.text import Analyzer, TokenLists, Vocabulary
-from earshot.text.vocabulary import VocabularyArrays
+from earshot.model.updates import Result, Update
+from earshot.semantics import matcher_type
+from earshot.semantics.contract import Matcher
+from earshot.text import Analyzer, Vocabulary
 
 Batch: TypeAlias = pa.RecordBatch | pa.Table
-
-REBUILD_SHARE = 0.05
-"""Share of an index's subscriptions that may change before it is rebuilt in the background."""
-REBUILD_LEAST = 20_000
-"""Changes that never cause a rebuild in the background, however small the index."""
-REBUILD_SMALL = 1_000
-"""Changes from which a small index is rebuilt on the spot when they outnumber what it was built of.
-
-Its box keys were made for those few, and tell the newcomers' boxes badly apart."""
-_NO_SCORES = np.empty(0, np.float64)
-_UNBOUNDED = "has no keywords, so without a region every message would match; give a region"
+OnError: TypeAlias = Literal["raise", "reject"]
 
 
 class Engine:
     """Matches messages with subscriptions.
 
-    A message goes to every subscription whose condition and region it meets; or, with a ranking, to
-    every subscription for which it scores enough.
+    Every call returns :class:`~earshot.engine.updates.Updates`. Batches are all or nothing: with
+    ``on_error="raise"`` the first wrong row is raised before anything happens; with ``"reject"``
+    the good rows are taken and the others are returned as ``rejects``.
 
     Args:
+        semantics: What a delivery means: ``Ranking(...)``, ``TopK(...)``, or None for boolean
+            matching.
+        structure: Name of the index structure; by default the fastest for the semantics.
+        parameters: Options of that structure.
         space: ``lonlat`` (degrees, radii in metres) or ``planar`` (any unit).
         analyzer: How text and keywords become tokens.
-        ranking: How messages are scored, and what they must score; without it nothing is.
-        index: Name of the index structure; by default the fastest for the semantics.
-        parameters: Options of that structure; ``alpha`` and ``threshold`` are those of the ranking.
-        n_threads: Threads that match a batch, and that build the index.
+        n_threads: Threads that work on a batch.
         rebuild_in_background: Whether many changes start a rebuild of the index by themselves.
     """
 
     def __init__(
         self,
+        semantics: Any = None,
         *,
+        structure: str | None = None,
+        parameters: Any = None,
         space: Space = "lonlat",
         analyzer: Analyzer | None = None,
-        ranking: Ranking | None = None,
-        index: str | None = None,
-        parameters: Parameters | None = None,
         n_threads: int = 1,
         rebuild_in_background: bool = True,
     ) -> None:
-        check_threads(n_threads)
-        self.rebuild_in_background = rebuild_in_background
-        self._index: Index
-        if ranking is None:
-            kind = index_type(index or default_structure("boolean"))
-            self._index = kind.build(_nothing(), space=space, parameters=parameters)
-        else:
-            self._index = _empty_ranked_index(ranking, index, parameters, space)
-        self._start(analyzer or Analyzer(), Vocabulary(), IdTable(), n_threads)
+        if space not in get_args(Space):
+            raise InvalidParameter(f"space is {space!r}; expected 'lonlat' or 'planar'")
+        matcher = matcher_type(semantics).create(
+            Boolean() if semantics is None else semantics,
+            structure=structure,
+            parameters=parameters,
+            space=space,
+            n_threads=n_threads,
+        )
+        self._start(State(matcher), analyzer or Analyzer(), rebuild_in_background)
 
-    def _start(
-        self, analyzer: Analyzer, vocabulary: Vocabulary, ids: IdTable, n_threads: int
-    ) -> None:
+    def _start(self, state: State, analyzer: Analyzer, rebuild_in_background: bool) -> None:
         self.analyzer = analyzer
-        self.n_threads = n_threads
-        self._vocabulary = vocabulary
-        self._ids = ids
-        self._lock = threading.RLock()
-        self._clock_us = NO_TIME_US
-        # Clauses that were subscribed since the last use of the index.
-        self._pending: list[ClauseArrays] = []
-        self._n_pending = 0
-        self._expires: GrowingArray | None = None  # expiry of each slot, once any has one
-        self._expiry_queue = ExpiryQueue()
-        self._rebuild: threading.Thread | None = None
-        self._rebuild_error: BaseException | None = None
-        self._n_changes_at_failure = 0  # when a rebuild failed; the next waits for twice as many
+        self.rebuild_in_background = rebuild_in_background
+        self._state = state
+        self._lock = Guard()
+        self._background = Background()
 
     # ---- events, one at a time or a few -------------------------------------------------------
 
-    def subscribe(self, *subscriptions: Subscription) -> None:
-        """Add subscriptions; their ids must be new."""
-        if not subscriptions:
-            return
+    def subscribe(self, *subscriptions: Subscription) -> Updates:
+        """Add subscriptions, whose ids must be new; return their first results, if any."""
         with self._lock:
             ids = id_array([each.id for each in subscriptions])
-            taken = self._ids.contains(ids)
+            taken = self.contains_batch(ids)
             if taken.any():
                 raise DuplicateSubscription(
                     f"subscription {ids[int(taken.argmax())].as_py()!r} exists already; "
                     f"unsubscribe it first or choose another id"
                 )
-            self.subscribe_batch(subscription_batch(subscriptions))
+            return self.subscribe_batch(subscription_batch(subscriptions))
 
-    def unsubscribe(self, *ids: Id) -> None:
-        """End subscriptions."""
-        if ids:
-            self.unsubscribe_batch(id_array(ids))
+    def unsubscribe(self, *ids: Id) -> Updates:
+        """End subscriptions; their results go without updates."""
+        with _by_name():
+            return self.unsubscribe_batch(id_array(ids))
 
-    def move(self, subscription_id: Id, region: Region) -> None:
-        """Let a subscription listen elsewhere; keywords, expiry and threshold stay."""
-        self.move_batch(subscription_batch([Subscription(subscription_id, ("x",), region=region)]))
+    def move(self, subscription_id: Id, region: Region) -> Updates:
+        """Let a subscription listen elsewhere; what else it asks for stays."""
+        event = Move(subscription_id, region)  # which checks both
+        with _by_name():
+            return self.move_batch(region_batch([event.id], [event.region]))
 
-    def publish(self, *messages: Message) -> list[Update]:
-        """Publish messages in this order; return the updates they cause."""
-        return self.publish_batch(message_batch(messages)).updates()
+    def publish(self, *messages: Message) -> Updates:
+        """Publish messages in this order."""
+        return self.publish_batch(message_batch(messages))
 
-    def process(self, events: Iterable[Event]) -> Iterator[Update]:
+    def process(
+        self,
+        events: Iterable[Event],
+        *,
+        on_reject: Callable[[Event, EarshotError], object] | None = None,
+    ) -> Iterator[Update]:
         """Take events in order; yield the updates of each before the next one is taken.
 
         Every event is worked on by itself; :meth:`publish_batch` is much faster for many messages.
+
+        Args:
+            events: What happens.
+            on_reject: Called with each event that is refused, a late message for instance, and
+                with the reason; then the next one is taken. By default the reason is raised.
         """
         for event in events:
-            match event:
-                case Publish(message):
-                    yield from self.publish(message)
-                case Subscribe(subscription):
-                    self._advance_to(event.time)
-                    self.subscribe(subscription)
-                case Unsubscribe(subscription_id):
-                    self._advance_to(event.time)
-                    self.unsubscribe(subscription_id)
-                case Move(subscription_id, region):
-                    self._advance_to(event.time)
-                    self.move(subscription_id, region)
-                case _:
-                    raise InvalidInput(
-                        f"{event!r} is not an event; expected Subscribe, Unsubscribe, Move or "
-                        f"Publish"
-                    )
+            if not isinstance(event, Publish | Subscribe | Unsubscribe | Move):
+                raise InvalidInput(
+                    f"{event!r} is not an event; expected Subscribe, Unsubscribe, Move or Publish"
+                )
+            if not isinstance(event, Publish) and event.time is not None:
+                yield from self.advance(event.time)
+            try:
+                updates = self._take_event(event)
+            except (InvalidInput, UnknownSubscription) as error:
+                if on_reject is None:
+                    raise
+                on_reject(event, error)
+            else:
+                yield from updates
 
-    def advance(self, time: datetime) -> None:
-        """Set the clock to ``time`` if that is later; subscriptions may expire."""
+    def advance(self, time: datetime) -> Updates:
+        """Set the clock to ``time`` if that is later; subscriptions may end, messages leave."""
         check_time(time, "time")
-        self._advance_to(time)
+        with self._lock:
+            with self._lock.change():
+                updates = self._state.updates(self._state.advance(time_us(time)))
+            self._settle()
+            return updates
+
+    def reweigh(self, *, forget: bool = False) -> Updates:
+        """Weigh words by how rare they are; for semantics that weigh words.
+
+        A word that n of N have weighs ``ln((N + 1) / (n + 1)) + 1``, and so does one that comes
+        later, with n = 0. N are the subscriptions there are now for ranked matching, the messages
+        counted so far for top-k over a window: those that were published, and those of
+        :meth:`learn`. Before the first call all words weigh 1. Nothing else changes a weight.
+
+        Args:
+            forget: Count messages from 0 again afterwards. For messages that were learned from and
+                are published as well, so that they do not count twice in the next reweighing.
+        """
+        with self._lock:
+            matcher = self._state.matcher
+            if forget and not matcher.keeps_messages:
+                raise InvalidInput(f"{matcher.form.noun} counts no messages to forget")
+            # Else a structure is built beside the one in use: its failure leaves nothing half done.
+            with self._lock.change() if matcher.keeps_messages else nullcontext():
+                updates = self._state.updates(self._state.reweigh(forget=forget))
+            self._settle()
+            return updates
 
     # ---- events in batches --------------------------------------------------------------------
 
     def subscribe_batch(
-        self, batch: Batch, *, source: str = "", first_row: int = 0, rows: Int64s | None = None
-    ) -> None:
-        """Add a batch of subscriptions; all or, if any row is wrong, none.
+        self,
+        batch: Batch,
+        *,
+        on_error: OnError = "raise",
+        source: str = "",
+        first_row: int = 0,
+        rows: Int64s | None = None,
+    ) -> Updates:
+        """Add a batch of subscriptions.
 
         Args:
             batch: Columns of :data:`earshot.model.schemas.SUBSCRIPTIONS`.
+            on_error: ``raise`` the first wrong row before anything happens, or ``reject``: take the
+                good rows and return the others with their reasons.
             source: Where the rows came from, for errors.
             first_row: Number of the first row there.
             rows: Number of each row there, where they do not follow one another.
         """
         with self._lock:
-            encoded = self._encode(batch, source, first_row, rows)
-            raise_first(encoded.rejects)
-            self._add(encoded)
+            _check_on_error(on_error)
+            with self._lock.change(unless=Exception):  # the vocabulary grows; errors come before it
+                encoded = encode_subscriptions(
+                    batch, self.analyzer, self._state.vocabulary, self.space,
+                    form=self._state.matcher.form, source=source, first_row=first_row, rows=rows,
+                    is_taken=self._state.ids.contains,
+                )  # fmt: skip
+            if on_error == "raise":
+                raise_first(encoded.rejects)
+            with self._lock.change():
+                changes = self._state.subscribe(encoded)
+                return self._state.updates(changes, encoded.ids, encoded.rejects)
 
-    def try_subscribe_batch(
-        self, batch: Batch, *, source: str = "", first_row: int = 0, rows: Int64s | None = None
-    ) -> list[InvalidRow]:
-        """Add the good rows of a batch of subscriptions; return what is wrong with the others."""
-        with self._lock:
-            encoded = self._encode(batch, source, first_row, rows)
-            self._add(encoded)
-            return encoded.rejects
+    def unsubscribe_batch(
+        self,
+        ids: pa.Array,
+        *,
+        on_error: OnError = "raise",
+        source: str = "",
+        first_row: int = 0,
+        rows: Int64s | None = None,
+    ) -> Updates:
+        """End subscriptions, as one after the other: one that is named again is gone by then.
 
-    def unsubscribe_batch(self, ids: pa.Array) -> None:
-        """End all these subscriptions or, if any is unknown, none."""
+        The arguments are as for :meth:`subscribe_batch`.
+        """
         with self._lock:
-            self._remove(self._slots_of(ids))
+            _check_on_error(on_error)
+            known = np.flatnonzero(self.contains_batch(ids))
+            slots, firsts = np.unique(
+                self._state.ids.slots_of(ids.take(pa.array(known))), return_index=True
+            )
+            known = known[np.sort(firsts)]
+            unknown = np.delete(np.arange(len(ids)), known)
+            numbers = _numbers(len(ids), first_row, rows)
+            rejects = _unknown_rows(ids, unknown, numbers, source)
+            if on_error == "raise":
+                raise_first(rejects)
+            with self._lock.change():
+                self._state.unsubscribe(slots)
+            ended = ids.take(pa.array(known))
+            no_changes = self._state.matcher.no_changes(len(ended))
+            updates = self._state.updates(no_changes, ended, rejects)
+            self._settle()
+            return updates
 
-    def try_unsubscribe_batch(self, ids: pa.Array) -> list[InvalidRow]:
-        """End those of the subscriptions that there are; return the others, each as a row."""
-        with self._lock:
-            known = self.contains_batch(ids)
-            self._remove(self._slots_of(ids.filter(pa.array(known))))
-            return [unknown_row(ids, row, row) for row in np.flatnonzero(~known).tolist()]
+    def move_batch(
+        self,
+        batch: Batch,
+        *,
+        on_error: OnError = "raise",
+        source: str = "",
+        first_row: int = 0,
+        rows: Int64s | None = None,
+    ) -> Updates:
+        """Move subscriptions: ``id`` and region of each, in the columns of subscriptions.
 
-    def move_batch(self, batch: Batch) -> None:
-        """Move subscriptions: ``id`` and region of each, in the columns of subscriptions."""
+        A subscription moves once in a batch: of several rows with its id the first good one counts,
+        and the others are wrong. The arguments are as for :meth:`subscribe_batch`.
+        """
         with self._lock:
-            encoded = encode_regions(batch, self.space)
-            raise_first(encoded.rejects)
-            slots = self._slots_of(encoded.ids)
-            new = _moved_clauses(self._settled_index(), slots, encoded, first_slot=len(self._ids))
-            unbounded = _unbounded_rows(new, first_slot=len(self._ids))
-            if len(unbounded):
-                raise InvalidInput(
-                    f"subscription {encoded.ids[int(unbounded[0])].as_py()!r} {_UNBOUNDED}"
-                )
-            self._replace(slots, encoded.ids, new)
-
-    def try_move_batch(self, batch: Batch) -> list[InvalidRow]:
-        """Move what can be moved; return what is wrong with the other rows."""
-        with self._lock:
-            encoded = encode_regions(batch, self.space)
-            errors = list(encoded.rejects)
-            rows = np.delete(np.arange(batch.num_rows), [error.row for error in errors])
+            _check_on_error(on_error)
+            matcher = self._state.matcher
+            encoded = encode_moves(
+                batch, self.space, form=matcher.form, source=source, first_row=first_row, rows=rows
+            )
             known = self.contains_batch(encoded.ids)
-            if not known.all():
-                errors += [
-                    unknown_row(encoded.ids, at, int(rows[at]))
-                    for at in np.flatnonzero(~known).tolist()
-                ]
-                rows = rows[known]
-                encoded = encode_regions(batch.take(pa.array(rows)), self.space)
-            slots = self._slots_of(encoded.ids)
-            new = _moved_clauses(self._settled_index(), slots, encoded, first_slot=len(self._ids))
-            unbounded = _unbounded_rows(new, first_slot=len(self._ids))
-            if len(unbounded):
-                errors += [InvalidRow("", int(rows[at]), "id", _UNBOUNDED) for at in unbounded]
-                self.move_batch(batch.take(pa.array(np.delete(rows, unbounded))))
-            else:
-                self._replace(slots, encoded.ids, new)
-            return sorted(errors, key=lambda error: error.row)
+            rejects = encoded.rejects + _unknown_rows(
+                encoded.ids, np.flatnonzero(~known), encoded.rows, source
+            )
+            chosen = np.flatnonzero(known)
+            slots = self._state.ids.slots_of(encoded.ids.take(pa.array(chosen)))
+            places = take_places(encoded.places, chosen)
+            wrong = list(matcher.refused_moves(slots, places))
+            rejects += [
+                InvalidRow(source, int(encoded.rows[chosen[at]]), field, reason)
+                for at, field, reason in wrong
+            ]
+            rejects = _by_row(rejects)
+            if on_error == "raise":
+                raise_first(rejects)
+            if wrong:
+                good = np.delete(np.arange(len(slots)), [at for at, _, _ in wrong])
+                chosen, slots = chosen[good], slots[good]
+                places = take_places(places, good)
+            moved = encoded.ids.take(pa.array(chosen))
+            with self._lock.change():
+                changes = self._state.move(slots, moved, places)
+                return self._state.updates(changes, moved, rejects)
 
     def publish_batch(
         self,
         batch: Batch,
         *,
-        on_error: str = "raise",
+        on_error: OnError = "raise",
         source: str = "",
         first_row: int = 0,
         rows: Int64s | None = None,
-    ) -> Deliveries:
+    ) -> Updates:
         """Publish a batch of messages in their order.
 
-        Args:
-            batch: Columns of :data:`earshot.model.schemas.MESSAGES`.
-            on_error: ``raise`` the first wrong row before anything is published, or ``reject``:
-                publish the good rows and return the others with their reasons.
-            source: Where the rows came from, for errors.
-            first_row: Number of the first row there.
-            rows: Number of each row there, where they do not follow one another.
+        The columns are those of :data:`earshot.model.schemas.MESSAGES`, the other arguments as for
+        :meth:`subscribe_batch`. A message that comes too late is wrong.
         """
         with self._lock:
+            self._settle()
+            state, matcher = self._state, self._state.matcher
             encoded = self._encode_messages(batch, on_error, source, first_row, rows)
-            clocks_us = np.maximum.accumulate(np.maximum(encoded.times, self._clock_us))
-            # Taken before the clock moves: then a rebuild may number the slots anew, and they mean
-            # what they do in this table of ids.
-            deliveries = self._deliveries(encoded, clocks_us)
+            clocks_us = np.maximum.accumulate(np.maximum(encoded.times, state.clock_us))
+            late = list(matcher.refused_messages(encoded.times, clocks_us))
+            if late:
+                rejects = [
+                    LateRow(source, int(encoded.rows[at]), "time", reason) for at, reason in late
+                ]
+                encoded = encoded._replace(rejects=_by_row(encoded.rejects, rejects))
+            if on_error == "raise":
+                raise_first(encoded.rejects)
+            if late:
+                kept = np.delete(np.arange(len(clocks_us)), [at for at, _ in late])
+                encoded, clocks_us = take_encoded(encoded, kept), clocks_us[kept]
+            if matcher.keeps_messages:
+                state.message_ids.check_kind(encoded.ids)
+                with self._lock.change():
+                    changes = state.publish(encoded, clocks_us)
+                    updates = state.updates(changes, encoded.ids, encoded.rejects, encoded.times)
+                self._settle()
+                return updates
+            changes = state.match(encoded, clocks_us)
+            # Before the clock moves: then slots may be numbered anew.
+            updates = state.updates(changes, encoded.ids, encoded.rejects, encoded.times)
             if len(clocks_us):
-                self._advance(int(clocks_us[-1]))
-        return deliveries
+                with self._lock.change():
+                    state.advance(int(clocks_us[-1]))
+            return updates
 
     def match_batch(
         self,
         batch: Batch,
         *,
         at: datetime | None = None,
-        on_error: str = "raise",
+        on_error: OnError = "raise",
         source: str = "",
         first_row: int = 0,
         rows: Int64s | None = None,
-    ) -> Deliveries:
+    ) -> Updates:
         """Match messages without publishing them: nothing changes, so their order is irrelevant.
 
         Each message finds the subscriptions that are live at the latest of the engine's clock,
-        ``at`` and its own time. The other arguments are as for :meth:`publish_batch`.
+        ``at`` and its own time. For semantics that keep no messages. The other arguments are as for
+        :meth:`publish_batch`.
         """
         with self._lock:
+            state = self._state
+            if state.matcher.keeps_messages:
+                raise InvalidInput(
+                    f"{state.matcher.form.noun} depends on the messages before; publish them"
+                )
+            self._settle()
             encoded = self._encode_messages(batch, on_error, source, first_row, rows)
-            clock_us = max(self._clock_us, NO_TIME_US if at is None else time_us(at))
-            return self._deliveries(encoded, np.maximum(encoded.times, clock_us))
+            if on_error == "raise":
+                raise_first(encoded.rejects)
+            clock_us = max(state.clock_us, NO_TIME_US if at is None else time_us(at))
+            changes = state.match(encoded, np.maximum(encoded.times, clock_us))
+            return state.updates(changes, encoded.ids, encoded.rejects, encoded.times)
+
+    def learn(
+        self,
+        batch: Batch,
+        *,
+        on_error: OnError = "raise",
+        source: str = "",
+        first_row: int = 0,
+        rows: Int64s | None = None,
+    ) -> Updates:
+        """Count the words of messages for :meth:`reweigh` without publishing them.
+
+        For semantics that keep messages. The arguments are as for :meth:`publish_batch`.
+        """
+        with self._lock:
+            state = self._state
+            if not state.matcher.keeps_messages:
+                raise InvalidInput(f"{state.matcher.form.noun} counts no words of messages")
+            encoded = self._encode_messages(batch, on_error, source, first_row, rows)
+            if on_error == "raise":
+                raise_first(encoded.rejects)
+            with self._lock.change():
+                state.count_messages(encoded)
+            changes = state.matcher.no_changes(len(encoded.ids))
+            return state.updates(changes, encoded.ids, encoded.rejects, encoded.times)
 
     # ---- questions ----------------------------------------------------------------------------
 
     @property
+    def semantics(self) -> Any:
+        """What a delivery means: the settings that the engine was made with."""
+        return self._state.matcher.settings
+
+    @property
+    def structure(self) -> str:
+        """Name of the index structure."""
+        return self._state.matcher.structure
+
+    @property
     def space(self) -> Space:
         """Coordinates and metric."""
-        return self._index.space
+        return self._state.matcher.space
 
     @property
-    def ranking(self) -> Ranking | None:
-        """How messages are scored, and what they must score; None where matching is boolean."""
-        index = self._index
-        return index.parameters.ranking if isinstance(index, RankedIndex) else None
-
-    @property
-    def index(self) -> Index:
-        """The index with everything that was subscribed so far."""
+    def matcher(self) -> Matcher:
+        """The semantics at work, with everything that was subscribed so far."""
         with self._lock:
-            return self._settled_index()
+            self._settle()
+            return self._state.matcher
 
     @property
     def vocabulary(self) -> Vocabulary:
-        """All tokens that any subscription has named."""
-        return self._vocabulary
+        """All words that subscriptions have named, and messages where the semantics keeps them."""
+        return self._state.vocabulary
 
     @property
     def id_type(self) -> pa.DataType:
         """Arrow type of the subscriptions' ids."""
-        return pa.int64() if self._ids.kind == "integer" else pa.large_string()
+        return pa.int64() if self._state.ids.kind == "integer" else pa.large_string()
+
+    @property
+    def message_id_type(self) -> pa.DataType:
+        """Arrow type of the ids of the messages that are kept."""
+        return self._state.message_ids.type
 
     @property
     def time(self) -> datetime | None:
         """The clock: the latest event time seen, if any."""
-        if self._clock_us == NO_TIME_US:
-            return None
-        return instant(self._clock_us)
+        return None if self._state.clock_us == NO_TIME_US else instant(self._state.clock_us)
+
+    @property
+    def n_messages(self) -> int:
+        """Messages that are kept: those of the window."""
+        with self._lock:
+            return self._state.matcher.n_messages
+
+    @property
+    def next_expiry(self) -> datetime | None:
+        """When the next subscription ends by itself, if any does."""
+        with self._lock:
+            next_us = self._state.expiry.next_us
+            return None if next_us is None else instant(next_us)
 
     def __len__(self) -> int:
         with self._lock:
-            return self._settled_index().n_subscriptions
+            return self._state.matcher.n_subscriptions
 
     def __contains__(self, subscription_id: object) -> bool:
         if not isinstance(subscription_id, int | str) or isinstance(subscription_id, bool):
@@ -381,433 +497,207 @@ class Engine:
             ids = id_array([subscription_id])
         except InvalidInput:  # no id can be that
             return False
-        with self._lock:
-            return self._ids.kind == id_kind(ids.type) and bool(self._ids.contains(ids)[0])
+        return bool(self.contains_batch(ids)[0])
 
     def contains_batch(self, ids: pa.Array) -> npt.NDArray[np.bool_]:
-        """Return which of the ids belong to a subscription."""
+        """Return which of the ids belong to a subscription; none do that are of another kind."""
         with self._lock:
-            return self._ids.contains(ids)
+            if self._state.ids.kind != id_kind(ids.type):
+                return np.zeros(len(ids), bool)
+            return self._state.ids.contains(ids)
 
-    @property
-    def next_expiry(self) -> datetime | None:
-        """When the next subscription ends by itself, if any does."""
+    def results(self, subscription_id: Id) -> list[Result]:
+        """Return the messages that a subscription holds, best first."""
+        table = self.results_table(id_array([subscription_id]))
+        pairs = zip(table["message_id"].to_pylist(), table["score"].to_pylist(), strict=True)
+        return [Result(message_id, score) for message_id, score in pairs]
+
+    def results_table(self, ids: pa.Array | None = None) -> pa.Table:
+        """Return the results of subscriptions: subscription_id, rank (from 1), message_id, score.
+
+        For semantics that keep results.
+
+        Args:
+            ids: Which subscriptions, in this order; by default all, in the order they came.
+        """
         with self._lock:
-            self._settled_index()
-            next_us = self._expiry_queue.next_us
-            return None if next_us is None else instant(next_us)
+            if not self._state.matcher.keeps_results:
+                raise InvalidInput(
+                    f"{self._state.matcher.form.noun} keeps no results: a message is delivered "
+                    f"once, when it is published"
+                )
+            return self._state.results_table(ids)
 
     def explain(self, message: Message, subscription_id: Id) -> Explanation:
         """Say in words why a message would be delivered to a subscription now, or why not."""
         with self._lock:
-            slots = self._slots_of(id_array([subscription_id]))
-            encoded = encode_messages(
-                message_batch([message]), self.analyzer, self._vocabulary, self.space
-            )
-            raise_first(encoded.rejects)
-            clock = max(self._clock_us, int(encoded.times[0]))
-            expires = NEVER_US if self._expires is None else int(self._expires.view[slots[0]])
-            expired_at = instant(expires) if expires <= clock else None
-            index = self._settled_index()
-            clauses = index.clauses_of(slots)
-            if not isinstance(index, RankedIndex):
-                return explain_match(
-                    message, subscription_id, clauses=clauses, messages=encoded.messages,
-                    vocabulary=self._vocabulary, space=self.space, expired_at=expired_at,
-                )  # fmt: skip
-            weights = np.full(len(self._vocabulary), index.later_weight)
-            n_weighed = min(len(weights), len(index.weights))  # a tree has some to spare
-            weights[:n_weighed] = index.weights[:n_weighed]
-            return explain_score(
-                message, subscription_id, clauses=clauses, messages=encoded.messages,
-                vocabulary=self._vocabulary, space=self.space, expired_at=expired_at,
-                ranking=index.parameters.ranking, weights=weights,
-            )  # fmt: skip
+            self._settle()
+            return self._state.explain(message, subscription_id, self.analyzer)
+
+    def memory(self) -> dict[str, int]:
+        """Return the bytes of memory by part."""
+        with self._lock:
+            self._settle()
+            return {
+                **self._state.matcher.memory(),
+                "vocabulary": self._state.vocabulary.nbytes,
+                "subscription_ids": self._state.ids.nbytes,
+                "message_ids": self._state.message_ids.nbytes,
+                "expiry": self._state.expiry.nbytes,
+            }
+
+    def facts(self) -> dict[str, Any]:
+        """Return what there is to know of the engine, by name."""
+        with self._lock:
+            self._settle()
+            return {
+                "semantics": self._state.matcher.name,
+                **asdict(self.semantics),
+                "structure": self.structure,
+                "space": self.space,
+                "n_subscriptions": len(self),
+                **self._state.matcher.facts(),
+                "n_tokens": len(self._state.vocabulary) - 1,
+                "vocabulary_bytes": self._state.vocabulary.nbytes,
+                "ids": str(self.id_type),
+                "analyzer": asdict(self.analyzer),
+            }
 
     # ---- saving -------------------------------------------------------------------------------
 
     def save(self, directory: str | Path) -> None:
-        """Write everything to a new directory."""
+        """Write everything to a new directory, messages that are kept included."""
         with self._lock:
-            index = self._settled_index()  # first: it may renumber the slots
-            ranking = self.ranking
-            facts = {
-                "engine": index.semantics,
-                **({} if ranking is None else asdict(ranking)),
-                "analyzer": asdict(self.analyzer),
-                "id_kind": self._ids.kind,
-                "clock_us": self._clock_us,
-            }
-            expires = np.empty(0, np.int64) if self._expires is None else self._expires.view
-            groups = {
-                "vocabulary": self._vocabulary.arrays,
-                "ids": self._ids.arrays,
-                "expiry": ExpiryArrays(expires),
-            }
-            storage.save(directory, facts, groups, inner={"index": index.save})
+            self._settle()
+            self._state.save(directory, {"analyzer": asdict(self.analyzer)})
 
     @classmethod
     def open(
         cls, directory: str | Path, *, n_threads: int = 1, rebuild_in_background: bool = True
     ) -> Self:
-        """Open a saved engine by memory-mapping its arrays; changes stay in this process."""
-        facts = storage.read_facts(directory)
-        semantics = facts.get("engine")
-        if semantics == "topk":
-            raise SavedIndexError(
-                f"{directory} holds an engine of top-k over a window; open it with TopkEngine.open"
-            )
-        if semantics not in ("boolean", "ranked"):
-            raise SavedIndexError(f"{directory} does not hold an engine; rebuild it with 'save'")
+        """Open a saved engine of any semantics by memory-mapping its arrays.
+
+        It goes on where that one was; changes stay in this process.
+        """
+        state, facts = State.open(directory, n_threads=n_threads)
         self = cls.__new__(cls)
-        self.rebuild_in_background = rebuild_in_background
-        self._index = open_index(Path(directory) / "index")
-        self._start(
-            Analyzer(**facts["analyzer"]),
-            Vocabulary.from_arrays(storage.open_group(directory, "vocabulary", VocabularyArrays)),
-            IdTable(facts["id_kind"], storage.open_group(directory, "ids", IdArrays)),
-            n_threads,
-        )
-        self._clock_us = facts["clock_us"]
-        expires = storage.open_group(directory, "expiry", ExpiryArrays).expires
-        if len(expires):
-            self._expires = GrowingArray(expires, fill=NEVER_US)
-            self._queue_expiries(np.arange(len(expires), dtype=np.int32))
+        self._start(state, Analyzer(**facts["analyzer"]), rebuild_in_background)
         return self
 
+    # ---- upkeep -------------------------------------------------------------------------------
+
     def rebuild(self) -> None:
-        """Merge all changes into a new index now; matching is faster afterwards."""
+        """Merge all changes into a new structure now; matching is faster afterwards."""
         with self._lock:
-            index = self._settled_index()
-            if index.n_changes:
-                snapshot = index.snapshot()
-                new, old_slots = index.rebuilt(snapshot, n_threads=self.n_threads)
-                self._take_over(snapshot, new, old_slots, self._ids.renumbered(old_slots))
-
-    def reweigh(self) -> None:
-        """Weigh words by how rare they are among the subscriptions there are now; ranked only.
-
-        A word that n of N subscriptions ask for weighs ``ln((N + 1) / (n + 1)) + 1``, and so does
-        one that comes later, with n = 0. Before the first call all weigh 1. Nothing else changes a
-        score.
-        """
-        with self._lock:
-            index = self._index
-            if not isinstance(index, RankedIndex):
-                raise InvalidInput(
-                    "reweigh is for ranked matching, where words have weights; make the engine "
-                    "with Engine(ranking=...)"
-                )
-            if index.n_slots == 0:
-                # Nothing is built so far: what is pending will be, with these weights.
-                pending = concat_clauses([_nothing(), *self._pending])
-                self._index = self._weighed(_nothing(), pending)
-                self._settled_index()
+            self._settle()
+            rebuild = self._state.matcher.rebuild(is_forced=True)
+            if rebuild is None:
                 return
-            snapshot = self._settled_index().snapshot()
-            clauses, old_slots = snapshot.live_clauses()
-            new = self._weighed(clauses, clauses)
-            self._take_over(snapshot, new, old_slots, self._ids.renumbered(old_slots))
+            rebuild.build()
+            ids = self._state.ids.renumbered(rebuild.old_slots)
+            with self._lock.change():
+                self._state.take_over(rebuild, ids)
+
+    def wait(self) -> None:
+        """Wait for a rebuild in the background to end, and raise what went wrong in it."""
+        self._background.wait()
 
     def warm_up(self) -> None:
         """Do ahead of the first message what it would wait for.
 
-        The index is brought up to date, the pages of an opened one are mapped, and what matching
-        needs is compiled.
+        The structure is brought up to date, the pages of an opened one are mapped, and what events
+        need is compiled.
         """
         with self._lock:
-            index = self._settled_index()
-            storage.bring_in((index.arrays, self._ids.arrays))
-            # Not ASCII, so that the tables of other characters are there as well.
-            nowhere = message_batch([Message(0, "wärm up", place=Point(0, 0))])
-            encoded = encode_messages(nowhere, self.analyzer, self._vocabulary, self.space)
-            self._ids.ids_of(index.match(encoded.messages).subscriptions)
-
-    def wait(self) -> None:
-        """Wait for a rebuild in the background to end, and raise what went wrong in it."""
-        thread = self._rebuild
-        if thread is not None:
-            thread.join()
-        if self._rebuild_error is not None:
-            error, self._rebuild_error = self._rebuild_error, None
-            raise error
+            self._settle()
+            state = self._state
+            storage.bring_in((state.matcher.arrays, state.ids.arrays, state.vocabulary.arrays))
+            other = state.matcher.rehearsal()
+            if other is None:
+                nowhere = message_batch([Message(0, rehearsal.TEXT, place=rehearsal.HERE)])
+                self.match_batch(nowhere).table()
+                return
+        engine = Engine.__new__(Engine)
+        engine._start(State(other), self.analyzer, rebuild_in_background=False)
+        rehearsal.rehearse(engine)
 
     # ---- inside -------------------------------------------------------------------------------
 
-    def _encode(
-        self, batch: Batch, source: str, first_row: int, rows: Int64s | None
-    ) -> EncodedSubscriptions:
-        return encode_subscriptions(
-            batch, self.analyzer, self._vocabulary, self.space,
-            source=source, first_row=first_row, rows=rows, first_slot=len(self._ids),
-            is_taken=self._ids.contains, is_ranked=isinstance(self._index, RankedIndex),
-        )  # fmt: skip
-
-    def _add(self, encoded: EncodedSubscriptions) -> None:
-        tokens = encoded.clauses.token_ids
-        self._vocabulary.add_documents(_one_document(tokens[tokens > EVERYWHERE_TOKEN]))
-        has_expiry = bool((encoded.expires != NEVER_US).any())
-        self._append(encoded.ids, encoded.clauses, encoded.expires if has_expiry else None)
-        self._advance(self._clock_us)  # some may have expired before they came
-
-    def _append(self, ids: pa.Array, clauses: ClauseArrays, expires: Int64s | None) -> None:
-        """Hand out the next slots, which the clauses name."""
-        first_slot = len(self._ids)
-        self._ids.append(ids)
-        self._pending.append(clauses)
-        self._n_pending += len(ids)
-        if expires is not None and self._expires is None:
-            self._expires = GrowingArray(np.empty(0, np.int64), fill=NEVER_US)
-            self._expires.resize(first_slot)
-        if self._expires is not None:
-            self._expires.resize(len(self._ids))
-        if self._expires is not None and expires is not None:
-            self._expires.view[first_slot:] = expires
-            self._queue_expiries(np.arange(first_slot, len(self._ids), dtype=np.int32))
-
-    def _remove(self, slots: Int32s) -> None:
-        if len(np.unique(slots)) < len(slots):
-            raise InvalidInput("the same subscription is named more than once in a batch")
-        self._settled_index().remove(slots)
-        self._ids.forget(slots)
-        self._start_rebuild_if_due()
-
-    def _slots_of(self, ids: pa.Array) -> Int32s:
-        """Return the slots of live subscriptions, with everything pending in the index.
-
-        Settling comes first because it may rebuild the index, which renumbers the slots.
-        """
-        self._settled_index()
-        return self._ids.slots_of(ids)
+    def _take_event(self, event: Event) -> Updates:
+        match event:
+            case Publish(message):
+                return self.publish(message)
+            case Subscribe(subscription):
+                return self.subscribe(subscription)
+            case Move(subscription_id, region):
+                return self.move(subscription_id, region)
+            case Unsubscribe(subscription_id):
+                return self.unsubscribe(subscription_id)
 
     def _encode_messages(
         self, batch: Batch, on_error: str, source: str, first_row: int, rows: Int64s | None
     ) -> EncodedMessages:
-        if on_error not in ("raise", "reject"):
-            raise InvalidParameter(f"on_error is {on_error!r}; expected 'raise' or 'reject'")
-        encoded = encode_messages(
-            batch, self.analyzer, self._vocabulary, self.space,
-            source=source, first_row=first_row, rows=rows,
-        )  # fmt: skip
-        if on_error == "raise":
-            raise_first(encoded.rejects)
-        return encoded
+        _check_on_error(on_error)
+        form = self._state.matcher.form
+        # Where the vocabulary grows; errors come before it.
+        growing = self._lock.change(unless=Exception) if form.is_point else nullcontext()
+        with growing:
+            return encode_messages(
+                batch, self.analyzer, self._state.vocabulary, self.space, form=form,
+                source=source, first_row=first_row, rows=rows,
+            )  # fmt: skip
 
-    def _deliveries(self, encoded: EncodedMessages, clocks_us: Int64s) -> Deliveries:
-        """Match each message as of its own clock."""
-        found = self._settled_index().match(encoded.messages, n_threads=self.n_threads)
-        if self._expires is not None and len(clocks_us):
-            scores = _NO_SCORES if found.scores is None else found.scores
-            offsets, slots, kept_scores = keep_unexpired(
-                found.offsets, found.subscriptions, scores, self._expires.view, clocks_us
-            )
-            found = Matches(
-                offsets,
-                slots,
-                found.counters._replace(answers=len(slots)),
-                None if found.scores is None else kept_scores,
-            )
-        latest_us = int(encoded.times.max(initial=NO_TIME_US))
-        return Deliveries(
-            encoded.ids,
-            found.offsets,
-            found.counters,
-            encoded.rejects,
-            None if latest_us == NO_TIME_US else instant(latest_us),
-            found.scores,
-            found.subscriptions,
-            self._ids,
-        )
+    def _settle(self) -> None:
+        """Let the matcher do what it put off; slots may get other numbers."""
+        kept = self._state.matcher.settle()
+        if kept is not None:
+            with self._lock.change():
+                self._state.renumber(kept)
+        if self.rebuild_in_background and self._background.is_free:
+            self._start_rebuild()
 
-    def _replace(self, slots: Int32s, ids: pa.Array, clauses: ClauseArrays) -> None:
-        """Put other clauses in the place of subscriptions; ids and expiry stay."""
-        expires = None if self._expires is None else self._expires.view[slots]
-        self._remove(slots)
-        self._append(ids, clauses, expires)
-
-    def _advance_to(self, time: datetime | None) -> None:
-        if time is not None:
-            with self._lock:
-                self._advance(time_us(time))
-
-    def _advance(self, clock_us: int) -> None:
-        self._clock_us = max(self._clock_us, clock_us)
-        if not self._expiry_queue.is_due(self._clock_us):
+    def _start_rebuild(self) -> None:
+        rebuild = self._state.matcher.rebuild()
+        if rebuild is None:
             return
-        index = self._settled_index()  # before the slots are taken: it may renumber them
-        expired = self._expiry_queue.pop_until(self._clock_us)
-        self._remove(expired[index.is_alive(expired)])
+        # Those of now: a rebuild in the foreground may renumber the others meanwhile.
+        old_ids = self._state.ids
 
-    def _queue_expiries(self, slots: Int32s) -> None:
-        assert self._expires is not None
-        times_us = self._expires.view[slots]
-        ends = times_us != NEVER_US
-        self._expiry_queue.push(times_us[ends], slots[ends])
+        def finish() -> None:
+            ids = old_ids.renumbered(rebuild.old_slots)
+            with self._lock, self._lock.change():
+                self._state.take_over(rebuild, ids)
 
-    def _settled_index(self) -> Index:
-        """Return the index with all pending clauses in it."""
-        n_pending, index = self._n_pending, self._index
-        if not n_pending:
-            return index
-        if index.n_slots == 0:
-            # As a rebuild of what is pending, so that it is built as the index was.
-            pending = Snapshot(self._pending, np.ones(n_pending, np.bool_))
-            self._index, _ = index.rebuilt(pending, n_threads=self.n_threads)
-            self._pending, self._n_pending = [], 0
-            return self._index
-        self._insert_pending(index)
-        is_small = index.n_slots < REBUILD_LEAST and index.n_changes > REBUILD_SMALL
-        if (is_small or n_pending > REBUILD_LEAST) and index.n_changes > index.n_base_slots:
-            # More than what is there already: a delta would be slower than building now.
-            self.rebuild()
-        else:
-            self._start_rebuild_if_due()
-        return self._index
-
-    def _weighed(self, clauses: ClauseArrays, asking: ClauseArrays) -> RankedIndex:
-        """Return an index of clauses, with words weighed by how many others ask for them."""
-        index = self._index
-        assert isinstance(index, RankedIndex)
-        counts = _subscriptions_by_token(asking, len(self._vocabulary))
-        weights, later_weight = idf_weights(counts)
-        return type(index).build(
-            clauses,
-            space=self.space,
-            parameters=index.parameters,
-            n_threads=self.n_threads,
-            weights=weights,
-            later_weight=later_weight,
-        )
-
-    def _insert_pending(self, index: Index) -> None:
-        index.insert(concat_clauses(self._pending))
-        # Only now: what failed to go in is tried again.
-        self._pending, self._n_pending = [], 0
-
-    def _start_rebuild_if_due(self) -> None:
-        index = self._index
-        due = max(
-            REBUILD_LEAST, int(REBUILD_SHARE * index.n_base_slots), 2 * self._n_changes_at_failure
-        )
-        if index.n_changes < due or self._rebuild is not None or not self.rebuild_in_background:
-            return
-        snapshot, old_ids = index.snapshot(), self._ids
-
-        def run() -> None:
-            try:
-                new, old_slots = index.rebuilt(snapshot)
-                # Not self._ids: a rebuild in the foreground may have renumbered those already.
-                ids = old_ids.renumbered(old_slots)
-                with self._lock:
-                    if self._index is index:  # else a rebuild in the foreground came first
-                        self._take_over(snapshot, new, old_slots, ids)
-            except BaseException as error:
-                self._rebuild_error = error
-                self._n_changes_at_failure = index.n_changes
-                raise
-            finally:
-                self._rebuild = None
-
-        self._rebuild = threading.Thread(target=run, name="earshot-rebuild", daemon=True)
-        self._rebuild.start()
-
-    def _take_over(self, snapshot: Snapshot, new: Index, old_slots: Int32s, ids: IdTable) -> None:
-        """Bring a rebuilt index up to date with what changed since its snapshot, and use it."""
-        old = self._index
-        if self._n_pending:
-            # Not by settling, which could rebuild the index that is being replaced here.
-            self._insert_pending(old)
-        removed = np.flatnonzero(~old.is_alive(old_slots)).astype(np.int32)
-        since = np.arange(len(snapshot.alive), old.n_slots, dtype=np.int32)
-        added = since[old.is_alive(since)]
-        new.remove(removed)
-        ids.forget(removed)
-        if len(added):
-            clauses = old.clauses_of(added)
-            new_slots = np.searchsorted(added, clauses.subscriptions) + len(old_slots)
-            new.insert(clauses._replace(subscriptions=new_slots.astype(np.int32)))
-            ids.append(self._ids.ids_of(added))
-        self._index, self._ids = new, ids
-        self._n_changes_at_failure = 0
-        if self._expires is not None:
-            kept = np.concatenate([old_slots, added])
-            renamed = np.full(old.n_slots, -1, np.int32)
-            renamed[kept] = np.arange(len(kept), dtype=np.int32)
-            self._expires = GrowingArray(self._expires.view[kept], fill=NEVER_US)
-            self._expiry_queue = self._expiry_queue.renumbered(renamed)
+        self._background.start(rebuild, finish)
 
 
-def _nothing() -> ClauseArrays:
-    return box_clauses([0], [], np.empty((0, 4)))
+def _check_on_error(on_error: str) -> None:
+    if on_error not in get_args(OnError):
+        raise InvalidParameter(f"on_error is {on_error!r}; expected 'raise' or 'reject'")
 
 
-def _empty_ranked_index(
-    ranking: Ranking, index: str | None, parameters: Parameters | None, space: Space
-) -> RankedIndex:
-    """Return an index in which all words weigh 1, those that come later too."""
-    if not isinstance(ranking, Ranking):
-        raise InvalidParameter(f"ranking is {ranking!r}; expected Ranking(alpha, threshold)")
-    kind = index_type(index or default_structure("ranked"), "ranked")
-    given = kind.parameters_type() if parameters is None else parameters
-    if isinstance(given, RankedParameters):  # else the index says what it expects
-        given = replace(given, alpha=ranking.alpha, threshold=ranking.threshold)
-    return kind.build(
-        _nothing(), space=space, parameters=given, weights=np.ones(1), later_weight=1.0
-    )
+def _numbers(n: int, first_row: int, rows: Int64s | None) -> Int64s:
+    return np.arange(first_row, first_row + n) if rows is None else np.asarray(rows)
 
 
-def _subscriptions_by_token(clauses: ClauseArrays, n_tokens: int) -> Int64s:
-    """Return how many subscriptions ask for each token; all do for the first."""
-    is_required = clauses.token_ids >= 0
-    tokens = clauses.token_ids[is_required]
-    n_slots = int(clauses.subscriptions.max(initial=-1)) + 1
-    if len(clauses.subscriptions) > n_slots:  # alternatives may ask for the same
-        slots = np.repeat(clauses.subscriptions, np.diff(clauses.token_offsets))[is_required]
-        tokens = np.unique(slots.astype(np.int64) * n_tokens + tokens) % n_tokens
-    counts = np.bincount(tokens, minlength=n_tokens).astype(np.int64)
-    counts[EVERYWHERE_TOKEN] = n_slots
-    return counts
+def _unknown_rows(ids: pa.Array, at: Int64s, numbers: Int64s, source: str) -> list[InvalidRow]:
+    """Return that some rows name ids that nobody has subscribed."""
+    return [
+        UnknownRow(source, int(numbers[row]), "id", f"no subscription {ids[row].as_py()!r}")
+        for row in at.tolist()
+    ]
 
 
-def _one_document(token_ids: Int32s) -> TokenLists:
-    return TokenLists(np.array([0, len(token_ids)], np.int64), token_ids)
+class _by_name:  # noqa: N801 - used as a statement
+    """Raise an unknown id as such, where the caller named it and has no rows."""
+
+    def __enter__(self) -> None:
+        return
+
+    def __exit__(self, kind: Any, error: BaseException | None, _: object) -> None:
+        if isinstance(error, UnknownRow):
+            raise UnknownSubscription(error.reason) from None
 
 
-def _unbounded_rows(clauses: ClauseArrays, first_slot: int) -> Int64s:
-    """Return which subscriptions ask for no keyword and listen everywhere, counted from 0."""
-    starts = clauses.token_offsets[:-1]
-    wordless = (np.diff(clauses.token_offsets) == 1) & (
-        clauses.token_ids[starts] == EVERYWHERE_TOKEN
-    )
-    everything = wordless & np.isinf(clauses.boxes[:, 0])
-    rows: Int64s = np.unique(clauses.subscriptions[everything]).astype(np.int64) - first_slot
-    return rows
-
-
-def _moved_clauses(
-    index: Index, slots: Int32s, regions: EncodedRegions, first_slot: int
-) -> ClauseArrays:
-    """Return the clauses of ``slots`` with new regions and new slots, in the order of ``slots``."""
-    old = index.clauses_of(slots)
-    order = np.argsort(slots, kind="stable")
-    owners = order[np.searchsorted(slots[order], old.subscriptions)]
-    # A region in several boxes repeats its tokens; take each list of tokens of a slot once.
-    tokens_of: dict[tuple[int, bytes], int] = {}
-    for row, owner in enumerate(owners.tolist()):
-        first, last = old.token_offsets[row], old.token_offsets[row + 1]
-        tokens_of.setdefault((owner, old.token_ids[first:last].tobytes()), row)
-    found = sorted((owner, row) for (owner, _), row in tokens_of.items())
-    pairs = np.array(found, np.int64).reshape(-1, 2)
-    box_rows, boxes = gather_ranges(regions.offsets, pairs[:, 0])
-    n_boxes = np.diff(box_rows)
-    token_rows = np.repeat(pairs[:, 1], n_boxes)
-    token_offsets, positions = gather_ranges(old.token_offsets, token_rows)
-    return ClauseArrays(
-        (np.repeat(pairs[:, 0], n_boxes) + first_slot).astype(np.int32),
-        token_offsets,
-        old.token_ids[positions],
-        regions.boxes[boxes],
-        regions.shape_rows[boxes],
-        regions.shapes,
-        old.thresholds[token_rows] if len(old.thresholds) else old.thresholds,
-    )
+def _by_row(*rejects: Sequence[InvalidRow]) -> list[InvalidRow]:
+    return sorted((each for part in rejects for each in part), key=lambda each: each.row)

@@ -6,6 +6,8 @@ from typing import NamedTuple
 
 import numpy as np
 
+from earshot.encoding import NEVER_US
+from earshot.kernels.growing import GrowingArray
 from earshot.model.arrays import Int32s, Int64s
 
 
@@ -13,6 +15,76 @@ class ExpiryArrays(NamedTuple):
     """What is saved of expiries."""
 
     expires: Int64s  # (n_slots,) in microseconds; empty where no subscription ends
+
+
+class Expiry:
+    """When the subscription in each slot ends; takes no memory until the first one does."""
+
+    def __init__(self, arrays: ExpiryArrays | None = None) -> None:
+        self._times: GrowingArray | None = None
+        self._queue = ExpiryQueue()
+        if arrays is not None and len(arrays.expires):
+            self.append(0, arrays.expires)
+
+    @property
+    def arrays(self) -> ExpiryArrays:
+        """What is saved."""
+        return ExpiryArrays(np.empty(0, np.int64) if self._times is None else self._times.view)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of memory."""
+        return 0 if self._times is None else self._times.nbytes
+
+    @property
+    def times_us(self) -> Int64s | None:
+        """End of each slot, NEVER_US for those that have none; None where no slot has one."""
+        return None if self._times is None else self._times.view
+
+    @property
+    def next_us(self) -> int | None:
+        """When the next subscription ends, None where none does."""
+        return self._queue.next_us
+
+    def is_due(self, clock_us: int) -> bool:
+        """Whether a subscription ends at or before ``clock_us``."""
+        return self._queue.is_due(clock_us)
+
+    def of(self, slots: Int32s) -> Int64s:
+        """Return when slots end."""
+        if self._times is None:
+            return np.full(len(slots), NEVER_US, np.int64)
+        return self._times.view[slots]
+
+    def append(self, first_slot: int, times_us: Int64s) -> None:
+        """Note when the next slots end, the first of which is given."""
+        ends = np.flatnonzero(times_us != NEVER_US)
+        if self._times is None and not len(ends):
+            return
+        if self._times is None:
+            self._times = GrowingArray(np.empty(0, np.int64), fill=NEVER_US)
+        self._times.resize(first_slot)
+        self._times.append(times_us)
+        self._queue.push(times_us[ends], (first_slot + ends).astype(np.int32))
+
+    def forget(self, slots: Int32s) -> None:
+        """Note that slots ended; what is queued for them is void."""
+        if self._times is not None:
+            self._times.view[slots] = NEVER_US
+
+    def pop_until(self, clock_us: int) -> Int32s:
+        """Return the slots that end at or before ``clock_us`` and have not ended yet."""
+        slots = self._queue.pop_until(clock_us)
+        return slots if self._times is None else slots[self._times.view[slots] <= clock_us]
+
+    def renumber(self, kept: Int32s) -> None:
+        """Give slot i the end of slot ``kept[i]``."""
+        if self._times is None:
+            return
+        renamed = np.full(len(self._times), -1, np.int32)
+        renamed[kept] = np.arange(len(kept), dtype=np.int32)
+        self._times = GrowingArray(self._times.view[kept], fill=NEVER_US)
+        self._queue = self._queue.renumbered(renamed)
 
 
 class ExpiryQueue:

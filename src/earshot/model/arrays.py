@@ -14,7 +14,7 @@ not. In these arrays ``min_x <= max_x`` always holds for clauses; a *message* bo
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -158,10 +158,31 @@ def _take_shapes(shapes: ShapeArrays, rows: npt.NDArray[Any]) -> ShapeArrays:
     )
 
 
-def take_messages(messages: MessageArrays, rows: npt.NDArray[Any]) -> MessageArrays:
+Messages = TypeVar("Messages", MessageArrays, CountedMessages)
+
+
+def take_messages(messages: Messages, rows: npt.NDArray[Any]) -> Messages:
     """Return the given rows of ``messages``, in that order."""
     offsets, positions = gather_ranges(messages.token_offsets, rows)
-    return MessageArrays(offsets, messages.token_ids[positions], messages.boxes[rows])
+    if isinstance(messages, MessageArrays):
+        return MessageArrays(offsets, messages.token_ids[positions], messages.boxes[rows])
+    return CountedMessages(
+        offsets,
+        messages.tokens[positions],
+        messages.counts[positions],
+        messages.places[rows],
+        messages.times[rows],
+    )
+
+
+def take_places(places: Any, rows: npt.NDArray[Any]) -> Any:
+    """Return the given regions, or points one a row, in that order."""
+    if not isinstance(places, RegionArrays):
+        return places[rows]
+    offsets, positions = gather_ranges(places.offsets, rows)
+    return RegionArrays(
+        offsets, places.boxes[positions], places.shape_rows[positions], places.shapes
+    )
 
 
 def concat_clauses(parts: Sequence[ClauseArrays]) -> ClauseArrays:

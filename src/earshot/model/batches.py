@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -11,7 +11,7 @@ import shapely
 
 from earshot.errors import InvalidInput, InvalidRegion
 from earshot.model.messages import Message
-from earshot.model.regions import Circle, Everywhere, Point, Polygon, Rectangle
+from earshot.model.regions import Circle, Point, Polygon, Rectangle, RegionOrPoint
 from earshot.model.schemas import BOX_FIELDS, CIRCLE_FIELDS, COLUMN_TYPES, POINT_FIELDS
 from earshot.model.subscriptions import Subscription
 
@@ -42,20 +42,7 @@ def subscription_batch(subscriptions: Sequence[Subscription]) -> pa.RecordBatch:
             put("keywords", row, list(subscription.keywords))
         if subscription.expression is not None:
             put("expression", row, str(subscription.expression))
-        match subscription.region:
-            case Rectangle() as box:
-                for name in BOX_FIELDS:
-                    put(name, row, getattr(box, name))
-            case Circle(x, y, radius):
-                for name, value in zip(CIRCLE_FIELDS, (x, y, radius), strict=True):
-                    put(name, row, value)
-            case Point(x, y):  # with its radius it is a region for every engine
-                for name, value in zip(CIRCLE_FIELDS, (x, y, 0.0), strict=True):
-                    put(name, row, value)
-            case Polygon() as polygon:
-                put("geometry", row, _wkb(polygon))
-            case Everywhere():
-                pass
+        _put_region(subscription.region, row, put)
         if subscription.expires is not None:
             put("expires", row, time_us(subscription.expires))
         if subscription.threshold is not None:
@@ -65,6 +52,18 @@ def subscription_batch(subscriptions: Sequence[Subscription]) -> pa.RecordBatch:
         if subscription.alpha is not None:
             put("alpha", row, subscription.alpha)
     return _batch([each.id for each in subscriptions], columns)
+
+
+def region_batch(ids: Sequence[int | str], regions: Sequence[RegionOrPoint]) -> pa.RecordBatch:
+    """Return where subscriptions move to as a canonical batch."""
+    columns: dict[str, list[Any]] = {}
+
+    def put(name: str, row: int, value: Any) -> None:
+        columns.setdefault(name, [None] * len(ids))[row] = value
+
+    for row, region in enumerate(regions):
+        _put_region(region, row, put)
+    return _batch(list(ids), columns)
 
 
 def message_batch(messages: Sequence[Message]) -> pa.RecordBatch:
@@ -86,6 +85,22 @@ def message_batch(messages: Sequence[Message]) -> pa.RecordBatch:
         if message.time is not None:
             put("time", row, time_us(message.time))
     return _batch([each.id for each in messages], columns)
+
+
+def _put_region(region: RegionOrPoint, row: int, put: Callable[[str, int, Any], None]) -> None:
+    fields: Sequence[str] = CIRCLE_FIELDS
+    values: tuple[Any, ...] = ()
+    match region:
+        case Rectangle() as box:
+            fields, values = BOX_FIELDS, tuple(getattr(box, name) for name in BOX_FIELDS)
+        case Circle(x, y, radius):
+            values = (x, y, radius)
+        case Point(x, y):  # with its radius it is a region for every engine
+            values = (x, y, 0.0)
+        case Polygon() as polygon:
+            fields, values = ("geometry",), (_wkb(polygon),)
+    for name, value in zip(fields, values, strict=bool(values)):
+        put(name, row, value)
 
 
 def _batch(ids: list[int | str], columns: dict[str, list[Any]]) -> pa.RecordBatch:

@@ -1,1 +1,26 @@
-"""What a delivery means: one matcher per semantics."""
+"""What a delivery means: one matcher per semantics, and the engine's choice among them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from earshot.errors import InvalidParameter
+from earshot.model.boolean import Boolean
+from earshot.semantics.contract import Matcher
+from earshot.semantics.index_matcher import BooleanMatcher, RankedMatcher
+from earshot.semantics.topk.matcher import TopkMatcher
+
+SEMANTICS: dict[str, type[Matcher]] = {
+    each.name: each for each in (BooleanMatcher, RankedMatcher, TopkMatcher)
+}
+"""Every semantics by its name; a new one needs a line here."""
+
+
+def matcher_type(settings: Any) -> type[Matcher]:
+    """Return the semantics that settings choose; None chooses boolean matching."""
+    chosen = Boolean() if settings is None else settings
+    for matcher in SEMANTICS.values():
+        if isinstance(chosen, matcher.settings_type):
+            return matcher
+    expected = ", ".join(matcher.settings_type.__name__ for matcher in SEMANTICS.values())
+    raise InvalidParameter(f"{settings!r} is no semantics; expected one of {expected}, or None")

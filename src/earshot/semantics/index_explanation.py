@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from datetime import datetime
-
 import numpy as np
 
 from earshot.kernels.scoring import build_scoring, clause_score, message_area, slot_score
@@ -17,58 +14,17 @@ from earshot.model.arrays import (
     Space,
     take_clauses,
 )
+from earshot.model.explanations import Explanation
 from earshot.model.messages import Message
 from earshot.model.ranking import LEAST_SCORE, SCORE_TOLERANCE, Ranking
 from earshot.model.regions import Point
-from earshot.model.subscriptions import Id
+from earshot.semantics.contract import Question
 from earshot.text import Vocabulary
 
 
-@dataclass(frozen=True)
-class Explanation:
-    """The outcome, and what each condition contributed to it.
-
-    Attributes:
-        matched: Whether the message is delivered.
-        message_id: Which message.
-        subscription_id: To whom, or not.
-        reasons: What led to it, one line each.
-        score: How well it matches, where matching is ranked; None where a word rules it out.
-    """
-
-    matched: bool
-    message_id: Id
-    subscription_id: Id
-    reasons: tuple[str, ...]
-    score: float | None = None
-
-    def __str__(self) -> str:
-        verdict = "is delivered to" if self.matched else "is not delivered to"
-        lines = [f"Message {self.message_id!r} {verdict} subscription {self.subscription_id!r}:"]
-        return "\n".join([*lines, *(f"  - {reason}" for reason in self.reasons)])
-
-
-def explain_match(
-    message: Message,
-    subscription_id: Id,
-    *,
-    clauses: ClauseArrays,
-    messages: MessageArrays,
-    vocabulary: Vocabulary,
-    space: Space,
-    expired_at: datetime | None,
-) -> Explanation:
-    """Explain one message against the clauses of one subscription.
-
-    Args:
-        message: The message.
-        subscription_id: The subscription.
-        clauses: All clauses of the subscription.
-        messages: The message, encoded.
-        vocabulary: Where both got their tokens.
-        space: Coordinates and metric.
-        expired_at: When the subscription expired, if it has.
-    """
+def explain_match(question: Question, clauses: ClauseArrays, space: Space) -> Explanation:
+    """Explain one message against the clauses of one subscription."""
+    messages, vocabulary = question.encoded.messages, question.vocabulary
     present = set(messages.token_ids.tolist())
     alternatives = _alternatives(clauses)
     reasons = []
@@ -79,40 +35,27 @@ def explain_match(
         text_matches |= holds
         reasons.append(f"{lead}{'✓' if holds else '✗'} {words}")
     touching = _touches(clauses, messages, space)
-    where, region = _describe_place(message), _describe_region(clauses, space)
+    where, region = _describe_place(question.message), _describe_region(clauses, space)
     verb = "touches" if touching else "does not touch"
     reasons.append(f"{'✓' if touching else '✗'} the message's {where} {verb} {region}")
-    if expired_at is not None:
-        reasons.append(_expired(expired_at))
-    matched = text_matches and touching and expired_at is None
-    return Explanation(matched, message.id, subscription_id, tuple(reasons))
+    reasons += [f"✗ {each}" for each in question.hindrances]
+    matched = text_matches and touching and not question.hindrances
+    return Explanation(matched, question.message.id, question.subscription_id, tuple(reasons))
 
 
 def explain_score(
-    message: Message,
-    subscription_id: Id,
-    *,
-    clauses: ClauseArrays,
-    messages: MessageArrays,
-    vocabulary: Vocabulary,
-    space: Space,
-    expired_at: datetime | None,
-    ranking: Ranking,
-    weights: Float64s,
+    question: Question, clauses: ClauseArrays, space: Space, ranking: Ranking, weights: Float64s
 ) -> Explanation:
     """Explain the score of one message for one subscription: its place, its text, the threshold.
 
     Args:
-        message: The message.
-        subscription_id: The subscription.
+        question: The message and the subscription.
         clauses: All clauses of the subscription.
-        messages: The message, encoded.
-        vocabulary: Where both got their tokens.
         space: Coordinates and metric.
-        expired_at: When the subscription expired, if it has.
         ranking: What the engine asks for.
         weights: Weight of each token of the vocabulary.
     """
+    messages, vocabulary = question.encoded.messages, question.vocabulary
     present = set(messages.token_ids.tolist())
     own = clauses.thresholds[:1]
     is_own = bool(len(own) and not np.isnan(own[0]))
@@ -146,7 +89,8 @@ def explain_score(
     else:
         verb = "touches"
     reasons = [
-        f"place {_number(spatial)}: the message's {_describe_place(message)} {verb} {region}"
+        f"place {_number(spatial)}: the message's {_describe_place(question.message)} {verb} "
+        f"{region}"
     ]
     best, best_textual, best_number = -1.0, 0.0, 0
     for number, (tokens, rows) in enumerate(alternatives.items(), 1):
@@ -172,12 +116,11 @@ def explain_score(
             f"{'reaches' if reaches else 'is below'} the "
             f"{'subscription' if is_own else 'engine'}'s threshold {_number(threshold, digits)}"
         )
-    if expired_at is not None:
-        reasons.append(_expired(expired_at))
+    reasons += [f"✗ {each}" for each in question.hindrances]
     return Explanation(
-        best >= 0.0 and reaches and expired_at is None,
-        message.id,
-        subscription_id,
+        best >= 0.0 and reaches and not question.hindrances,
+        question.message.id,
+        question.subscription_id,
         tuple(reasons),
         best if best >= 0.0 else None,
     )
@@ -197,10 +140,6 @@ def _describe_place(message: Message) -> str:
     if isinstance(place, Point):
         return f"point ({place.x}, {place.y})"
     return f"box ({place.min_x}, {place.min_y}, {place.max_x}, {place.max_y})"
-
-
-def _expired(at: datetime) -> str:
-    return f"✗ the subscription expired at {at.isoformat()}"
 
 
 def _number(value: float, digits: int = 6) -> str:

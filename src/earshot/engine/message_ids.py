@@ -1,0 +1,121 @@
+"""Ids of the messages that an engine keeps."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from earshot.engine.ids import id_bytes
+from earshot.errors import InvalidInput
+from earshot.model.arrays import Int64s
+from earshot.model.schemas import IdKind, id_kind
+
+_SHORT_RUN = 4096
+
+
+class MessageIdArrays(NamedTuple):
+    """What is saved of the ids of messages."""
+
+    data: npt.NDArray[np.uint8]  # bytes of all ids, in sequence; eight each for integers
+    offsets: Int64s  # (n_ids + 1,) for strings, empty for integers
+
+
+class MessageIds:
+    """Ids of the messages that are kept, by sequence number.
+
+    Kept as runs of which each is at most half as long as the one before, so that adding is cheap on
+    average, one at a time or many; short ones are always joined, so that there are few. Ids are all
+    64-bit integers or all strings; the first decides.
+
+    Args:
+        kind: What the ids are, None where none has come yet.
+        first: Sequence number of the first.
+        arrays: The ids that are there already.
+    """
+
+    def __init__(
+        self, kind: IdKind | None = None, first: int = 0, arrays: MessageIdArrays | None = None
+    ) -> None:
+        self.kind = kind
+        self._runs: list[pa.Array] = []
+        self._firsts: list[int] = []  # sequence number that each run begins with
+        self._next = first
+        if arrays is not None and kind == "integer":
+            self.append(pa.array(arrays.data.view(np.int64)))
+        elif arrays is not None and kind == "string":
+            buffers = (pa.py_buffer(arrays.offsets), pa.py_buffer(arrays.data))
+            self.append(pa.LargeStringArray.from_buffers(len(arrays.offsets) - 1, *buffers))
+
+    @property
+    def type(self) -> pa.DataType:
+        """Arrow type of the ids."""
+        return pa.large_string() if self.kind == "string" else pa.int64()
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of memory."""
+        return sum(int(run.get_total_buffer_size()) for run in self._runs)
+
+    def check_kind(self, ids: pa.Array) -> None:
+        """Refuse ids of another kind than those that are there."""
+        kind = id_kind(ids.type)
+        if len(ids) and self.kind is not None and kind != self.kind:
+            raise InvalidInput(
+                f"these messages' ids are of kind {kind}, those before are of kind {self.kind}; "
+                f"ids must be all integers or all strings"
+            )
+
+    def append(self, ids: pa.Array) -> None:
+        """Give the next sequence numbers these ids."""
+        if not len(ids):
+            return
+        self.check_kind(ids)
+        if self.kind is None:
+            self.kind = id_kind(ids.type)
+        first = self._next
+        self._next += len(ids)
+        # Large strings: the ids of a whole window may take more than 2 GiB.
+        run = ids.cast(self.type)
+        while self._runs and len(self._runs[-1]) < max(2 * len(run), _SHORT_RUN):
+            run = pa.concat_arrays([self._runs.pop(), run])
+            first = self._firsts.pop()
+        self._runs.append(run)
+        self._firsts.append(first)
+
+    def ids_of(self, sequences: Int64s) -> pa.Array:
+        """Return the ids of messages that have not been forgotten."""
+        if not len(sequences):
+            return pa.array([], self.type)
+        firsts = np.array(self._firsts, np.int64)
+        numbers = np.searchsorted(firsts, sequences, side="right") - 1
+        parts, places = [], np.empty(len(sequences), np.int64)
+        n = 0
+        for number in np.unique(numbers).tolist():
+            chosen = np.flatnonzero(numbers == number)
+            parts.append(self._runs[number].take(pa.array(sequences[chosen] - firsts[number])))
+            places[chosen] = np.arange(n, n + len(chosen))
+            n += len(chosen)
+        return parts[0] if len(parts) == 1 else pa.concat_arrays(parts).take(pa.array(places))
+
+    def forget_before(self, sequence: int) -> None:
+        """Drop the ids of messages before this one."""
+        while self._runs and self._firsts[0] + len(self._runs[0]) <= sequence:
+            del self._runs[0], self._firsts[0]
+        if self._runs and self._firsts[0] < sequence:
+            run = self._runs[0].slice(sequence - self._firsts[0])
+            if 2 * run.offset > len(run) + run.offset:  # else most of what it holds is in use
+                run = run.take(pa.array(np.arange(len(run))))
+            self._runs[0], self._firsts[0] = run, sequence
+
+    @property
+    def first(self) -> int:
+        """Sequence number of the first id that is there, or that will be."""
+        return self._firsts[0] if self._firsts else self._next
+
+    @property
+    def arrays(self) -> MessageIdArrays:
+        """The ids as arrays, to be saved."""
+        return MessageIdArrays(*id_bytes(pa.concat_arrays([pa.array([], self.type), *self._runs])))

@@ -1,0 +1,296 @@
+"""The parts of an engine, and how they change together.
+
+The matcher knows slots, the tables of ids know which subscription or message is meant, expiry knows
+when slots end, and the clock what time it is. Every method here leaves them in agreement, or is
+interrupted; the engine locks, checks what comes in, and says so where that happens.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, Self
+
+import numpy as np
+import pyarrow as pa
+
+from earshot import storage
+from earshot.encoding import NO_TIME_US, EncodedMessages, EncodedSubscriptions, encode_messages
+from earshot.engine.expiry import Expiry, ExpiryArrays
+from earshot.engine.ids import IdArrays, IdTable
+from earshot.engine.message_ids import MessageIdArrays, MessageIds
+from earshot.engine.updates import Updates
+from earshot.errors import InvalidRow, SavedIndexError, raise_first
+from earshot.kernels.answers import keep_unexpired
+from earshot.model.arrays import EVERYWHERE_TOKEN, Int32s, Int64s, take_messages
+from earshot.model.batches import id_array, instant, message_batch
+from earshot.model.explanations import Explanation
+from earshot.model.messages import Message
+from earshot.model.subscriptions import Id
+from earshot.semantics import SEMANTICS
+from earshot.semantics.contract import (
+    Changes,
+    Matcher,
+    Question,
+    Rebuild,
+    chosen_changes,
+    joined_changes,
+)
+from earshot.text import Analyzer, TokenLists, Vocabulary
+from earshot.text.vocabulary import VocabularyArrays
+
+_NO_IDS = pa.array([], pa.int64())
+_NO_SCORES = np.empty(0, np.float64)
+
+
+class State:
+    """What an engine knows.
+
+    Attributes:
+        matcher: The semantics at work.
+        vocabulary: Words by their tokens. Counts the subscriptions that ask for each or, where the
+            semantics keeps messages, the messages that have it.
+        ids: Subscriptions by slot, and slots by subscription.
+        message_ids: The messages that the semantics keeps, by sequence.
+        expiry: When slots end.
+        clock_us: Latest time of any event, NO_TIME_US before the first.
+    """
+
+    def __init__(self, matcher: Matcher) -> None:
+        self.matcher = matcher
+        self.vocabulary = Vocabulary()
+        self.ids = IdTable()
+        self.message_ids = MessageIds()
+        self.expiry = Expiry()
+        self.clock_us = NO_TIME_US
+
+    # ---- events -------------------------------------------------------------------------------
+
+    def subscribe(self, encoded: EncodedSubscriptions) -> Changes:
+        """Add subscriptions in the next slots."""
+        first, matcher = len(self.ids), self.matcher
+        self.ids.append(encoded.ids)
+        changes = matcher.subscribe(encoded.asked)
+        if not matcher.keeps_messages:
+            tokens = encoded.asked.token_ids
+            self._count_words(tokens[tokens > EVERYWHERE_TOKEN])
+        self.expiry.append(first, encoded.expires)
+        if self.expiry.is_due(self.clock_us):
+            # Those that ended before they came get no results.
+            is_live = encoded.expires[changes.slots - first] > self.clock_us
+            changes = chosen_changes(changes, is_live)
+            self._end_expired(self.clock_us)
+        return changes
+
+    def unsubscribe(self, slots: Int32s) -> None:
+        """End subscriptions; the caller settles when nothing names their slots any more."""
+        self.matcher.unsubscribe(slots)
+        self.ids.forget(slots)
+        self.expiry.forget(slots)
+
+    def move(self, slots: Int32s, ids: pa.Array, places: Any) -> Changes:
+        """Let subscriptions be elsewhere."""
+        changes = self.matcher.move(slots, places)
+        if self.matcher.moves_to_new_slots:
+            ends_us, first = self.expiry.of(slots), len(self.ids)
+            self.ids.forget(slots)
+            self.expiry.forget(slots)
+            self.ids.append(ids)
+            self.expiry.append(first, ends_us)
+        return changes
+
+    def match(self, encoded: EncodedMessages, clocks_us: Int64s) -> Changes:
+        """Match each message as of its own clock, with a semantics that keeps none."""
+        found = self.matcher.publish(encoded.messages)
+        ends_us = self.expiry.times_us
+        if ends_us is None or not len(clocks_us):
+            return found
+        scores = _NO_SCORES if found.scores is None else found.scores
+        offsets, slots, kept_scores = keep_unexpired(
+            found.offsets, found.slots, scores, ends_us, clocks_us
+        )
+        return found._replace(
+            offsets=offsets,
+            slots=slots,
+            counters=found.counters._replace(answers=len(slots)),
+            scores=None if found.scores is None else kept_scores,
+        )
+
+    def publish(self, encoded: EncodedMessages, clocks_us: Int64s) -> Changes:
+        """Publish messages that are kept, each of which finds its own clock."""
+        matcher, n = self.matcher, len(encoded.ids)
+        messages = matcher.timed(encoded.messages, clocks_us)
+        parts = []
+        start = 0
+        while start < n:
+            self._end_expired(int(clocks_us[start]))
+            # Up to the first message that finds another subscription at its end.
+            next_us = self.expiry.next_us
+            stop = n if next_us is None else int(np.searchsorted(clocks_us, next_us))
+            part = messages
+            if stop - start < n:
+                part = take_messages(messages, np.arange(start, stop))
+            parts.append(matcher.publish(part))
+            self.message_ids.append(encoded.ids.slice(start, stop - start))
+            self.clock_us = int(clocks_us[stop - 1])
+            start = stop
+        self.count_messages(encoded)
+        return joined_changes(parts) if parts else matcher.no_changes(0)
+
+    def advance(self, clock_us: int) -> Changes:
+        """Let time pass: subscriptions end, then messages leave."""
+        if clock_us <= self.clock_us:
+            return self.matcher.no_changes(1)
+        self._end_expired(clock_us)
+        changes = self.matcher.advance(clock_us)
+        self.clock_us = clock_us
+        return changes
+
+    def reweigh(self, *, forget: bool) -> Changes:
+        """Weigh words anew; ``forget`` what was counted, afterwards."""
+        changes = self.matcher.reweigh(len(self.vocabulary), self.vocabulary.frequencies)
+        if forget:
+            words = self.vocabulary.arrays
+            nothing = np.zeros_like(words.frequencies)
+            self.vocabulary = Vocabulary.from_arrays(words._replace(frequencies=nothing))
+        return changes
+
+    def count_messages(self, encoded: EncodedMessages) -> None:
+        """Count the words of messages; the token that every message has counts the messages."""
+        everywhere = np.full(len(encoded.ids), EVERYWHERE_TOKEN, np.int32)
+        self._count_words(np.concatenate([encoded.messages.tokens, everywhere]))
+
+    def updates(
+        self,
+        changes: Changes,
+        event_ids: pa.Array = _NO_IDS,
+        rejects: list[InvalidRow] | None = None,
+        times_us: Int64s | None = None,
+    ) -> Updates:
+        """Give changes their ids, before messages that are gone are forgotten.
+
+        Args:
+            changes: What happened.
+            event_ids: Ids of the rows that caused it.
+            rejects: Rows that were refused.
+            times_us: Times of the rows, for a publication; else the clock is that of all.
+        """
+        message_ids = None
+        if changes.sequences is not None:
+            message_ids = self.message_ids.ids_of(changes.sequences)
+            self.message_ids.forget_before(self.matcher.first_sequence)
+        elif times_us is None:  # only a publication has messages of its own
+            message_ids = _NO_IDS
+        if times_us is None:
+            times_us = np.full(len(changes.offsets) - 1, self.clock_us, np.int64)
+        return Updates(
+            event_ids, rejects or [], changes, self.ids, self.matcher.reasons, times_us, message_ids
+        )
+
+    def _end_expired(self, clock_us: int) -> None:
+        if self.expiry.is_due(clock_us):
+            self.unsubscribe(self.expiry.pop_until(clock_us))
+
+    def _count_words(self, tokens: Int32s) -> None:
+        self.vocabulary.add_documents(TokenLists(np.array([0, len(tokens)], np.int64), tokens))
+
+    # ---- questions ----------------------------------------------------------------------------
+
+    def results_table(self, ids: pa.Array | None) -> pa.Table:
+        """Return the results of subscriptions, of all for None, with the rank of each."""
+        table = self.ids.arrays.table
+        slots = np.sort(table[table >= 0]) if ids is None else self.ids.slots_of(ids)
+        found = self.matcher.results(slots)
+        counts = np.diff(found.offsets)
+        ranks = np.arange(len(found.sequences)) - np.repeat(found.offsets[:-1], counts) + 1
+        return pa.table(
+            {
+                "subscription_id": self.ids.ids_of(np.repeat(slots, counts)),
+                "rank": pa.array(ranks.astype(np.int32)),
+                "message_id": self.message_ids.ids_of(found.sequences),
+                "score": pa.array(found.scores),
+            }
+        )
+
+    def explain(self, message: Message, subscription_id: Id, analyzer: Analyzer) -> Explanation:
+        """Say in words why a message would be delivered now, or why not."""
+        matcher = self.matcher
+        slots = self.ids.slots_of(id_array([subscription_id]))
+        # A copy may grow: words that nobody has named yet can count in a message's length.
+        vocabulary = self.vocabulary.copy() if matcher.form.is_point else self.vocabulary
+        encoded = encode_messages(
+            message_batch([message]), analyzer, vocabulary, matcher.space, form=matcher.form
+        )
+        raise_first(encoded.rejects)
+        clocks_us = np.maximum(encoded.times, self.clock_us)
+        clock_us, ends_us = int(clocks_us[0]), int(self.expiry.of(slots)[0])
+        hindrances = [
+            f"the message's time {reason}"
+            for _, reason in matcher.refused_messages(encoded.times, clocks_us)
+        ]
+        if ends_us <= clock_us:
+            hindrances.append(f"the subscription expired at {instant(ends_us).isoformat()}")
+        question = Question(
+            message, subscription_id, int(slots[0]), encoded, vocabulary, clock_us,
+            clock_us != self.clock_us, hindrances,
+        )  # fmt: skip
+        return matcher.explain(question)
+
+    # ---- slots --------------------------------------------------------------------------------
+
+    def renumber(self, kept: Int32s, ids: IdTable | None = None) -> None:
+        """Let slot i be what ``kept[i]`` was; ``ids`` are theirs, if they are known already."""
+        self.ids = self.ids.renumbered(kept) if ids is None else ids
+        self.expiry.renumber(kept)
+
+    def take_over(self, rebuild: Rebuild, ids: IdTable) -> None:
+        """Use what was rebuilt, unless it is out of date; ``ids`` are those of its slots."""
+        since = self.matcher.take_over(rebuild)
+        if since is None:
+            return
+        removed, added = since
+        ids.forget(removed)
+        ids.append(self.ids.ids_of(added))
+        self.renumber(np.concatenate([rebuild.old_slots, added]), ids)
+
+    # ---- saving -------------------------------------------------------------------------------
+
+    def save(self, directory: str | Path, facts: dict[str, Any]) -> None:
+        """Write everything to a new directory, with what else there is to remember."""
+        own = {
+            "engine": self.matcher.name,
+            "id_kind": self.ids.kind,
+            "message_id_kind": self.message_ids.kind,
+            "first_message": self.message_ids.first,
+            "clock_us": self.clock_us,
+        }
+        groups = {
+            "vocabulary": self.vocabulary.arrays,
+            "ids": self.ids.arrays,
+            "expiry": self.expiry.arrays,
+            "message_ids": self.message_ids.arrays,
+        }
+        storage.save(directory, own | facts, groups, inner={"matcher": self.matcher.save})
+
+    @classmethod
+    def open(cls, directory: str | Path, *, n_threads: int) -> tuple[Self, dict[str, Any]]:
+        """Open what was saved by memory-mapping its arrays; return it with all facts."""
+        facts = storage.read_facts(directory)
+        semantics = SEMANTICS.get(facts.get("engine", ""))
+        if semantics is None:
+            raise SavedIndexError(
+                f"{directory} does not hold an engine of {', '.join(SEMANTICS)}; make it with "
+                f"'save'"
+            )
+        self = cls(semantics.open(Path(directory) / "matcher", n_threads=n_threads))
+        self.vocabulary = Vocabulary.from_arrays(
+            storage.open_group(directory, "vocabulary", VocabularyArrays)
+        )
+        self.ids = IdTable(facts["id_kind"], storage.open_group(directory, "ids", IdArrays))
+        self.message_ids = MessageIds(
+            facts["message_id_kind"],
+            facts["first_message"],
+            storage.open_group(directory, "message_ids", MessageIdArrays),
+        )
+        self.expiry = Expiry(storage.open_group(directory, "expiry", ExpiryArrays))
+        self.clock_us = facts["clock_us"]
+        return self, facts

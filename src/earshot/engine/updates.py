@@ -1,0 +1,121 @@
+"""What a call of the engine caused: updates, rejected rows and the work that it took."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from earshot.encoding import NO_TIME_US
+from earshot.engine.ids import IdTable
+from earshot.errors import InvalidRow
+from earshot.model.arrays import Float64s, Int64s
+from earshot.model.batches import instant
+from earshot.model.schemas import TIME, UPDATE_FIELDS, updates_schema
+from earshot.model.updates import Update
+from earshot.semantics.contract import Changes
+
+_SIGNS = pa.array(["-", "+"])
+
+
+@dataclass(frozen=True)
+class Updates:
+    """The updates of a batch of events, in order; iterating gives them one by one.
+
+    Ids and columns are looked up when they are asked for.
+
+    Attributes:
+        event_ids: Ids of the rows that were taken: messages of a publication, subscriptions of a
+            change; none where only the clock moved.
+        rejects: Rows that were refused, when ``on_error="reject"`` asked for them.
+    """
+
+    event_ids: pa.Array
+    rejects: list[InvalidRow]
+    _changes: Changes
+    _ids: IdTable
+    _reasons: Sequence[str]
+    _times_us: Int64s  # of each event row; NO_TIME_US where there is none
+    _message_ids: pa.Array | None  # of each update; None: the event's own
+
+    def __len__(self) -> int:
+        return len(self._changes.slots)
+
+    def __iter__(self) -> Iterator[Update]:
+        columns = [column.to_pylist() for column in self.table().columns]
+        return (Update(*values) for values in zip(*columns, strict=True))
+
+    @property
+    def n_rows(self) -> int:
+        """Rows that were taken."""
+        return len(self.event_ids)
+
+    @property
+    def counters(self) -> Any:
+        """Work that it took, as named numbers that do not depend on any clock."""
+        return self._changes.counters
+
+    @property
+    def offsets(self) -> Int64s:
+        """Where the updates of each event begin: those of row i are ``[i]:[i + 1]``."""
+        return self._changes.offsets
+
+    @property
+    def scores(self) -> Float64s | None:
+        """Score of each update, None where the semantics has none."""
+        return self._changes.scores
+
+    @property
+    def latest(self) -> datetime | None:
+        """Latest time of any row that was taken, None where none has one."""
+        latest_us = int(self._times_us.max(initial=NO_TIME_US))
+        return None if latest_us == NO_TIME_US else instant(latest_us)
+
+    @cached_property
+    def message_ids(self) -> pa.Array:
+        """Message of each update."""
+        if self._message_ids is not None:
+            return self._message_ids
+        return self.event_ids.take(pa.array(self._event_rows))
+
+    @cached_property
+    def subscription_ids(self) -> pa.Array:
+        """Subscription of each update."""
+        return self._ids.ids_of(self._changes.slots)
+
+    def table(self, columns: Sequence[str] = UPDATE_FIELDS) -> pa.Table:
+        """Return one row per update, with these columns of the schema of updates."""
+        schema = updates_schema(self.message_ids.type, self.subscription_ids.type, columns)
+        return pa.table([self._column(name) for name in columns], schema=schema)
+
+    @cached_property
+    def _event_rows(self) -> Int64s:
+        return np.repeat(np.arange(len(self.offsets) - 1), np.diff(self.offsets))
+
+    def _column(self, name: str) -> pa.Array:
+        changes, n = self._changes, len(self)
+        match name:
+            case "message_id":
+                return self.message_ids
+            case "subscription_id":
+                return self.subscription_ids
+            case "sign" if changes.signs is not None:
+                return _SIGNS.take(pa.array(changes.signs > 0).cast(pa.int8()))
+            case "sign":
+                return pa.repeat("+", n)
+            case "score" if changes.scores is not None:
+                return pa.array(changes.scores)
+            case "score":
+                return pa.nulls(n, pa.float64())
+            case "reason" if changes.reasons is not None:
+                return pa.array(self._reasons).take(pa.array(changes.reasons))
+            case "reason":
+                return pa.repeat(self._reasons[0], n)
+            case _:
+                times_us = self._times_us[self._event_rows]
+                return pa.array(times_us, mask=times_us == NO_TIME_US).cast(TIME)

@@ -1,0 +1,281 @@
+"""What a semantics is: a matcher that takes slots and arrays, and answers with changes.
+
+The engine owns ids, words, the clock, expiry, the lock and saving; a matcher knows none of these.
+Subscriptions are *slots*, handed out in order. Messages are rows of a batch; a matcher that keeps
+them knows them by their *sequence*, the number of messages before. A matcher declares by its class
+attributes what it takes and what it can do, and the engine asks for nothing else.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any, ClassVar, NamedTuple, Protocol, Self
+
+import numpy as np
+import numpy.typing as npt
+
+from earshot.encoding import EncodedMessages, Form
+from earshot.errors import InvalidInput
+from earshot.model.arrays import Float64s, Int32s, Int64s, Space
+from earshot.model.explanations import Explanation
+from earshot.model.messages import Message
+from earshot.model.subscriptions import Id
+from earshot.text import Vocabulary
+
+Int8s = npt.NDArray[np.int8]
+
+
+class Changes(NamedTuple):
+    """What a batch of events changed, event row by event row.
+
+    What is None says the same of every change: it comes (``+``), because its own row's message
+    matched, and it has no score. So a semantics pays only for what it has.
+    """
+
+    offsets: Int64s  # (n_rows + 1,) changes of row i are [i]:[i+1]
+    slots: Int32s  # whose results
+    counters: Any  # NamedTuple of ints: work done, independent of any clock
+    scores: Float64s | None = None
+    signs: Int8s | None = None  # +1 comes, -1 goes
+    reasons: Int8s | None = None  # positions in the matcher's ``reasons``
+    sequences: Int64s | None = None  # which message
+
+
+class Results(NamedTuple):
+    """The messages that some slots hold, best first."""
+
+    offsets: Int64s  # (n_slots + 1,)
+    sequences: Int64s
+    scores: Float64s
+
+
+class Question(NamedTuple):
+    """What there is to explain: one message and one subscription."""
+
+    message: Message
+    subscription_id: Id
+    slot: int
+    encoded: EncodedMessages  # the message
+    vocabulary: Vocabulary
+    clock_us: int  # the clock that the message would find
+    is_clock_moved: bool  # whether that is later than the clock is now
+    hindrances: Sequence[str]  # why it could not be delivered whatever it says
+
+
+class Rebuild(Protocol):
+    """A new structure in the making, beside the one in use."""
+
+    old_slots: Int32s  # slot that each of the new ones had; known once it is built
+
+    def build(self) -> None:
+        """Do the work; may run in another thread while the matcher changes."""
+
+
+class Matcher(ABC):
+    """A semantics at work over the subscriptions of one engine."""
+
+    name: ClassVar[str]
+    """Name in saved engines, on the command line and in reports."""
+    settings_type: ClassVar[type]
+    """What a user gives the engine to choose this semantics."""
+    form: ClassVar[Form]
+    """What it takes of subscriptions and messages."""
+    has_scores: ClassVar[bool] = False
+    keeps_messages: ClassVar[bool] = False
+    """Whether messages matter after they were published; then their sequences name them."""
+    keeps_results: ClassVar[bool] = False
+    """Whether subscriptions hold results, which updates add to and take from."""
+    moves_to_new_slots: ClassVar[bool] = False
+    """Whether a moved subscription gets the next slot, instead of keeping its own."""
+    reasons: ClassVar[tuple[str, ...]] = ("match",)
+
+    space: Space
+    settings: Any
+    """The settings that this matcher was made with."""
+
+    # ---- life cycle ---------------------------------------------------------------------------
+
+    @classmethod
+    @abstractmethod
+    def create(
+        cls, settings: Any, *, structure: str | None, parameters: Any, space: Space, n_threads: int
+    ) -> Self:
+        """Return a matcher without subscriptions.
+
+        Args:
+            settings: A ``settings_type``.
+            structure: Name of the index structure, None for the default.
+            parameters: Options of that structure, None for its defaults.
+            space: Coordinates and metric.
+            n_threads: Threads that work on a batch.
+        """
+
+    @abstractmethod
+    def save(self, directory: str | Path) -> None:
+        """Write everything to a new directory."""
+
+    @classmethod
+    @abstractmethod
+    def open(cls, directory: str | Path, *, n_threads: int) -> Self:
+        """Open what was saved by memory-mapping its arrays."""
+
+    # ---- events -------------------------------------------------------------------------------
+
+    @abstractmethod
+    def subscribe(self, asked: Any) -> Changes:
+        """Give the next slots what the encoder made of subscriptions."""
+
+    @abstractmethod
+    def unsubscribe(self, slots: Int32s) -> None:
+        """End live subscriptions, each named once."""
+
+    @abstractmethod
+    def move(self, slots: Int32s, places: Any) -> Changes:
+        """Let live subscriptions, each named once, be at what the encoder made of places."""
+
+    def refused_moves(self, slots: Int32s, places: Any) -> Iterable[tuple[int, str, str]]:
+        """Yield position, field and reason of moves that cannot be."""
+        return ()
+
+    @abstractmethod
+    def publish(self, messages: Any) -> Changes:
+        """Take messages in their order, no subscription ending between them."""
+
+    def refused_messages(self, times: Int64s, clocks_us: Int64s) -> Iterable[tuple[int, str]]:
+        """Yield position and reason of messages whose times cannot be taken at these clocks."""
+        return ()
+
+    def timed(self, messages: Any, clocks_us: Int64s) -> Any:
+        """Return messages in which those without a time have that of the clock they find."""
+        return messages
+
+    def advance(self, clock_us: int) -> Changes:
+        """Let time pass; the clock is later than any before."""
+        return self.no_changes(0)
+
+    def reweigh(self, n_tokens: int, frequencies: Int64s) -> Changes:
+        """Weigh words anew.
+
+        Args:
+            n_tokens: Size of the vocabulary.
+            frequencies: How many messages had each token, where the engine counts them.
+        """
+        raise InvalidInput(
+            f"reweigh is for semantics that weigh words, not for {self.form.noun}; make the engine "
+            f"with Engine(Ranking(...)) or Engine(TopK(...))"
+        )
+
+    # ---- slots --------------------------------------------------------------------------------
+
+    @property
+    @abstractmethod
+    def n_subscriptions(self) -> int:
+        """Live subscriptions."""
+
+    def settle(self) -> Int32s | None:
+        """Do what was put off; slots are good until the next change.
+
+        Where that numbered the slots anew, return the old slot of each new one.
+        """
+        return None
+
+    def rebuild(self, *, is_forced: bool = False) -> Rebuild | None:
+        """Begin a rebuild that makes matching faster, if it is due; else return None.
+
+        One that is forced is due if it changes anything, and may use all threads.
+        """
+        return None
+
+    def take_over(self, rebuild: Rebuild) -> tuple[Int32s, Int32s] | None:
+        """Use what was rebuilt; return its slots that ended meanwhile, and the old ones that came.
+
+        These follow on ``rebuild.old_slots``. None where something else was rebuilt meanwhile.
+        """
+        return None
+
+    # ---- questions ----------------------------------------------------------------------------
+
+    @property
+    @abstractmethod
+    def structure(self) -> str:
+        """Name of the index structure."""
+
+    @property
+    def first_sequence(self) -> int:
+        """Sequence before which no message is kept."""
+        return 0
+
+    @property
+    def n_messages(self) -> int:
+        """Messages that are kept."""
+        return 0
+
+    def results(self, slots: Int32s) -> Results:
+        """Return what the slots hold now."""
+        raise NotImplementedError(f"{self.name} keeps no results")
+
+    @abstractmethod
+    def explain(self, question: Question) -> Explanation:
+        """Say in words why a message would be delivered, or why not."""
+
+    @abstractmethod
+    def facts(self) -> dict[str, Any]:
+        """Return what there is to know of the structure."""
+
+    @abstractmethod
+    def memory(self) -> dict[str, int]:
+        """Return the bytes of memory by part."""
+
+    @property
+    @abstractmethod
+    def arrays(self) -> tuple[Any, ...]:
+        """The arrays whose pages a first message would wait for."""
+
+    @abstractmethod
+    def rehearsal(self) -> Matcher | None:
+        """Return a small matcher of the same make on which everything can be tried.
+
+        None where publishing to this one changes nothing, so that it can be tried itself.
+        """
+
+    @abstractmethod
+    def no_changes(self, n_rows: int) -> Changes:
+        """Return that so many event rows changed nothing."""
+
+
+def changes_by_row(rows: npt.NDArray[Any], n_rows: int) -> Int64s:
+    """Return the offsets of changes whose rows, ascending, are given one by one."""
+    offsets = np.zeros(n_rows + 1, np.int64)
+    np.cumsum(np.bincount(rows, minlength=n_rows), out=offsets[1:])
+    return offsets
+
+
+def chosen_changes(changes: Changes, is_chosen: npt.NDArray[np.bool_]) -> Changes:
+    """Return some of the changes."""
+    n_rows = len(changes.offsets) - 1
+    rows = np.repeat(np.arange(n_rows), np.diff(changes.offsets))[is_chosen]
+    columns: list[Any] = [None if each is None else each[is_chosen] for each in changes[3:]]
+    return Changes(
+        changes_by_row(rows, n_rows), changes.slots[is_chosen], changes.counters, *columns
+    )
+
+
+def joined_changes(parts: Sequence[Changes]) -> Changes:
+    """Return the changes of consecutive batches, of which there is at least one."""
+    if len(parts) == 1:
+        return parts[0]
+    ends = np.cumsum([0, *(len(part.slots) for part in parts)])
+    offsets = [part.offsets[1:] + end for part, end in zip(parts, ends[:-1], strict=True)]
+    counters = zip(*(part.counters for part in parts), strict=True)
+    columns: list[Any] = [
+        None if each[0] is None else np.concatenate(each)
+        for each in zip(*(part[3:] for part in parts), strict=True)
+    ]
+    return Changes(
+        np.concatenate([np.zeros(1, np.int64), *offsets]),
+        np.concatenate([part.slots for part in parts]),
+        type(parts[0].counters)(*map(sum, counters)),
+        *columns,
+    )
