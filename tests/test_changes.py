@@ -148,7 +148,7 @@ def test_thresholds_of_changes() -> None:
         {"op": "move", "id": 1, "x": 0.0, "y": 0.0, "radius": 9.0},
     ]
     changes = pa.Table.from_pylist(rows, changes_schema(pa.int64()))
-    engine = Engine(ranking=Ranking(alpha=0.0, threshold=0.9))
+    engine = Engine(Ranking(alpha=0.0, threshold=0.9))
     (wrong,) = apply_changes(engine, changes)
     assert (wrong.row, wrong.field) == (1, "threshold")
     (update,) = engine.publish(Message(1, "fire", place=Point(50, 50)))

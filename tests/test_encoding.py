@@ -18,7 +18,7 @@ from earshot.encoding import (
     EncodedMessages,
     EncodedSubscriptions,
     encode_messages,
-    encode_regions,
+    encode_moves,
     encode_subscriptions,
 )
 from earshot.encoding.kernels import merge_tokens
@@ -35,6 +35,7 @@ from earshot.model.schemas import (
     subscriptions_schema,
 )
 from earshot.model.subscriptions import Subscription
+from earshot.semantics.index_matcher import RankedMatcher
 from earshot.text import Analyzer, Vocabulary
 
 SQUARE = shapely.to_wkb(shapely.box(0, 0, 2, 2))
@@ -88,14 +89,14 @@ def test_keywords_and_boxes() -> None:
         {"id": 3, "keywords": ["fire"], "expires": MOON},
         {"id": 4, **box(5, 5, 5, 5)},
     ]
-    found = subscriptions(rows, vocabulary, first_slot=7)
+    found = subscriptions(rows, vocabulary)
     assert found.ids.to_pylist() == [5, 3, 4]
     assert found.rejects == []
-    assert clause_tokens(found.clauses, vocabulary) == [["fire", "new", "york"], ["fire"], [""]]
-    assert found.clauses.token_ids[-1] == EVERYWHERE_TOKEN
-    assert found.clauses.boxes.tolist() == [[0, 1, 2, 3], INFINITE, [5, 5, 5, 5]]
-    assert found.clauses.subscriptions.tolist() == [7, 8, 9]
-    assert found.clauses.shape_rows.tolist() == [-1, -1, -1]
+    assert clause_tokens(found.asked, vocabulary) == [["fire", "new", "york"], ["fire"], [""]]
+    assert found.asked.token_ids[-1] == EVERYWHERE_TOKEN
+    assert found.asked.boxes.tolist() == [[0, 1, 2, 3], INFINITE, [5, 5, 5, 5]]
+    assert found.asked.subscriptions.tolist() == [0, 1, 2]
+    assert found.asked.shape_rows.tolist() == [-1, -1, -1]
     assert found.expires.tolist() == [NEVER_US, int(MOON.timestamp()) * 1_000_000, NEVER_US]
 
 
@@ -106,7 +107,7 @@ def test_dtypes_are_those_of_the_arrays() -> None:
         [],
     ]
     for rows in cases:
-        clauses = subscriptions(rows).clauses
+        clauses = subscriptions(rows).asked
         assert [a.dtype for a in clauses[:5]] == [
             np.int32,
             np.int64,
@@ -122,15 +123,15 @@ def test_dtypes_are_those_of_the_arrays() -> None:
 
 def test_a_box_across_the_antimeridian_gives_two_clauses() -> None:
     found = subscriptions([{"id": 1, **box(170, 0, -170, 5)}, {"id": 2, **box(0, 0, 180, 1)}])
-    assert found.clauses.subscriptions.tolist() == [0, 0, 1, 1]
-    assert found.clauses.boxes.tolist() == [
+    assert found.asked.subscriptions.tolist() == [0, 0, 1, 1]
+    assert found.asked.boxes.tolist() == [
         [170, 0, 180, 5],
         [-180, 0, -170, 5],
         [0, 0, 180, 1],
         [-180, 0, -180, 1],
     ]
     planar = subscriptions([{"id": 1, **box(500, 0, 600, 5)}], space="planar")
-    assert planar.clauses.boxes.tolist() == [[500, 0, 600, 5]]
+    assert planar.asked.boxes.tolist() == [[500, 0, 600, 5]]
 
 
 def test_expressions_become_clauses() -> None:
@@ -144,14 +145,14 @@ def test_expressions_become_clauses() -> None:
     ]
     found = subscriptions(rows, vocabulary)
     assert found.rejects == []
-    assert found.clauses.subscriptions.tolist() == [0, 1, 1, 1, 1, 2, 3, 4]
-    tokens = clause_tokens(found.clauses, vocabulary)
+    assert found.asked.subscriptions.tolist() == [0, 1, 1, 1, 1, 2, 3, 4]
+    tokens = clause_tokens(found.asked, vocabulary)
     assert tokens[0] == ["x"]
     assert tokens[1] == tokens[2]
     assert tokens[3] == tokens[4]
     assert sorted([tokens[1], tokens[3]]) == [["a", "-d"], ["b", "c", "-d"]]
     assert tokens[5:] == [["a"], ["y"], ["a"]]
-    assert found.clauses.boxes[1:5, 0].tolist() == [170, -180, 170, -180]
+    assert found.asked.boxes[1:5, 0].tolist() == [170, -180, 170, -180]
 
 
 def test_circles_and_polygons_carry_shapes() -> None:
@@ -167,7 +168,7 @@ def test_circles_and_polygons_carry_shapes() -> None:
     batch = subscription_batch([Subscription(i, ("a",), region=r) for i, r in enumerate(regions)])
     found = encode_subscriptions(batch, Analyzer(), Vocabulary(), "lonlat")
     assert found.rejects == []
-    clauses = found.clauses
+    clauses = found.asked
     for slot, region in enumerate(regions):
         chosen = clauses.subscriptions == slot
         assert clauses.boxes[chosen].tolist() == [list(each) for each in boxes(region, "lonlat")]
@@ -200,7 +201,7 @@ def test_rings_in_any_order_stay_one_region() -> None:
         subscription_batch([subscription]), Analyzer(), Vocabulary(), "lonlat"
     )
     assert found.rejects == []
-    assert np.diff(found.clauses.shapes.ring_offsets).tolist() == [4]
+    assert np.diff(found.asked.shapes.ring_offsets).tolist() == [4]
 
 
 BAD_SUBSCRIPTIONS: list[tuple[dict[str, Any], str, str]] = [
@@ -222,9 +223,13 @@ BAD_SUBSCRIPTIONS: list[tuple[dict[str, Any], str, str]] = [
     ({"x": 1.0, "y": 1.0}, "radius", "is missing; a circle needs x, y, radius"),
     ({"x": 1.0, "y": 1.0, "radius": -1.0}, "radius", "radius -1.0 is negative"),
     ({"x": 1.0, "y": 91.0, "radius": 1.0}, "y", "latitude 91.0 is outside [-90, 90]"),
-    ({"keywords": ["a"], "threshold": 0.5}, "threshold", "is for ranked matching; give Engine("),
-    ({"keywords": ["a"], "k": 5}, "k", "is for top-k over a window; use TopkEngine"),
-    ({"keywords": ["a"], "alpha": 0.5}, "alpha", "is for top-k over a window; use TopkEngine"),
+    (
+        {"keywords": ["a"], "threshold": 0.5},
+        "threshold",
+        "but for ranked matching; use Engine(Ranking(",
+    ),
+    ({"keywords": ["a"], "k": 5}, "k", "but for top-k over a window; use Engine(TopK("),
+    ({"keywords": ["a"], "alpha": 0.5}, "alpha", "but for top-k over a window; use Engine(TopK("),
     ({"geometry": SQUARE, **box(0, 0, 1, 1)}, "geometry", "more than one way"),
     ({"geometry": b"zz"}, "geometry", "WKB"),
     ({"geometry": shapely.to_wkb(shapely.Point(1, 1))}, "geometry", "is a point"),
@@ -251,10 +256,10 @@ def test_bad_subscriptions_are_set_aside(bad: dict[str, Any], field: str, reason
     assert (error.source, error.row, error.field) == ("file.csv", 101, field)
     assert reason in error.reason
     assert found.ids.to_pylist() == [1, 3]
-    assert found.clauses.subscriptions.tolist() == [0, 1]
-    assert clause_tokens(found.clauses, vocabulary) == [["first"], ["last"]]
-    assert found.clauses.boxes.tolist() == [[0, 0, 1, 1], [0, 0, 4, 4]]
-    assert len(found.clauses.thresholds) == 0
+    assert found.asked.subscriptions.tolist() == [0, 1]
+    assert clause_tokens(found.asked, vocabulary) == [["first"], ["last"]]
+    assert found.asked.boxes.tolist() == [[0, 0, 1, 1], [0, 0, 4, 4]]
+    assert len(found.asked.thresholds) == 0
     assert found.expires.tolist() == [NEVER_US] * 2
     numbered = subscriptions(rows, rows=np.array([4, 6, 9]))
     assert [each.row for each in numbered.rejects] == [6]
@@ -266,11 +271,11 @@ def test_thresholds_out_of_range_are_set_aside(wrong: float) -> None:
         {"id": 1, "keywords": ["a"], "threshold": wrong},
         {"id": 2, "keywords": ["a"]},
     ]
-    found = subscriptions(rows, is_ranked=True)
+    found = subscriptions(rows, form=RankedMatcher.form)
     (error,) = found.rejects
     assert (error.row, error.field) == (0, "threshold")
     assert error.reason == f"is {wrong}; expected a number greater than 0 and at most 1"
-    assert len(found.clauses.thresholds) == 0  # the row that names one is gone
+    assert len(found.asked.thresholds) == 0  # the row that names one is gone
 
 
 def test_each_clause_has_the_threshold_of_its_subscription() -> None:
@@ -280,13 +285,13 @@ def test_each_clause_has_the_threshold_of_its_subscription() -> None:
         {"id": 3, "expression": "a or b", **box(179, 0, -179, 1), "threshold": 0.25},
         {"id": 4, "keywords": ["a"]},
     ]
-    found = subscriptions(rows, is_ranked=True)
+    found = subscriptions(rows, form=RankedMatcher.form)
     assert [each.row for each in found.rejects] == [1]
-    assert found.clauses.subscriptions.tolist() == [0, 1, 1, 1, 1, 2]
-    np.testing.assert_array_equal(found.clauses.thresholds, [1.0, *[0.25] * 4, np.nan])
-    plain = subscriptions([rows[0], rows[3]], is_ranked=True)
-    np.testing.assert_array_equal(plain.clauses.thresholds, [1.0, np.nan])
-    assert len(subscriptions([rows[3]], is_ranked=True).clauses.thresholds) == 0
+    assert found.asked.subscriptions.tolist() == [0, 1, 1, 1, 1, 2]
+    np.testing.assert_array_equal(found.asked.thresholds, [1.0, *[0.25] * 4, np.nan])
+    plain = subscriptions([rows[0], rows[3]], form=RankedMatcher.form)
+    np.testing.assert_array_equal(plain.asked.thresholds, [1.0, np.nan])
+    assert len(subscriptions([rows[3]], form=RankedMatcher.form).asked.thresholds) == 0
 
 
 def test_inverted_boxes_on_the_plane() -> None:
@@ -316,7 +321,7 @@ def test_broken_utf8_is_refused() -> None:
     found = encode_subscriptions(batch, Analyzer(), vocabulary, "lonlat")
     assert [(each.row, each.field) for each in found.rejects] == [(1, "keywords")]
     assert "not valid UTF-8" in found.rejects[0].reason
-    assert clause_tokens(found.clauses, vocabulary) == [["ok"], ["café"]]
+    assert clause_tokens(found.asked, vocabulary) == [["ok"], ["café"]]
     expressions = pa.RecordBatch.from_arrays(
         [pa.array([1, 2]), text([b"\xe9", b"ok"])], ["id", "expression"]
     )
@@ -346,19 +351,19 @@ def test_regions_alone() -> None:
         {"id": 1, "x": 0.0, "y": 0.0, "radius": 5.0},
         {"id": 5, "x": 9.0, "y": 9.0, "radius": 5.0},
     ]
-    found = encode_regions(pa.RecordBatch.from_pylist(rows, SUBSCRIPTIONS), "lonlat", first_row=10)
+    found = encode_moves(pa.RecordBatch.from_pylist(rows, SUBSCRIPTIONS), "lonlat", first_row=10)
     assert found.ids.to_pylist() == [1, 2, 4, 5]
-    assert found.offsets.tolist() == [0, 2, 3, 4, 5]
-    assert found.boxes[:4].tolist() == [
+    assert found.places.offsets.tolist() == [0, 2, 3, 4, 5]
+    assert found.places.boxes[:4].tolist() == [
         [170, 0, 180, 5],
         [-180, 0, -170, 5],
         INFINITE,
         [0, 0, 4, 4],
     ]
-    circles = found.shapes.circles[found.shape_rows[3:]]
+    circles = found.places.shapes.circles[found.places.shape_rows[3:]]
     assert circles[:, 2].tolist() == [-1, 5]  # a polygon, then the circle of the last row
     assert circles[1].tolist() == [9, 9, 5]
-    assert found.shape_rows[:3].tolist() == [-1, -1, -1]
+    assert found.places.shape_rows[:3].tolist() == [-1, -1, -1]
     assert [(each.row, each.field) for each in found.rejects] == [(12, "max_x"), (14, "id")]
 
 
@@ -433,7 +438,7 @@ def test_slices_chunks_and_absent_columns_make_no_difference() -> None:
     for other in (narrow, chunked, padded, pa.Table.from_batches([batch])):
         found = encode_subscriptions(other, Analyzer(), Vocabulary(), "lonlat")
         assert found.ids.to_pylist() == expected.ids.to_pylist()
-        assert as_parts(found.clauses) == as_parts(expected.clauses)
+        assert as_parts(found.asked) == as_parts(expected.asked)
 
 
 row_strategy = st.fixed_dictionaries(
@@ -458,16 +463,18 @@ def test_many_rows_are_encoded_like_one_by_one(rows: list[dict[str, Any]]) -> No
     reasons: list[tuple[int, str]] = []
     parts: list[tuple[int, list[int], list[float], bool]] = []
     for number, row in enumerate(rows):
-        alone = subscriptions([row], vocabulary, first_row=number, first_slot=len(ids))
+        alone = subscriptions([row], vocabulary, first_row=number)
         if alone.rejects:
             reasons += [(each.row, each.reason) for each in alone.rejects]
         elif row["id"] in ids:
             reasons.append((number, "repeated"))
         else:
+            first = np.int32(len(ids))
             ids.append(row["id"])
-            parts += as_parts(alone.clauses)
+            slots = alone.asked.subscriptions + first
+            parts += as_parts(alone.asked._replace(subscriptions=slots))
     assert together.ids.to_pylist() == ids
-    assert as_parts(together.clauses) == parts
+    assert as_parts(together.asked) == parts
     found = [
         (e.row, "repeated" if "already used" in e.reason else e.reason) for e in together.rejects
     ]
@@ -533,9 +540,9 @@ def test_subscriptions_become_canonical_rows() -> None:
     assert (rows[1]["x"], rows[1]["y"], rows[1]["radius"]) == (1, 2, 3)
     assert rows[2]["expires"] == paris
     assert [row["threshold"] for row in rows] == [None, None, 1.0]
-    found = encode_subscriptions(batch, Analyzer(), Vocabulary(), "lonlat", is_ranked=True)
+    found = encode_subscriptions(batch, Analyzer(), Vocabulary(), "lonlat", form=RankedMatcher.form)
     assert found.rejects == []
-    assert found.clauses.subscriptions.tolist() == [0, 1, 1, 2]
+    assert found.asked.subscriptions.tolist() == [0, 1, 1, 2]
 
 
 def test_messages_become_canonical_rows() -> None:
@@ -600,7 +607,7 @@ def test_columns_of_other_widths_are_taken() -> None:
     )
     found = encode_subscriptions(wide, Analyzer(), Vocabulary(), "lonlat")
     assert found.ids.to_pylist() == ["a"]
-    assert found.clauses.shapes.circles.tolist() == [[1, 2.5, 3]]
+    assert found.asked.shapes.circles.tolist() == [[1, 2.5, 3]]
     assert found.expires.tolist() == [1_000_000]
 
 

@@ -11,10 +11,9 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-import earshot.engine.engine
+import earshot.semantics.index_matcher
 from earshot import (
     Circle,
-    Deliveries,
     Engine,
     Event,
     Everywhere,
@@ -28,6 +27,7 @@ from earshot import (
     Subscription,
     Unsubscribe,
     Update,
+    Updates,
 )
 from earshot.errors import (
     DuplicateSubscription,
@@ -41,7 +41,7 @@ from earshot.indexes import structures_of
 from earshot.indexes.block_trie.index import BlockTrie
 from earshot.model.batches import message_batch, subscription_batch
 from earshot.model.regions import Region
-from earshot.model.schemas import BOX_FIELDS, SUBSCRIPTIONS
+from earshot.model.schemas import BOX_FIELDS, SUBSCRIPTIONS, UPDATE_FIELDS
 from earshot.model.subscriptions import Id
 
 NOON = datetime(2026, 5, 1, 12, tzinfo=UTC)
@@ -77,10 +77,10 @@ def keyword_table(n: int, first: int = 0, word: str = "fire") -> pa.RecordBatch:
 def test_a_message_gives_an_update_per_subscription_it_concerns() -> None:
     engine = Engine()
     engine.subscribe(fire(1), fire(2, FAR), Subscription(3, ("fire", "rain"), region=TOWN))
-    assert engine.publish(post()) == [Update("+", 1, 1)]
+    assert list(engine.publish(post())) == [Update(1, 1, "+")]
     assert set(engine.publish(post("Rain stops FIRE!", id="m"))) == {
-        Update("+", "m", 1),
-        Update("+", "m", 3),
+        Update("m", 1, "+"),
+        Update("m", 3, "+"),
     }
 
 
@@ -124,7 +124,7 @@ def test_batches_and_single_calls_give_equal_updates() -> None:
     assert len(single) > 50
     assert len(set(single)) == len(single)
     for engine in (at_once, threaded):
-        assert set(engine.publish_batch(message_batch(messages)).updates()) == set(single)
+        assert set(list(engine.publish_batch(message_batch(messages)))) == set(single)
     assert set(one_by_one.publish(*messages)) == set(single)
 
 
@@ -159,7 +159,7 @@ def test_process_yields_before_it_reads_the_events_that_follow() -> None:
         raise AssertionError("read too far")
 
     updates = engine.process(events())
-    assert next(updates) == Update("+", 1, 1)
+    assert next(updates) == Update(1, 1, "+")
     assert 1 in engine
 
 
@@ -173,14 +173,14 @@ def test_nothing_in_gives_nothing_out() -> None:
     for engine in (Engine(), Engine()):
         engine.subscribe()
         engine.unsubscribe()
-        assert engine.publish() == []
+        assert list(engine.publish()) == []
         assert list(engine.process([])) == []
         assert len(engine) == 0
         engine.subscribe(fire("a"))  # with ids of either kind
         engine.subscribe()
         engine.subscribe_batch(subscription_batch([]))
-        assert engine.publish() == []
-        assert engine.publish_batch(message_batch([])).updates() == []
+        assert list(engine.publish()) == []
+        assert list(engine.publish_batch(message_batch([]))) == []
         assert len(engine) == 1
 
 
@@ -188,13 +188,13 @@ def test_deliveries_are_updates_in_a_table() -> None:
     engine = Engine()
     engine.subscribe(fire("a"), fire("b"))
     found = engine.publish_batch(message_batch([post(id=7), post("rain", id=8), post(id=9)]))
-    assert isinstance(found, Deliveries)
+    assert isinstance(found, Updates)
     assert found.offsets.tolist() == [0, 2, 2, 4]
     assert found.counters.answers == 4
     table = found.table()
-    assert table.column_names == ["sign", "message_id", "subscription_id", "score", "reason"]
+    assert table.column_names == list(UPDATE_FIELDS)
     rows = [Update(**row) for row in table.to_pylist()]
-    assert rows == found.updates()
+    assert rows == list(found)
     assert {row.message_id for row in rows} == {7, 9}
 
 
@@ -315,7 +315,9 @@ def test_a_refused_batch_changes_nothing() -> None:
 def test_try_subscribe_batch_takes_the_good_rows() -> None:
     engine = Engine()
     engine.subscribe(fire(50))
-    rejects = engine.try_subscribe_batch(MIXED, source="b.csv", rows=np.arange(7) * 10)
+    rejects = engine.subscribe_batch(
+        MIXED, source="b.csv", rows=np.arange(7) * 10, on_error="reject"
+    ).rejects
     assert [(each.row, each.field) for each in rejects] == [
         (10, "min_y"),
         (20, "x"),
@@ -351,18 +353,20 @@ def test_a_refused_message_publishes_nothing() -> None:
     assert engine.time is None
     assert len(engine) == 1
     found = engine.publish_batch(batch, on_error="reject", source="m", rows=np.array([4, 6, 8]))
-    assert [(u.message_id, u.subscription_id) for u in found.updates()] == [(1, 1), (3, 1)]
+    assert [(u.message_id, u.subscription_id) for u in list(found)] == [(1, 1), (3, 1)]
     assert [(each.source, each.row, each.field) for each in found.rejects] == [("m", 6, "y")]
     assert engine.time is None  # the clock does not believe refused messages
 
 
 def test_options_outside_their_range_are_refused() -> None:
-    with pytest.raises(InvalidParameter, match="no index is called 'best'; expected one of"):
-        Engine(index="best")
+    with pytest.raises(
+        InvalidParameter, match="no boolean structure is called 'best'; expected one of"
+    ):
+        Engine(structure="best")
     with pytest.raises(InvalidParameter, match="space is 'round'"):
         Engine(space="round")  # type: ignore[arg-type]
     with pytest.raises(InvalidParameter, match="on_error is 'ignore'"):
-        Engine().publish_batch(message_batch([post()]), on_error="ignore")
+        Engine().publish_batch(message_batch([post()]), on_error="ignore")  # type: ignore[arg-type]
     with pytest.raises(InvalidParameter, match="n_threads is 0"):
         Engine(n_threads=0).publish(post())
 
@@ -520,28 +524,28 @@ def test_a_large_first_load_is_built_and_not_left_to_the_delta() -> None:
     engine = Engine()
     for first in range(0, 200_000, 50_000):
         engine.subscribe_batch(keyword_table(50_000, first, f"w{first % 7}"))
-    assert engine.index.n_subscriptions == 200_000
-    assert engine.index.delta is None
-    assert engine.index.n_changes == 0
+    assert engine.matcher.index.n_subscriptions == 200_000
+    assert engine.matcher.index.delta is None
+    assert engine.matcher.index.n_changes == 0
     engine.subscribe(fire(200_000))
-    assert engine.index.n_changes == 1
+    assert engine.matcher.index.n_changes == 1
     assert receivers(engine) == [200_000]
 
 
 def test_a_load_larger_than_the_index_is_built_too(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(earshot.engine.engine, "REBUILD_LEAST", 10)
+    monkeypatch.setattr(earshot.semantics.index_matcher, "REBUILD_LEAST", 10)
     engine = Engine()
     engine.subscribe(fire(0))
     assert len(engine) == 1
     engine.subscribe_batch(keyword_table(100, 1))
-    assert engine.index.n_changes == 0
+    assert engine.matcher.index.n_changes == 0
     assert receivers(engine) == list(map(int, sorted(map(str, range(101)))))
 
 
 @pytest.fixture
 def due(monkeypatch: pytest.MonkeyPatch) -> Engine:
     """Return an engine whose next use rebuilds its index, which renumbers the slots."""
-    monkeypatch.setattr(earshot.engine.engine, "REBUILD_LEAST", 5)
+    monkeypatch.setattr(earshot.semantics.index_matcher, "REBUILD_LEAST", 5)
     engine = Engine()
     engine.subscribe(fire(0), fire(1), fire(2, expires=NOON))
     assert len(engine) == 3
@@ -620,7 +624,7 @@ class Pause:
             return result
 
         monkeypatch.setattr(BlockTrie, "rebuilt", held)
-        monkeypatch.setattr(earshot.engine.engine, "REBUILD_LEAST", 20)
+        monkeypatch.setattr(earshot.semantics.index_matcher, "REBUILD_LEAST", 20)
 
 
 @pytest.fixture
@@ -634,7 +638,7 @@ def rebuilding(pause: Pause, ids: list[Id]) -> Engine:
     assert len(engine) == 60
     engine.unsubscribe(*ids[:25])
     assert pause.is_building.wait(30)
-    assert engine.index.n_changes == 25
+    assert engine.matcher.index.n_changes == 25
     return engine
 
 
@@ -649,11 +653,11 @@ def test_changes_during_a_rebuild_are_kept(pause: Pause, kind: type) -> None:
     assert len(engine) == 39
     engine.subscribe(fire(ids[72]), fire(ids[30]))  # pending while the new index takes over
     expected = sorted(ids[1:5] + ids[25:40] + ids[41:60] + [ids[70], ids[72]], key=str)
-    before = engine.index
+    before = engine.matcher.index
     pause.may_go_on.set()
     engine.wait()
-    assert engine.index is not before
-    assert engine.index.n_changes < 25
+    assert engine.matcher.index is not before
+    assert engine.matcher.index.n_changes < 25
     assert receivers(engine) == expected
     assert receivers(engine, post(place=Point(55, 55))) == [ids[40]]
     engine.advance(NOON)
@@ -681,10 +685,10 @@ def test_a_rebuild_in_the_foreground_comes_first(pause: Pause) -> None:
     engine = rebuilding(pause, ids)
     engine.unsubscribe(50)
     engine.rebuild()
-    index = engine.index
+    index = engine.matcher.index
     pause.may_go_on.set()
     engine.wait()
-    assert engine.index is index
+    assert engine.matcher.index is index
     assert receivers(engine) == [*range(25, 50), *range(51, 60)]
 
 
@@ -693,10 +697,10 @@ def test_wait_raises_what_went_wrong_in_the_background(monkeypatch: pytest.Monke
     def broken(*arguments: Any, **options: Any) -> Any:
         raise MemoryError("no room")
 
-    monkeypatch.setattr(earshot.engine.engine, "REBUILD_LEAST", 2)
+    monkeypatch.setattr(earshot.semantics.index_matcher, "REBUILD_LEAST", 2)
     engine = Engine()
     engine.subscribe(*map(fire, range(10)))
-    assert len(engine) == 10
+    assert engine.matcher.index.n_subscriptions == 10
     with monkeypatch.context() as patched:
         patched.setattr(BlockTrie, "rebuilt", broken)
         engine.unsubscribe(1, 2, 3)
@@ -709,15 +713,15 @@ def test_wait_raises_what_went_wrong_in_the_background(monkeypatch: pytest.Monke
     engine.wait()
     engine.unsubscribe(4)
     engine.wait()
-    assert engine.index.n_changes == 4  # not tried again at every change
+    assert engine.matcher.index.n_changes == 4  # not tried again at every change
     engine.unsubscribe(5, 6)
     engine.wait()
-    assert engine.index.n_changes == 0
+    assert engine.matcher.index.n_changes == 0
     assert receivers(engine) == [0, 7, 8, 9]
 
 
 def test_threads_publish_while_others_subscribe(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(earshot.engine.engine, "REBUILD_LEAST", 50)
+    monkeypatch.setattr(earshot.semantics.index_matcher, "REBUILD_LEAST", 50)
     engine = Engine(n_threads=2)
     engine.subscribe(*(fire(i) for i in range(100)))
     errors: list[BaseException] = []
@@ -777,14 +781,14 @@ def test_threads_publish_while_others_subscribe(monkeypatch: pytest.MonkeyPatch)
 @pytest.mark.parametrize("index", ["block_trie", "keyword_first"])
 def test_an_opened_engine_goes_on_where_the_saved_one_was(index: str, tmp_path: Path) -> None:
     assert index in structures_of("boolean")
-    engine = Engine(index=index)
+    engine = Engine(structure=index)
     engine.subscribe(fire("a"), fire("b"), Subscription("c", expression="fire and not rain"))
     assert len(engine) == 3
     engine.subscribe(fire("d", EVERY_REGION[5]), fire("e", Circle(0, 0, 1)))
     engine.unsubscribe("a", "e")
     engine.save(tmp_path / "one")
     opened = Engine.open(tmp_path / "one")
-    assert opened.index.name == index
+    assert opened.matcher.index.name == index
     opened.subscribe(fire("a"), Subscription("new", ("snow",)))
     opened.unsubscribe("b")
     assert receivers(opened) == ["a", "c"]
@@ -806,7 +810,7 @@ def test_an_empty_engine_can_be_saved(tmp_path: Path) -> None:
 def test_an_index_alone_is_not_an_engine(tmp_path: Path) -> None:
     engine = Engine()
     engine.subscribe(fire(1))
-    engine.index.save(tmp_path / "index")
+    engine.matcher.index.save(tmp_path / "index")
     with pytest.raises(SavedIndexError, match="does not hold an engine"):
         Engine.open(tmp_path / "index")
     with pytest.raises(SavedIndexError, match="is not a saved index"):
@@ -897,7 +901,7 @@ def test_shapes_of_the_dead_are_dropped_by_rebuilds() -> None:
         for i in range(30):
             engine.move(i, Circle(0.001 * turn, 0, 1000))
         engine.rebuild()
-    assert len(engine.index.clauses.shapes.circles) == 30
+    assert len(engine.matcher.index.clauses.shapes.circles) == 30
     assert receivers(engine) == sorted(range(30), key=str)
 
 
@@ -920,5 +924,5 @@ def test_a_small_engine_that_grows_is_rebuilt_on_the_spot() -> None:
     engine = Engine()
     engine.subscribe(fire(-1))
     assert len(engine) == 1
-    engine.subscribe_batch(keyword_table(earshot.engine.engine.REBUILD_SMALL + 1))
-    assert engine.index.n_changes == 0
+    engine.subscribe_batch(keyword_table(earshot.semantics.index_matcher.REBUILD_SMALL + 1))
+    assert engine.matcher.index.n_changes == 0

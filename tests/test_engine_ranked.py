@@ -18,7 +18,7 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, rule
 
-import earshot.engine.engine
+import earshot.semantics.index_matcher
 from earshot import (
     Circle,
     Engine,
@@ -61,7 +61,7 @@ FAR = Point(50, 50)
 
 
 def ranked(alpha: float = 0.5, threshold: float = 0.6, **options: Any) -> Engine:
-    return Engine(ranking=Ranking(alpha, threshold), **options)
+    return Engine(Ranking(alpha, threshold), **options)
 
 
 def scores(engine: Engine, text: str, place: Place = HERE, **options: Any) -> dict[Id, float]:
@@ -89,7 +89,7 @@ def test_place_and_text_add_up() -> None:
 
 @pytest.mark.parametrize("index", structures_of("ranked"))
 def test_alpha_says_what_counts(index: str) -> None:
-    text_only, place_only = ranked(0, 0.5, index=index), ranked(1, 0.5, index=index)
+    text_only, place_only = ranked(0, 0.5, structure=index), ranked(1, 0.5, structure=index)
     for engine in (text_only, place_only):
         engine.subscribe(
             Subscription("s", ("fire", "smoke"), region=SQUARE),
@@ -104,11 +104,11 @@ def test_alpha_says_what_counts(index: str) -> None:
 @pytest.mark.parametrize("index", structures_of("ranked"))
 def test_a_score_equal_to_the_threshold_is_delivered(index: str) -> None:
     words = [f"w{i}" for i in range(9)]
-    engine = ranked(0.1, 0.6, index=index)
+    engine = ranked(0.1, 0.6, structure=index)
     engine.subscribe(Subscription(1, words, region=SQUARE))
     assert scores(engine, " ".join(words[:5])) == {1: pytest.approx(0.6)}  # 0.1 + 0.9 * 5 / 9
     assert scores(engine, " ".join(words[:4])) == {}
-    thirds = ranked(0, 1 / 3, index=index)
+    thirds = ranked(0, 1 / 3, structure=index)
     thirds.subscribe(Subscription(1, ("a", "b", "c")))
     assert scores(thirds, "b", FAR) == {1: pytest.approx(1 / 3)}
 
@@ -162,7 +162,7 @@ def test_expiry_drops_scores_with_their_answers() -> None:
     messages = [Message(i, text, place=HERE, time=t) for i, (text, t) in enumerate(texts)]
     found = engine.publish_batch(message_batch(messages))
     assert found.counters.answers == 3 + 2 + 2 + 1
-    assert {(u.message_id, u.subscription_id): u.score for u in found.updates()} == {
+    assert {(u.message_id, u.subscription_id): u.score for u in list(found)} == {
         (0, 1): 1.0, (0, 2): 0.75, (0, 3): 1.0, (1, 2): 0.75, (1, 3): 1.0,
         (2, 2): 0.5, (2, 3): 0.5, (3, 2): 0.75,
     }  # fmt: skip
@@ -231,7 +231,7 @@ def test_weighing_a_first_load_is_weighing_it_later() -> None:
     at_once, one_by_one = ranked(0.2, 0.5), ranked(0.2, 0.5)
     at_once.subscribe_batch(subscription_batch(wishes))
     at_once.reweigh()
-    assert at_once.index.n_changes == 0
+    assert at_once.matcher.index.n_changes == 0
     for each in wishes:
         one_by_one.subscribe(each)
         one_by_one.publish(messages[0])
@@ -260,7 +260,7 @@ def test_when_an_index_is_built_changes_nothing(
 
     Scores are equal up to the last bits: a structure may add weights up in an order of its own.
     """
-    monkeypatch.setattr(earshot.engine.engine, "REBUILD_LEAST", 3)
+    monkeypatch.setattr(earshot.semantics.index_matcher, "REBUILD_LEAST", 3)
     regions: list[Region] = [SQUARE, Circle(1, 1, 90_000), Everywhere(), Rectangle(1, 1, 1, 1)]
     wishes = [
         Subscription(
@@ -275,7 +275,7 @@ def test_when_an_index_is_built_changes_nothing(
     ]
 
     def events(engine: Engine, *, in_batches: bool) -> dict[Any, float | None]:
-        found = []
+        found: list[Update] = []
         for part in range(3):
             some = wishes[20 * part : 20 * part + 20]
             if in_batches:
@@ -302,13 +302,13 @@ def test_when_an_index_is_built_changes_nothing(
     options = {"index": index, "rebuild_in_background": False}
     plain = events(ranked(0.4, 0.5, **options), in_batches=False)
     assert len(plain) > 100
-    assert events(ranked(0.4, 0.5, index=index), in_batches=False) == plain
-    assert events(ranked(0.4, 0.5, index=index, n_threads=2), in_batches=True) == plain
+    assert events(ranked(0.4, 0.5, structure=index), in_batches=False) == plain
+    assert events(ranked(0.4, 0.5, structure=index, n_threads=2), in_batches=True) == plain
 
 
 @pytest.mark.parametrize("index", sorted(structures_of("ranked")))
 def test_explanations_follow_words_that_come_later(index: str) -> None:
-    engine = ranked(0.5, 0.3, index=index)
+    engine = ranked(0.5, 0.3, structure=index)
     message = Message(1, "tea milk", place=Point(0.5, 0.5))
     engine.subscribe(Subscription(1, ("coffee", "tea"), region=SQUARE))
     engine.publish(message)
@@ -323,7 +323,7 @@ def test_a_score_of_0_is_explained_as_not_delivered() -> None:
     engine = ranked(0.5, 1e-10)
     engine.subscribe(Subscription(1, ("coffee",), region=SQUARE))
     far = Message(1, "tea", place=Point(50, 50))
-    assert engine.publish(far) == []
+    assert list(engine.publish(far)) == []
     assert not engine.explain(far, 1).matched
 
 
@@ -332,7 +332,7 @@ def test_a_score_of_0_is_explained_as_not_delivered() -> None:
 
 @pytest.mark.parametrize("index", structures_of("ranked"))
 def test_saved_and_opened(tmp_path: Path, index: str) -> None:
-    engine = ranked(0.3, 0.7, index=index)
+    engine = ranked(0.3, 0.7, structure=index)
     engine.subscribe(
         Subscription("a", ("fire", "smoke"), region=SQUARE),
         Subscription("b", ("fire",), region=SQUARE, threshold=0.2, expires=NOON),
@@ -344,8 +344,8 @@ def test_saved_and_opened(tmp_path: Path, index: str) -> None:
     facts = json.loads((tmp_path / "saved" / "facts.json").read_text())
     assert (facts["engine"], facts["alpha"], facts["threshold"]) == ("ranked", 0.3, 0.7)
     opened = Engine.open(tmp_path / "saved")
-    assert opened.ranking == Ranking(0.3, 0.7)
-    assert opened.index.name == index
+    assert opened.semantics == Ranking(0.3, 0.7)
+    assert opened.structure == index
     assert [scores(opened, text) for text in ("fire", "smoke", "late")] == expected
     opened.subscribe(Subscription("d", ("later", "fire"), threshold=0.1))
     assert scores(opened, "late")["c"] == scores(opened, "later")["d"]
@@ -364,16 +364,18 @@ def test_a_saved_engine_of_another_kind_is_refused(tmp_path: Path) -> None:
 
 
 def test_options() -> None:
-    assert ranked().index.name == default_structure("ranked")
-    assert Engine().ranking is None
+    assert ranked().structure == default_structure("ranked")
+    assert Engine().semantics is None
     for name in structures_of("ranked"):
         kind = index_type(name, "ranked")
-        engine = ranked(0.2, 0.9, index=name, parameters=kind.parameters_type())
-        assert engine.ranking == Ranking(0.2, 0.9)
+        engine = ranked(0.2, 0.9, structure=name, parameters=kind.parameters_type())
+        assert engine.semantics == Ranking(0.2, 0.9)
     with pytest.raises(InvalidParameter, match="expected one of"):
-        ranked(index="no_such_index")
-    with pytest.raises(InvalidParameter, match=r"ranking is True; expected Ranking"):
-        Engine(ranking=True)  # type: ignore[arg-type]
+        ranked(structure="no_such_index")
+    with pytest.raises(
+        InvalidParameter, match=r"True is no semantics; expected one of Boolean, Ranking"
+    ):
+        Engine(True)
     with pytest.raises(InvalidParameter, match="parameters of index"):
         ranked(parameters=Parameters())
 
@@ -391,10 +393,10 @@ def test_boolean_engines_refuse_thresholds() -> None:
     )
     with pytest.raises(InvalidRow, match=r"row 1, field 'threshold': is for ranked matching; give"):
         engine.subscribe_batch(rows)
-    (reject,) = engine.try_subscribe_batch(rows)
+    (reject,) = engine.subscribe_batch(rows, on_error="reject").rejects
     assert (reject.row, reject.field) == (1, "threshold")
     assert len(engine) == 2
-    assert ranked().try_subscribe_batch(rows) == []
+    assert ranked().subscribe_batch(rows, on_error="reject").rejects == []
 
 
 def test_wrong_thresholds_in_a_batch_are_set_aside() -> None:
@@ -406,7 +408,7 @@ def test_wrong_thresholds_in_a_batch_are_set_aside() -> None:
         }
     )
     engine = ranked(0, 0.6)
-    rejects = engine.try_subscribe_batch(table)
+    rejects = engine.subscribe_batch(table, on_error="reject").rejects
     assert [(each.row, each.field) for each in rejects] == [(row, "threshold") for row in (1, 3, 4)]
     assert rejects[1].reason == "is 1.5; expected a number greater than 0 and at most 1"
     assert scores(engine, "a") == {0: 0.5}
@@ -548,18 +550,18 @@ class RankedEngineMachine(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
         self.folder = Path(tempfile.mkdtemp(prefix="earshot-ranked-machine-"))
-        self.least = earshot.engine.engine.REBUILD_LEAST
+        self.least = earshot.semantics.index_matcher.REBUILD_LEAST
         self.n_saves = self.n_messages = 0
 
     def teardown(self) -> None:
-        earshot.engine.engine.REBUILD_LEAST = self.least
+        earshot.semantics.index_matcher.REBUILD_LEAST = self.least
         if hasattr(self, "engine"):
             self.engine.wait()
         shutil.rmtree(self.folder)
 
     @initialize(
         space=st.sampled_from(["lonlat", "planar"]),
-        index=st.sampled_from(sorted(structures_of("ranked"))),
+        structure=st.sampled_from(sorted(structures_of("ranked"))),
         alpha=st.sampled_from([0.0, 0.1, 0.3, 0.5, 0.9, 1.0]),
         threshold=st.sampled_from([0.05, 0.3, 0.5, 0.55, 0.6, 1.0]),
         least=st.sampled_from([2, 6, 20_000]),
@@ -570,7 +572,7 @@ class RankedEngineMachine(RuleBasedStateMachine):
     ) -> None:
         self.space, self.n_threads = space, n_threads
         self.engine = Engine(
-            space=space, ranking=Ranking(alpha, threshold), index=index, n_threads=n_threads
+            Ranking(alpha, threshold), space=space, structure=index, n_threads=n_threads
         )
         self.weights: dict[Hashable, float] = {}
         self.later_weight = 1.0
@@ -579,7 +581,7 @@ class RankedEngineMachine(RuleBasedStateMachine):
         )
         self.expires: dict[Id, datetime] = {}
         self.clock: datetime | None = None
-        earshot.engine.engine.REBUILD_LEAST = least
+        earshot.semantics.index_matcher.REBUILD_LEAST = least
 
     # ---- the model: the oracle, with a clock and weights
 
@@ -697,7 +699,7 @@ class RankedEngineMachine(RuleBasedStateMachine):
     @rule()
     def rebuild(self) -> None:
         self.engine.rebuild()
-        assert self.engine.index.n_changes == 0
+        assert self.engine.matcher.index.n_changes == 0
 
     @rule()
     def wait(self) -> None:

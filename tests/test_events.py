@@ -114,7 +114,7 @@ def test_records_are_values() -> None:
         Move("s", AREA, NOON),
         Move("s", HERE),
         Publish(message),
-        Update("+", "m", "s", 0.5),
+        Update("m", "s", "+", 0.5),
     ]
     for record in records:
         assert pickle.loads(pickle.dumps(record)) == record

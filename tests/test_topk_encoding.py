@@ -16,13 +16,13 @@ import shapely
 from earshot.encoding import (
     NEVER_US,
     NO_TIME_US,
-    EncodedTopkMessages,
-    EncodedTopkSubscriptions,
-    encode_points,
-    encode_regions,
+    REGIONS,
+    EncodedMessages,
+    EncodedSubscriptions,
+    Form,
+    encode_messages,
+    encode_moves,
     encode_subscriptions,
-    encode_topk_messages,
-    encode_topk_subscriptions,
 )
 from earshot.errors import InvalidInput, InvalidParameter
 from earshot.files import read_subscriptions
@@ -34,34 +34,39 @@ from earshot.model.regions import Circle, Point, Rectangle, cartesian
 from earshot.model.schemas import BOX_FIELDS, MESSAGES, SUBSCRIPTIONS, subscriptions_schema
 from earshot.model.subscriptions import Subscription
 from earshot.model.topk import TopK
+from earshot.semantics.index_matcher import RankedMatcher
+from earshot.semantics.topk.matcher import TopkMatcher
 from earshot.text import Analyzer, Vocabulary
 
 NOON = datetime(2026, 5, 1, 12, tzinfo=UTC)
 NOON_US = int(NOON.timestamp()) * 1_000_000
 BOX = dict(zip(BOX_FIELDS, (0.0, 0.0, 1.0, 1.0), strict=True))
 POINT = shapely.to_wkb(shapely.Point(3, 4))
+TOPK = TopkMatcher.form
 SQUARE = shapely.to_wkb(shapely.box(0, 0, 2, 2))
 
 
 def subscriptions(
     rows: list[dict[str, Any]], vocabulary: Vocabulary | None = None, /, **options: Any
-) -> EncodedTopkSubscriptions:
+) -> EncodedSubscriptions:
     batch = pa.RecordBatch.from_pylist(rows, SUBSCRIPTIONS)
     space: Space = options.pop("space", "planar")
-    return encode_topk_subscriptions(
-        batch, Analyzer(), vocabulary or Vocabulary(), space, **options
+    return encode_subscriptions(
+        batch, Analyzer(), vocabulary or Vocabulary(), space, form=TOPK, **options
     )
 
 
 def messages(
     rows: list[dict[str, Any]], vocabulary: Vocabulary | None = None, /, **options: Any
-) -> EncodedTopkMessages:
+) -> EncodedMessages:
     batch = pa.RecordBatch.from_pylist(rows, MESSAGES)
     analyzer = options.pop("analyzer", Analyzer())
-    return encode_topk_messages(batch, analyzer, vocabulary or Vocabulary(), "planar", **options)
+    return encode_messages(
+        batch, analyzer, vocabulary or Vocabulary(), "planar", form=TOPK, **options
+    )
 
 
-def counts_of_rows(found: EncodedTopkMessages, vocabulary: Vocabulary) -> list[dict[str, int]]:
+def counts_of_rows(found: EncodedMessages, vocabulary: Vocabulary) -> list[dict[str, int]]:
     offsets, tokens, counts = found.messages[:3]
     words = vocabulary.tokens(tokens)
     return [dict(zip(words[a:b], counts[a:b].tolist(), strict=True)) for a, b in pairwise(offsets)]
@@ -163,32 +168,34 @@ def test_subscriptions() -> None:
     found = subscriptions(rows, vocabulary)
     assert found.rejects == []
     assert found.ids.to_pylist() == [7, 5, 6]
-    assert found.token_offsets.tolist() == [0, 3, 4, 5]
-    assert vocabulary.tokens(found.tokens) == ["new", "york", "fire", "fire", "fire"]
-    assert found.points.tolist() == [[1, 2], [3, 4], [3, 4]]
-    assert found.places.tolist() == [[1, 2, 0], [3, 4, 0], [3, 4, 0]]
-    assert found.ks.tolist() == [5, 0, 10_000]
-    np.testing.assert_array_equal(found.alphas, [0.25, np.nan, 0.0])
+    assert found.asked.token_offsets.tolist() == [0, 3, 4, 5]
+    assert vocabulary.tokens(found.asked.tokens) == ["new", "york", "fire", "fire", "fire"]
+    assert found.asked.places.tolist() == [[1, 2, 0], [3, 4, 0], [3, 4, 0]]
+    assert found.asked.ks.tolist() == [5, 0, 10_000]
+    np.testing.assert_array_equal(found.asked.alphas, [0.25, np.nan, 0.0])
     assert found.expires.tolist() == [NEVER_US, NOON_US, NEVER_US]
     on_earth = subscriptions(rows[:1], space="lonlat")
-    np.testing.assert_array_equal(on_earth.places, cartesian([[1, 2]], "lonlat"))
+    np.testing.assert_array_equal(on_earth.asked.places, cartesian([[1, 2]], "lonlat"))
 
 
 def test_dtypes_are_those_of_the_arrays() -> None:
     for n in (0, 1):
         rows = [{"id": 1, "keywords": ["a"], "x": 1, "y": 1}][:n]
         found = subscriptions(rows)
-        assert [each.dtype for each in found[1:8]] == [
+        assert [each.dtype for each in found.asked] == [
             np.int64,
             np.int32,
             np.float64,
             np.float64,
-            np.float64,
             np.int32,
-            np.int64,
         ]
-        assert (found.points.shape, found.places.shape) == ((n, 2), (n, 3))
-        assert (found.alphas.shape, found.ks.shape, found.expires.shape) == ((n,), (n,), (n,))
+        assert found.expires.dtype == np.int64
+        assert found.asked.places.shape == (n, 3)
+        assert (found.asked.alphas.shape, found.asked.ks.shape, found.expires.shape) == (
+            (n,),
+            (n,),
+            (n,),
+        )
         for kind in ({"text": "a"}, {"keywords": ["a"]}):
             sent = messages([{"id": 1, "x": 1, "y": 1, **kind}][:n]).messages
             assert [each.dtype for each in sent] == [
@@ -210,8 +217,16 @@ BAD_SUBSCRIPTIONS: list[tuple[dict[str, Any], str, str]] = [
     ({"keywords": [], **HERE}, "keywords", "are missing; give at least one word"),
     ({"keywords": ["a", "!!!"], **HERE}, "keywords", "keyword '!!!' has no letters or digits"),
     ({"keywords": ["a", None], **HERE}, "keywords", "a keyword is null"),
-    ({"expression": "a or b", **HERE}, "expression", "give the words as keywords, or use Engine"),
-    ({"keywords": ["a"], "threshold": 0.5, **HERE}, "threshold", "is for ranked matching; top-k"),
+    (
+        {"expression": "a or b", **HERE},
+        "expression",
+        "but for boolean and ranked matching; give the words as keywords",
+    ),
+    (
+        {"keywords": ["a"], "threshold": 0.5, **HERE},
+        "threshold",
+        "is not for top-k over a window but for ranked",
+    ),
     ({"keywords": ["a"], "k": 0, **HERE}, "k", "is 0; expected an integer from 1 to 10,000"),
     ({"keywords": ["a"], "k": 10_001, **HERE}, "k", "is 10001; expected an integer"),
     ({"keywords": ["a"], "k": 2**40 + 1, **HERE}, "k", "is 1099511627777; expected an integer"),
@@ -248,26 +263,25 @@ def test_bad_subscriptions_are_set_aside(bad: dict[str, Any], field: str, reason
     assert (error.source, error.row, error.field) == ("s.csv", 11, field)
     assert reason in error.reason
     assert found.ids.to_pylist() == [1, 3]
-    assert found.token_offsets.tolist() == [0, 1, 2]
-    assert vocabulary.tokens(found.tokens) == ["first", "last"]
-    assert found.points.tolist() == [[1, 1], [3, 4]]
-    assert found.places.tolist() == [[1, 1, 0], [3, 4, 0]]
-    assert found.ks.tolist() == [3, 0]
-    np.testing.assert_array_equal(found.alphas, [np.nan, 0.5])
+    assert found.asked.token_offsets.tolist() == [0, 1, 2]
+    assert vocabulary.tokens(found.asked.tokens) == ["first", "last"]
+    assert found.asked.places.tolist() == [[1, 1, 0], [3, 4, 0]]
+    assert found.asked.ks.tolist() == [3, 0]
+    np.testing.assert_array_equal(found.asked.alphas, [np.nan, 0.5])
     assert found.expires.tolist() == [NEVER_US, NOON_US]
     numbered = subscriptions(rows, rows=np.array([4, 6, 9]), is_taken=is_taken)
     assert [each.row for each in numbered.rejects] == [6]
 
 
-@pytest.mark.parametrize("is_ranked", [False, True])
+@pytest.mark.parametrize("form", [REGIONS, RankedMatcher.form])
 @pytest.mark.parametrize("field", ["k", "alpha"])
-def test_other_engines_refuse_what_is_for_topk(field: str, is_ranked: bool) -> None:
+def test_other_engines_refuse_what_is_for_topk(field: str, form: Form) -> None:
     rows = [{"id": 1, "keywords": ["a"], field: 1}, {"id": 2, "keywords": ["a"]}]
     batch = pa.RecordBatch.from_pylist(rows, SUBSCRIPTIONS)
-    found = encode_subscriptions(batch, Analyzer(), Vocabulary(), "lonlat", is_ranked=is_ranked)
+    found = encode_subscriptions(batch, Analyzer(), Vocabulary(), "lonlat", form=form)
     (error,) = found.rejects
     assert (error.row, error.field) == (0, field)
-    assert "use TopkEngine" in error.reason
+    assert "use Engine(TopK(" in error.reason
     assert found.ids.to_pylist() == [2]
 
 
@@ -285,14 +299,14 @@ def test_other_engines_refuse_what_is_for_topk(field: str, is_ranked: bool) -> N
 def test_columns_of_other_kinds_are_refused(column: str, values: pa.Array) -> None:
     batch = pa.record_batch({"id": pa.array([1]), column: values})
     with pytest.raises(InvalidInput, match=f"column '{column}'"):
-        encode_topk_subscriptions(batch, Analyzer(), Vocabulary(), "planar")
+        encode_subscriptions(batch, Analyzer(), Vocabulary(), "planar", form=TOPK)
 
 
 def test_whole_floats_are_numbers_of_messages() -> None:
     columns = {"id": [1, 2], "keywords": [["a"], ["a"]], "x": [1, 2], "y": [1, 2]}
     batch = pa.table({**columns, "k": pa.array([3.0, None], pa.float64())})
-    found = encode_topk_subscriptions(batch, Analyzer(), Vocabulary(), "planar")
-    assert found.ks.tolist() == [3, 0]
+    found = encode_subscriptions(batch, Analyzer(), Vocabulary(), "planar", form=TOPK)
+    assert found.asked.ks.tolist() == [3, 0]
 
 
 # ---- single objects -----------------------------------------------------------------------------
@@ -308,16 +322,16 @@ def test_a_point_is_a_region_for_every_engine() -> None:
     canonical = subscriptions_schema(pa.int64())
     for name, column in zip(batch.schema.names, batch.columns, strict=True):
         assert column.type == canonical.field(name).type
-    found = encode_topk_subscriptions(batch, Analyzer(), Vocabulary(), "lonlat")
+    found = encode_subscriptions(batch, Analyzer(), Vocabulary(), "lonlat", form=TOPK)
     assert found.rejects == []
-    assert found.points.tolist() == [[1, 2], [1, 2]]
-    assert found.ks.tolist() == [7, 0]
-    np.testing.assert_array_equal(found.alphas, [np.nan, 1.0])
-    regions = encode_regions(batch, "lonlat")
+    np.testing.assert_array_equal(found.asked.places, cartesian([[1, 2], [1, 2]], "lonlat"))
+    assert found.asked.ks.tolist() == [7, 0]
+    np.testing.assert_array_equal(found.asked.alphas, [np.nan, 1.0])
+    regions = encode_moves(batch, "lonlat")
     assert regions.rejects == []
-    assert regions.shapes.circles.tolist() == [[1, 2, 0], [1, 2, 0]]
+    assert regions.places.shapes.circles.tolist() == [[1, 2, 0], [1, 2, 0]]
     wide = subscription_batch([Subscription(1, ("a",), region=Circle(1, 2, 3))])
-    (error,) = encode_topk_subscriptions(wide, Analyzer(), Vocabulary(), "lonlat").rejects
+    (error,) = encode_subscriptions(wide, Analyzer(), Vocabulary(), "lonlat", form=TOPK).rejects
     assert error.field == "radius"
 
 
@@ -330,9 +344,8 @@ def test_moves() -> None:
         {"id": "d"},
     ]
     batch = pa.RecordBatch.from_pylist(rows, subscriptions_schema(pa.string()))
-    found = encode_points(batch, "lonlat", source="m.csv", first_row=100)
+    found = encode_moves(batch, "lonlat", form=TOPK, source="m.csv", first_row=100)
     assert found.ids.to_pylist() == ["a", "c"]
-    assert found.points.tolist() == [[1, 2], [3, 4]]
     np.testing.assert_array_equal(found.places, cartesian([[1, 2], [3, 4]], "lonlat"))
     assert [(each.row, each.field) for each in found.rejects] == [
         (101, "radius"),
@@ -373,10 +386,7 @@ def test_words_of_messages_are_found_by_later_subscriptions() -> None:
     vocabulary = Vocabulary()
     sent = messages([{"id": 1, "text": "some fire", **HERE}], vocabulary)
     found = subscriptions([{"id": 1, "keywords": ["fire"], **HERE}], vocabulary)
-    assert set(found.tokens.tolist()) < set(sent.messages.tokens.tolist())
-    rows = [{"id": 1, "text": "unknown fire", **HERE}, {"id": 2, "keywords": ["new"], **HERE}]
-    known = messages(rows, vocabulary, grow=False)
-    assert counts_of_rows(known, vocabulary) == [{"fire": 1}, {}]
+    assert set(found.asked.tokens.tolist()) < set(sent.messages.tokens.tolist())
     assert len(vocabulary) == 3
 
 
@@ -438,9 +448,9 @@ def test_coordinates_of_a_plane_have_a_bound(field: str) -> None:
     )
     column = points.schema.get_field_index(field)
     points = points.set_column(column, field, pa.array([0.0, -1.1e15, float("inf")]))
-    listening = encode_topk_subscriptions(points, Analyzer(), Vocabulary(), "planar")
-    speaking = encode_topk_messages(points, Analyzer(), Vocabulary(), "planar")
-    moving = encode_points(points, "planar")
+    listening = encode_subscriptions(points, Analyzer(), Vocabulary(), "planar", form=TOPK)
+    speaking = encode_messages(points, Analyzer(), Vocabulary(), "planar", form=TOPK)
+    moving = encode_moves(points, "planar", form=TOPK)
     for ids, rejects in (
         (listening.ids, listening.rejects),
         (speaking.ids, speaking.rejects),
@@ -466,7 +476,7 @@ def test_words_of_refused_messages_are_not_kept() -> None:
             "y": [0.0, None, 0.0, 0.0],
         }
     )
-    found = encode_topk_messages(batch, Analyzer(), vocabulary, "lonlat")
+    found = encode_messages(batch, Analyzer(), vocabulary, "lonlat", form=TOPK)
     assert [(each.row, each.field) for each in found.rejects] == [(1, "x"), (3, "x")]
     assert vocabulary.tokens(range(1, len(vocabulary))) == [
         "good", "text", "fine", "words", "here",
@@ -495,7 +505,7 @@ def test_messages_as_objects() -> None:
             Message(2, "a", place=Rectangle(0, 0, 0, 0)),
         ]
     )
-    found = encode_topk_messages(batch, Analyzer(), Vocabulary(), "planar")
+    found = encode_messages(batch, Analyzer(), Vocabulary(), "planar", form=TOPK)
     assert [(each.row, each.field) for each in found.rejects] == [(1, "min_x")]
     assert found.messages.counts.tolist() == [2, 1]
     assert found.messages.times.tolist() == [NOON_US]
@@ -529,12 +539,12 @@ def test_files_have_the_columns(tmp_path: Path, suffix: str) -> None:
         path.write_text("\n".join(lines) if suffix == "ndjson" else f"[{','.join(lines)}]")
     table, rejects = read(path)
     assert table.schema == SUBSCRIPTIONS
-    found = encode_topk_subscriptions(table, Analyzer(), Vocabulary(), "lonlat")
+    found = encode_subscriptions(table, Analyzer(), Vocabulary(), "lonlat", form=TOPK)
     assert rejects == []
     assert found.rejects == []
-    assert found.points.tolist() == [[1, 2], [3, 4]]
-    assert found.ks.tolist() == [5, 0]
-    np.testing.assert_array_equal(found.alphas, [0.5, np.nan])
+    np.testing.assert_array_equal(found.asked.places, cartesian([[1, 2], [3, 4]], "lonlat"))
+    assert found.asked.ks.tolist() == [5, 0]
+    np.testing.assert_array_equal(found.asked.alphas, [0.5, np.nan])
 
 
 @pytest.mark.parametrize("number", ["2.5", "1e400", "nan"])
@@ -554,5 +564,6 @@ def test_points_of_geojson(tmp_path: Path) -> None:
         '{"type": "Point", "coordinates": [3, 4]}, "properties": {"keywords": ["a"], "k": 2}}]}'
     )
     table, _ = read(path)
-    found = encode_topk_subscriptions(table, Analyzer(), Vocabulary(), "lonlat")
-    assert (found.rejects, found.points.tolist(), found.ks.tolist()) == ([], [[3, 4]], [2])
+    found = encode_subscriptions(table, Analyzer(), Vocabulary(), "lonlat", form=TOPK)
+    assert (found.rejects, found.asked.ks.tolist()) == ([], [2])
+    np.testing.assert_array_equal(found.asked.places, cartesian([[3, 4]], "lonlat"))

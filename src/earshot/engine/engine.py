@@ -267,6 +267,7 @@ class Engine:
         """
         with self._lock:
             _check_on_error(on_error)
+            self._settle()
             known = np.flatnonzero(self.contains_batch(ids))
             slots, firsts = np.unique(
                 self._state.ids.slots_of(ids.take(pa.array(known))), return_index=True
@@ -301,6 +302,7 @@ class Engine:
         """
         with self._lock:
             _check_on_error(on_error)
+            self._settle()
             matcher = self._state.matcher
             encoded = encode_moves(
                 batch, self.space, form=matcher.form, source=source, first_row=first_row, rows=rows
@@ -447,8 +449,8 @@ class Engine:
         return self._state.matcher.space
 
     @property
-    def matcher(self) -> Matcher:
-        """The semantics at work, with everything that was subscribed so far."""
+    def matcher(self) -> Any:
+        """The semantics at work (a :class:`~earshot.semantics.contract.Matcher`), settled."""
         with self._lock:
             self._settle()
             return self._state.matcher
