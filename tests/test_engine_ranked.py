@@ -20,6 +20,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, rule
 
 import earshot.semantics.index_matcher
 from earshot import (
+    Boolean,
     Circle,
     Engine,
     Event,
@@ -176,7 +177,14 @@ def test_tables_have_the_scores() -> None:
     assert found.scores is not None
     assert found.scores.tolist() == [0.75]
     assert found.table().to_pylist() == [
-        {"sign": "+", "message_id": 2, "subscription_id": 7, "score": 0.75, "reason": "match"}
+        {
+            "message_id": 2,
+            "subscription_id": 7,
+            "sign": "+",
+            "score": 0.75,
+            "reason": "match",
+            "time": None,
+        }
     ]
     boolean = Engine()
     boolean.subscribe(Subscription(7, ("fire",)))
@@ -248,7 +256,9 @@ def test_weighing_nobody_and_boolean_engines() -> None:
     engine.unsubscribe(1)
     engine.reweigh()
     assert scores(engine, "a") == {}
-    with pytest.raises(InvalidInput, match="reweigh is for ranked matching"):
+    with pytest.raises(
+        InvalidInput, match="reweigh is for semantics that weigh words, not for boolean"
+    ):
         Engine().reweigh()
 
 
@@ -299,7 +309,7 @@ def test_when_an_index_is_built_changes_nothing(
             result[*pair, times_seen[pair]] = update.score
         return result
 
-    options = {"index": index, "rebuild_in_background": False}
+    options = {"structure": index, "rebuild_in_background": False}
     plain = events(ranked(0.4, 0.5, **options), in_batches=False)
     assert len(plain) > 100
     assert events(ranked(0.4, 0.5, structure=index), in_batches=False) == plain
@@ -342,7 +352,7 @@ def test_saved_and_opened(tmp_path: Path, index: str) -> None:
     expected = [scores(engine, text) for text in ("fire", "smoke", "late")]
     engine.save(tmp_path / "saved")
     facts = json.loads((tmp_path / "saved" / "facts.json").read_text())
-    assert (facts["engine"], facts["alpha"], facts["threshold"]) == ("ranked", 0.3, 0.7)
+    assert facts["engine"] == "ranked"
     opened = Engine.open(tmp_path / "saved")
     assert opened.semantics == Ranking(0.3, 0.7)
     assert opened.structure == index
@@ -365,7 +375,7 @@ def test_a_saved_engine_of_another_kind_is_refused(tmp_path: Path) -> None:
 
 def test_options() -> None:
     assert ranked().structure == default_structure("ranked")
-    assert Engine().semantics is None
+    assert Engine().semantics == Boolean()
     for name in structures_of("ranked"):
         kind = index_type(name, "ranked")
         engine = ranked(0.2, 0.9, structure=name, parameters=kind.parameters_type())
@@ -391,7 +401,7 @@ def test_boolean_engines_refuse_thresholds() -> None:
     rows = subscription_batch(
         [Subscription(1, ("a",)), Subscription(2, ("b",), threshold=0.5), Subscription(3, ("c",))]
     )
-    with pytest.raises(InvalidRow, match=r"row 1, field 'threshold': is for ranked matching; give"):
+    with pytest.raises(InvalidRow, match=r"row 1, field 'threshold': is not for boolean matching"):
         engine.subscribe_batch(rows)
     (reject,) = engine.subscribe_batch(rows, on_error="reject").rejects
     assert (reject.row, reject.field) == (1, "threshold")
@@ -568,11 +578,17 @@ class RankedEngineMachine(RuleBasedStateMachine):
         n_threads=st.sampled_from([1, 2]),
     )
     def start(
-        self, space: Space, index: str, alpha: float, threshold: float, least: int, n_threads: int
+        self,
+        space: Space,
+        structure: str,
+        alpha: float,
+        threshold: float,
+        least: int,
+        n_threads: int,
     ) -> None:
         self.space, self.n_threads = space, n_threads
         self.engine = Engine(
-            Ranking(alpha, threshold), space=space, structure=index, n_threads=n_threads
+            Ranking(alpha, threshold), space=space, structure=structure, n_threads=n_threads
         )
         self.weights: dict[Hashable, float] = {}
         self.later_weight = 1.0

@@ -321,7 +321,7 @@ def test_all_or_nothing_and_what_can_be_done() -> None:
             Subscription("ann", ["x"], region=Circle(3, 3, 1)),
         ]
     )
-    with pytest.raises(InvalidRow, match="row 2, field 'radius'"):
+    with pytest.raises(UnknownSubscription, match="row 1, field 'id': no subscription 'nobody'"):
         engine.move_batch(moves)
     moved = engine.move_batch(moves, on_error="reject")
     assert [(error.row, error.field) for error in moved.rejects] == [(1, "id"), (2, "radius")]
