@@ -11,7 +11,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Any, ClassVar, NamedTuple, Protocol, Self
+from typing import Any, ClassVar, Literal, NamedTuple, Protocol, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -83,6 +83,8 @@ class Matcher(ABC):
     form: ClassVar[Form]
     """What it takes of subscriptions and messages."""
     has_scores: ClassVar[bool] = False
+    weighs_words_by: ClassVar[Literal["subscriptions", "messages"] | None] = None
+    """What the frequencies of words are counted in, where ``reweigh`` weighs words by them."""
     keeps_messages: ClassVar[bool] = False
     """Whether messages matter after they were published; then their sequences name them."""
     keeps_results: ClassVar[bool] = False

@@ -272,6 +272,7 @@ class RankedMatcher(IndexMatcher):
     settings_type = Ranking
     form: ClassVar[Form] = Form("ranked matching", frozenset({"expression", "threshold"}))
     has_scores = True
+    weighs_words_by = "subscriptions"
     _index: RankedIndex
 
     @classmethod

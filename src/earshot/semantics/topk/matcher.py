@@ -53,6 +53,7 @@ class TopkMatcher(Matcher):
     settings_type = TopK
     form: ClassVar[Form] = Form("top-k over a window", frozenset({"k", "alpha"}), is_point=True)
     has_scores = True
+    weighs_words_by = "messages"
     keeps_messages = True
     keeps_results = True
     reasons = REASONS

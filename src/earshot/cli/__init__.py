@@ -1,0 +1,61 @@
+"""The command line: one module per command, and what they share.
+
+Commands import what they need themselves, so that ``--help`` answers at once.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+
+from earshot.cli import bench, demo, explain, generate, index, match, pipeline
+from earshot.cli.options import CommandParser
+from earshot.errors import EarshotError
+
+COMMANDS = (match, index, explain, pipeline, generate, bench, demo)
+"""Each adds itself to the parser."""
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one command; return the exit code: 0, or 1 after an error, 130 after Ctrl-C.
+
+    A pipeline that SIGTERM stopped gives 143.
+    """
+    argv = list(sys.argv[1:] if argv is None else argv)
+    if argv[:1] == ["bench"]:  # its options are its own; argparse would claim those that come first
+        arguments = argparse.Namespace(run=bench.run, arguments=argv[1:])
+    else:
+        arguments = _parser().parse_args(argv)
+    try:
+        if getattr(arguments, "compiles", False) and not arguments.json and not arguments.quiet:
+            _announce_compilation()
+        return int(arguments.run(arguments) or 0)
+    except (EarshotError, OSError) as error:
+        print(f"earshot: {error}", file=sys.stderr)
+        return 1
+    except KeyboardInterrupt:
+        print("earshot: stopped", file=sys.stderr)
+        return 130
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = CommandParser(
+        prog="earshot",
+        description="Location-aware publish/subscribe: subscribers register keywords and a place, "
+        "and every message reaches exactly those it concerns.",
+    )
+    commands = parser.add_subparsers(metavar="COMMAND", required=True)
+    for command in COMMANDS:
+        command.add(commands)
+    return parser
+
+
+def _announce_compilation() -> None:
+    from earshot.kernels.jit import is_first_use
+
+    if is_first_use():
+        print(
+            "earshot: first use on this machine, compiling, which takes a minute or two …",
+            file=sys.stderr,
+        )

@@ -1,0 +1,63 @@
+"""``earshot index``: build an index once, or look at one."""
+
+from __future__ import annotations
+
+import argparse
+import time
+from typing import Any
+
+from earshot.cli.options import FORMATS, add_building, add_output, add_reading, file_options, load
+from earshot.cli.output import counted, rejected, show, show_facts
+from earshot.cli.semantics import add_semantics
+
+
+def add(commands: Any) -> None:
+    """Add the command."""
+    parser = commands.add_parser("index", help="build an index once, or look at one")
+    index_commands = parser.add_subparsers(metavar="COMMAND", required=True)
+
+    build = index_commands.add_parser("build", help="build an index from a file of subscriptions")
+    build.add_argument("subscriptions", metavar="SUBSCRIPTIONS", help=f"{FORMATS} file")
+    build.add_argument("--out", required=True, metavar="DIR", help="directory to create")
+    build.add_argument("--messages", metavar="SAMPLE",
+                       help="messages like those that will come, by which --top-k weighs "
+                       "words")  # fmt: skip
+    add_semantics(build)
+    add_building(build)
+    add_reading(build)
+    add_output(build)
+    build.set_defaults(run=run_build, compiles=True)
+
+    info = index_commands.add_parser("info", help="describe a built index")
+    info.add_argument("directory", metavar="DIR")
+    add_output(info)
+    info.set_defaults(run=run_info)
+
+
+def run_build(arguments: argparse.Namespace) -> None:
+    """Run the command ``index build``."""
+    from earshot.jobs import RejectSink
+
+    files = file_options(arguments)
+    with RejectSink(files.rejects) as rejects:
+        started = time.perf_counter()
+        engine = load(arguments, files, rejects)
+        engine.save(arguments.out)
+        elapsed_s = time.perf_counter() - started
+    facts = {**engine.facts(), "out": arguments.out, "elapsed_s": round(elapsed_s, 3),
+             "n_rejects": rejects.n_rows}  # fmt: skip
+    subscriptions = counted(facts["n_subscriptions"], "subscription")
+    show(arguments, facts, [
+        f"{subscriptions} in {arguments.out}, {elapsed_s:.1f} s",
+        *rejected(rejects.n_rows, files.rejects),
+    ])  # fmt: skip
+
+
+def run_info(arguments: argparse.Namespace) -> None:
+    """Run the command ``index info``."""
+    from earshot.engine.engine import Engine
+
+    started = time.perf_counter()
+    engine = Engine.open(arguments.directory)
+    open_s = round(time.perf_counter() - started, 4)
+    show_facts(arguments, {**engine.facts(), "open_s": open_s})

@@ -1,0 +1,79 @@
+"""``earshot match``: a file of messages against subscriptions, for every semantics."""
+
+from __future__ import annotations
+
+import argparse
+import time
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from earshot.cli.options import FORMATS, add_building, add_output, add_reading, file_options, load
+from earshot.cli.output import against, counted, progress_bar, rejected, show
+from earshot.cli.semantics import SEMANTICS_OPTIONS, add_semantics
+from earshot.errors import InvalidParameter
+
+
+def add(commands: Any) -> None:
+    """Add the command."""
+    parser = commands.add_parser(
+        "match",
+        help="match a file of messages against subscriptions",
+        description="Write message_id and subscription_id of every match; with --rank, its score "
+        "too; with --top-k, every change of a result: a message is among the best of a "
+        "subscription (+), or no longer (-).",
+    )
+    add_inputs(parser)
+    parser.add_argument(
+        "--out", required=True, metavar="UPDATES", help="Parquet, NDJSON or CSV file"
+    )
+    parser.add_argument("--results", metavar="FILE",
+                        help="write the results at the end there as well, with --top-k")  # fmt: skip
+    parser.add_argument("--save", metavar="DIR",
+                        help="save everything at the end, to go on from")  # fmt: skip
+    add_semantics(parser)
+    add_building(parser)
+    add_reading(parser)
+    add_output(parser)
+    parser.set_defaults(run=run, compiles=True)
+
+
+def add_inputs(parser: argparse.ArgumentParser) -> None:
+    """Add the two files."""
+    parser.add_argument(
+        "subscriptions", metavar="SUBSCRIPTIONS",
+        help=f"{FORMATS} file, or a directory made by 'earshot index build' or --save",
+    )  # fmt: skip
+    parser.add_argument("messages", metavar="MESSAGES", help=f"{FORMATS} file, in order")
+
+
+def run(arguments: argparse.Namespace) -> None:
+    """Run the command."""
+    from earshot.jobs import RejectSink, match_files
+
+    files = file_options(arguments)
+    if arguments.save is not None and Path(arguments.save).exists():
+        raise InvalidParameter(f"--save is {arguments.save}, which exists; name a new directory")
+    with RejectSink(files.rejects) as rejects:
+        started = time.perf_counter()
+        engine = load(arguments, files, rejects)
+        load_s = time.perf_counter() - started
+        with progress_bar(arguments, "Matching messages") as progress:
+            summary = match_files(
+                engine, arguments.messages, arguments.out, files=files, rejects=rejects,
+                results=arguments.results, progress=progress,
+            )  # fmt: skip
+        if arguments.save is not None:
+            engine.save(arguments.save)
+    summary.load_s = load_s
+    rate = summary.messages_per_s
+    matcher = engine.matcher
+    nouns = ("update", "updates") if matcher.keeps_results else ("match", "matches")
+    facts = {**asdict(summary), "messages_per_s": round(rate, 1), "out": arguments.out}
+    show(arguments, facts, [
+        f"{against(summary)}: {counted(summary.n_updates, *nouns)} in {arguments.out}",
+        f"{load_s:.2f} s to load, {summary.match_s:.2f} s to match ({rate:,.0f} messages/s)",
+        *SEMANTICS_OPTIONS[matcher.name].lines(summary),
+        *([f"{counted(summary.n_late, 'message')} came too late"] if summary.n_late else []),
+        *rejected(summary.n_rejects, files.rejects),
+    ])  # fmt: skip

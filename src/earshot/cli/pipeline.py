@@ -1,0 +1,241 @@
+"""``earshot pipeline``: build, match and follow streams on Spark."""
+
+from __future__ import annotations
+
+import argparse
+import time
+from dataclasses import asdict
+from types import ModuleType
+from typing import TYPE_CHECKING, Any
+
+from earshot.cli.options import (
+    FORMATS,
+    add_building,
+    add_on_error,
+    add_output,
+    add_reading,
+    check_rejects,
+    column_names,
+    file_options,
+    refuse_building,
+    spark_settings,
+)
+from earshot.cli.output import against, counted, rejected, sayer, show, show_facts
+from earshot.errors import MissingExtra
+
+if TYPE_CHECKING:
+    from earshot.jobs import FileOptions
+
+FILES = f"{FORMATS} file, or a directory of such files"
+
+
+def spark_commands() -> ModuleType:
+    """Return the commands of pipelines, or say what to install for them."""
+    try:
+        from earshot.spark import commands
+    except ModuleNotFoundError as error:
+        if (error.name or "").partition(".")[0] in ("pyspark", "py4j"):
+            raise MissingExtra(
+                "PySpark is not installed; run: pip install 'earshot[spark]'"
+            ) from None
+        raise
+    return commands
+
+
+# ---- the parser ----------------------------------------------------------------------------------
+
+
+def add(commands: Any) -> None:
+    """Add the command."""
+    parser = commands.add_parser("pipeline", help="build, match and follow streams on Spark")
+    inner = parser.add_subparsers(metavar="COMMAND", required=True)
+
+    run = inner.add_parser(
+        "run",
+        help="run the pipeline that a file describes",
+        description="Match messages as they come, until Ctrl-C or SIGTERM; the next start goes on "
+        "there.",
+    )
+    run.add_argument("config", metavar="CONFIG", help="TOML file")
+    run.add_argument("--once", action="store_true", help="take what is there now, and end")
+    _add_spark(run, has_settings=False)
+    add_output(run)
+    run.set_defaults(run=run_pipeline, compiles=True)
+
+    build = inner.add_parser("build", help="build an index for pipelines, on Spark")
+    build.add_argument("subscriptions", metavar="SUBSCRIPTIONS", help=FILES)
+    build.add_argument("--out", required=True, metavar="INDEX",
+                       help="directory; an index that is there gets a new version")  # fmt: skip
+    group = build.add_argument_group("placement")
+    group.add_argument("--placement", choices=["auto", "replicated", "sharded"], default="auto",
+                       help="the whole index on every machine, or cut into shards "
+                       "(default: by size)")  # fmt: skip
+    group.add_argument("--shards", type=int, metavar="N", help="number of shards")
+    group.add_argument("--messages", metavar="SAMPLE",
+                       help="messages like those that will come, by which shards are "
+                       "cut")  # fmt: skip
+    _add_building(build)
+    build.set_defaults(run=run_build, compiles=True)
+
+    match = inner.add_parser(
+        "match",
+        help="match files of messages in batch, on Spark",
+        description="Write one row per match; or with --shape lists, message_id and "
+        "subscription_ids of every message.",
+    )
+    match.add_argument("subscriptions", metavar="INDEX_OR_SUBSCRIPTIONS",
+                       help=f"directory made by 'earshot pipeline build', or {FILES}")  # fmt: skip
+    match.add_argument("messages", metavar="MESSAGES", help=FILES)
+    match.add_argument("--out", required=True, metavar="DIR", help="directory to create")
+    match.add_argument("--shape", choices=["rows", "lists"], default="rows",
+                       help="one row per match (default), or per message")  # fmt: skip
+    match.add_argument("--format", choices=["parquet", "ndjson"], default="parquet")
+    _add_building(match)
+    match.set_defaults(run=run_match, compiles=True)
+
+    changes = inner.add_parser(
+        "changes",
+        help="take changes of subscriptions into an index",
+        description="Apply files of changes to an index that no running pipeline changes; that "
+        "makes one new version.",
+    )
+    changes.add_argument("index", metavar="INDEX", help="directory of the index")
+    changes.add_argument("changes", metavar="CHANGES", help=FILES)
+    add_on_error(changes)
+    changes.add_argument("--change-column", action="append", default=[], metavar="FIELD=COLUMN",
+                         help="name of a column in the changes, such as id=key")  # fmt: skip
+    add_output(changes)
+    changes.set_defaults(run=run_changes, compiles=True)
+
+    info = inner.add_parser("info", help="describe an index for pipelines")
+    info.add_argument("index", metavar="INDEX", help="directory of the index")
+    add_output(info)
+    info.set_defaults(run=run_info)
+
+
+def _add_building(parser: argparse.ArgumentParser) -> None:
+    add_building(parser, has_threads=False)
+    add_reading(parser, rejects="DIR")
+    _add_spark(parser)
+    add_output(parser)
+
+
+def _add_spark(parser: argparse.ArgumentParser, *, has_settings: bool = True) -> None:
+    group = parser.add_argument_group("Spark")
+    group.add_argument("--master", metavar="M",
+                       help="where Spark runs (default: on all cores of this machine)")  # fmt: skip
+    if has_settings:
+        group.add_argument("--setting", action="append", default=[], metavar="NAME=VALUE",
+                           help="a Spark setting, such as spark.driver.memory=8g")  # fmt: skip
+
+
+# ---- commands ------------------------------------------------------------------------------------
+
+
+def run_pipeline(arguments: argparse.Namespace) -> int:
+    """Run the command ``pipeline run``."""
+    spark = spark_commands()
+    from earshot.spark.config import read_config
+
+    facts, number = spark.run_pipeline(
+        read_config(arguments.config),
+        master=arguments.master,
+        once=arguments.once,
+        is_quiet=arguments.quiet,
+        say=sayer(arguments),
+    )
+    show(arguments, facts, spark.summary_lines(facts))
+    return 0 if number is None else 128 + int(number)
+
+
+def run_build(arguments: argparse.Namespace) -> None:
+    """Run the command ``pipeline build``."""
+    spark = spark_commands()
+    files = file_options(arguments, "DIR")
+    if files.rejects is not None:
+        spark.check_new(files.rejects, "--rejects")
+    with spark.spark_session(arguments.master, spark_settings(arguments.setting)) as session:
+        started = time.perf_counter()
+        built = spark.build_index(
+            session, _subscriptions_config(arguments, files), arguments.out,
+            rejects=files.rejects, messages=arguments.messages,
+            message_columns=files.message_columns,
+        )  # fmt: skip
+        elapsed_s = time.perf_counter() - started
+    facts = {**spark.index_facts(arguments.out), "elapsed_s": round(elapsed_s, 3),
+             "n_rejects": built.n_rejects}  # fmt: skip
+    show(arguments, facts, [
+        f"{counted(facts['n_subscriptions'], 'subscription')} in {arguments.out}, version "
+        f"{facts['version']}, {facts['placement']} in {counted(facts['n_shards'], 'shard')}, "
+        f"{elapsed_s:.1f} s",
+        *rejected(built.n_rejects, files.rejects),
+    ])  # fmt: skip
+
+
+def run_match(arguments: argparse.Namespace) -> None:
+    """Run the command ``pipeline match``."""
+    spark = spark_commands()
+    files = file_options(arguments, "DIR")
+    spark.check_new(arguments.out, "--out")
+    if files.rejects is not None:
+        spark.check_new(files.rejects, "--rejects")
+    is_index = spark.is_index(arguments.subscriptions)
+    if is_index:
+        refuse_building(arguments)
+    with spark.spark_session(arguments.master, spark_settings(arguments.setting)) as session:
+        summary = spark.match_files(
+            session,
+            arguments.subscriptions if is_index else _subscriptions_config(arguments, files),
+            arguments.messages, arguments.out,
+            shape=arguments.shape, file_format=arguments.format,
+            columns=files.message_columns, on_error=files.on_error, rejects=files.rejects,
+        )  # fmt: skip
+    rate = summary.messages_per_s
+    facts = {**asdict(summary), "messages_per_s": round(rate, 1), "out": arguments.out}
+    show(arguments, facts, [
+        f"{against(summary)}: {counted(summary.n_updates, 'match', 'matches')} in "
+        f"{arguments.out}",
+        f"{summary.match_s:.2f} s to match ({rate:,.0f} messages/s)",
+        *rejected(summary.n_rejects, files.rejects),
+    ])  # fmt: skip
+
+
+def run_changes(arguments: argparse.Namespace) -> None:
+    """Run the command ``pipeline changes``."""
+    from earshot.jobs import RejectSink
+
+    check_rejects(arguments)
+    with RejectSink(arguments.rejects) as rejects:
+        summary = spark_commands().change_files(
+            arguments.index, arguments.changes,
+            columns=column_names(arguments.change_column, "--change-column"),
+            on_error=arguments.on_error, rejects=rejects,
+        )  # fmt: skip
+    show(arguments, asdict(summary), [
+        f"{counted(summary.n_changes, 'change')} taken into {arguments.index}: version "
+        f"{summary.version} has {counted(summary.n_subscriptions, 'subscription')}",
+        *rejected(summary.n_rejects, arguments.rejects),
+    ])  # fmt: skip
+
+
+def run_info(arguments: argparse.Namespace) -> None:
+    """Run the command ``pipeline info``."""
+    show_facts(arguments, spark_commands().index_facts(arguments.index))
+
+
+def _subscriptions_config(arguments: argparse.Namespace, files: FileOptions) -> Any:
+    from earshot.indexes import default_structure
+    from earshot.spark.config import SubscriptionsConfig
+
+    return SubscriptionsConfig(
+        path=arguments.subscriptions,
+        columns=files.subscription_columns,
+        on_error=files.on_error,
+        placement=getattr(arguments, "placement", "auto"),
+        n_shards=getattr(arguments, "shards", None),
+        space=arguments.space or "lonlat",
+        language=arguments.language,
+        stem=arguments.stem,
+        stop_words=arguments.stop_words,
+        structure=arguments.structure or default_structure("boolean"),
+    )

@@ -1,0 +1,286 @@
+"""What chooses a semantics on the command line, and the options of each.
+
+A new semantics is a class here and a line in :data:`SEMANTICS_OPTIONS`; ``earshot match``,
+``index build`` and ``explain`` take it from there.
+"""
+
+from __future__ import annotations
+
+import argparse
+import re
+from collections.abc import Callable, Mapping
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
+
+from earshot.errors import InvalidParameter
+
+if TYPE_CHECKING:
+    from earshot.jobs import Summary
+
+LEARNED_MESSAGES = 100_000
+"""Messages by which top-k weighs words."""
+
+_PARTS_OF_SUBSCRIPTIONS = (
+    "subscriptions", "structure", "buffers", "subscription_ids", "expiry",
+)  # fmt: skip
+_PARTS_OF_MESSAGES = ("messages", "message_index", "message_ids")
+
+
+class Option(NamedTuple):
+    """An option that is None where it is not given; a flag where it has no type."""
+
+    flag: str
+    help: str
+    type: Callable[[str], Any] | None = None
+    metavar: str | None = None
+
+    @property
+    def name(self) -> str:
+        """Name among the parsed arguments."""
+        return self.flag.lstrip("-").replace("-", "_")
+
+    def add(self, parser: argparse._ActionsContainer) -> None:
+        """Add it to a parser."""
+        if self.type is None:
+            parser.add_argument(self.flag, help=self.help, action="store_true", default=None)
+        else:
+            parser.add_argument(self.flag, help=self.help, type=self.type, metavar=self.metavar)
+
+
+class SemanticsOptions:
+    """The options of one semantics.
+
+    Options that several semantics share are the same object in each.
+    """
+
+    noun: ClassVar[str]
+    """What it is called in the help."""
+    chooser: ClassVar[Option | None] = None
+    """What chooses it; None: it is chosen where no other is."""
+    options: ClassVar[tuple[Option, ...]] = ()
+
+    def settings(self, given: Mapping[str, Any], space: Any) -> Any:
+        """Return what the engine takes, from the options that were given, by name."""
+        raise NotImplementedError
+
+    def structures(self) -> str:
+        """Name the structures, the default first."""
+        raise NotImplementedError
+
+    def n_learned(self, given: Mapping[str, Any]) -> int:
+        """Return by how many messages words are weighed, where messages are counted."""
+        return 0
+
+    def lines(self, summary: Summary) -> list[str]:
+        """Return what else there is to say about a job."""
+        return []
+
+
+ALPHA = Option("--alpha", "share of the place in the score, 0 to 1, with --rank or --top-k "
+               "(default: 0.5)", float, "A")  # fmt: skip
+THRESHOLD = Option("--threshold", "score to reach, above 0, at most 1, where a subscription names "
+                   "none (default: 0.6)", float, "T")  # fmt: skip
+WINDOW = Option("--window", "the last N messages, or those of the last 90s, 10m, 2h or 7d",
+                str, "N|TIME")  # fmt: skip
+MAX_DISTANCE = Option("--max-distance", "where the place scores 0: 500m or 50km, on a plane a "
+                      "number (default: the diameter of the earth)", str, "D")  # fmt: skip
+LATENESS = Option("--lateness", "how much older than the latest a message may be, such as 30s "
+                  "(default: 0s)", str, "TIME")  # fmt: skip
+WEIGHTS = Option("--weights", "weigh words by the first N messages; 0: all the same (default: "
+                 f"{LEARNED_MESSAGES:,})", int, "N")  # fmt: skip
+
+
+class BooleanOptions(SemanticsOptions):
+    """Every message that meets the condition; no options."""
+
+    noun = "boolean matching"
+
+    def settings(self, given: Mapping[str, Any], space: Any) -> Any:
+        """Return None, which chooses it."""
+        return None
+
+    def structures(self) -> str:
+        """Name the structures of the registry."""
+        from earshot.indexes import structures_of
+
+        return ", ".join(structures_of("boolean"))
+
+
+class RankedOptions(SemanticsOptions):
+    """Every message that scores enough."""
+
+    noun = "ranked matching"
+    chooser = Option("--rank", "score place and text, and take what reaches a threshold")
+    options = (ALPHA, THRESHOLD)
+
+    def settings(self, given: Mapping[str, Any], space: Any) -> Any:
+        """Return how messages are scored."""
+        from earshot.model.ranking import Ranking
+
+        return Ranking(**given)
+
+    def structures(self) -> str:
+        """Name the structures of the registry."""
+        from earshot.indexes import structures_of
+
+        return ", ".join(structures_of("ranked"))
+
+
+class TopkOptions(SemanticsOptions):
+    """The best messages of a window."""
+
+    noun = "top-k over a window"
+    chooser = Option("--top-k", "keep the best K messages of a window for every subscription that "
+                     "names no number", int, "K")  # fmt: skip
+    options = (WINDOW, ALPHA, MAX_DISTANCE, LATENESS, WEIGHTS)
+
+    def settings(self, given: Mapping[str, Any], space: Any) -> Any:
+        """Return the window and its defaults."""
+        from earshot.model.topk import TopK
+
+        if "window" not in given:
+            raise InvalidParameter(
+                "--window is missing: say how many messages it holds, such as 100000, or how long "
+                "they stay, such as 10m"
+            )
+        read: dict[str, Callable[[str], Any]] = {
+            "window": read_window,
+            "max_distance": lambda text: read_distance(text, "max_distance", space),
+            "lateness": lambda text: read_duration(text, "lateness", "a time"),
+        }
+        settings = {
+            {"top_k": "k"}.get(name, name): read.get(name, lambda value: value)(value)
+            for name, value in given.items()
+            if name != "weights"
+        }
+        return TopK(**settings)
+
+    def structures(self) -> str:
+        """Name how messages find subscriptions, and how results are kept full."""
+        from earshot.semantics.topk import DISSEMINATIONS, REEVALUATIONS
+
+        return f"{' or '.join(DISSEMINATIONS)}, with +{' or +'.join(REEVALUATIONS)}"
+
+    def n_learned(self, given: Mapping[str, Any]) -> int:
+        """Return the option ``--weights``."""
+        n_learned: int = given.get("weights", LEARNED_MESSAGES)
+        if n_learned < 0:
+            raise InvalidParameter(f"--weights is {n_learned}; expected 0 or more")
+        return n_learned
+
+    def lines(self, summary: Summary) -> list[str]:
+        """Return how results are kept, and the memory that takes."""
+        n_subscriptions, n_kept = max(summary.n_subscriptions, 1), summary.facts["n_messages"]
+        refills = summary.counters["reevaluations"]
+        per_subscription, per_message = (
+            sum(summary.memory.get(part, 0) for part in parts) / n
+            for parts, n in (
+                (_PARTS_OF_SUBSCRIPTIONS, n_subscriptions),
+                (_PARTS_OF_MESSAGES, max(n_kept, 1)),
+            )
+        )
+        return [
+            f"{refills:,} {'result' if refills == 1 else 'results'} refilled by a search, "
+            f"{summary.facts['n_buffered'] / n_subscriptions:.1f} messages held for each",
+            f"{per_subscription:,.0f} bytes per subscription, "
+            f"{per_message:,.0f} bytes per message of {n_kept:,} in the window",
+        ]
+
+
+SEMANTICS_OPTIONS: dict[str, SemanticsOptions] = {
+    "boolean": BooleanOptions(),
+    "ranked": RankedOptions(),
+    "topk": TopkOptions(),
+}
+"""The options of every semantics, by its name; the first is chosen where no other is."""
+
+
+def all_options() -> list[Option]:
+    """Return the options of all semantics, each once."""
+    found = (
+        option
+        for each in SEMANTICS_OPTIONS.values()
+        for option in (each.chooser, *each.options)
+        if option is not None
+    )
+    return list(dict.fromkeys(found))
+
+
+def add_semantics(parser: argparse.ArgumentParser) -> None:
+    """Add the options of every semantics to a command."""
+    is_added = set()
+    for each in SEMANTICS_OPTIONS.values():
+        if each.chooser is None:
+            continue
+        group = parser.add_argument_group(each.noun)
+        for option in (each.chooser, *each.options):
+            if option not in is_added:
+                option.add(group)
+                is_added.add(option)
+
+
+def given_options(arguments: argparse.Namespace) -> dict[str, Any]:
+    """Return the options of any semantics that were given, by name."""
+    values = {option.name: getattr(arguments, option.name, None) for option in all_options()}
+    return {name: value for name, value in values.items() if value is not None}
+
+
+def chosen_semantics(arguments: argparse.Namespace) -> tuple[SemanticsOptions, dict[str, Any]]:
+    """Return the semantics that the arguments choose, and its options that were given, by name."""
+    given = given_options(arguments)
+    semantics = list(SEMANTICS_OPTIONS.values())
+    named = [each for each in semantics if each.chooser and each.chooser.name in given]
+    if len(named) > 1:
+        flags = " and ".join(each.chooser.flag for each in named if each.chooser)
+        raise InvalidParameter(f"{flags} choose different semantics; give one of them")
+    chosen = named[0] if named else semantics[0]
+    for option in all_options():
+        if option.name in given and option not in (chosen.chooser, *chosen.options):
+            flags = " or ".join(
+                each.chooser.flag for each in semantics if each.chooser and option in each.options
+            )
+            raise InvalidParameter(f"{option.flag} is only for {flags}")
+    if chosen.chooser is not None and chosen.chooser.type is None:
+        del given[chosen.chooser.name]  # a flag says nothing else
+    return chosen, given
+
+
+def structures_text() -> str:
+    """Name the structures of every semantics."""
+    names = [
+        (each.chooser.flag if each.chooser else each.noun, each.structures())
+        for each in SEMANTICS_OPTIONS.values()
+    ]
+    lines = [f"  {name + ':':<18} {structures}" for name, structures in names]
+    return "\n".join(["structures, the default first:", *lines, ""])
+
+
+# ---- values as texts -----------------------------------------------------------------------------
+
+
+def read_window(text: str) -> int | timedelta:
+    """Return a number of messages, or a time."""
+    if re.fullmatch("[0-9]+", text):
+        return int(text)
+    return read_duration(text, "window", "a number of messages, or a time")
+
+
+def read_duration(text: str, name: str, expected: str) -> timedelta:
+    """Return a time such as ``90s``, ``10m``, ``2h`` or ``7d``."""
+    found = re.fullmatch(r"([0-9]+(?:\.[0-9]+)?)([smhd])", text)
+    if found is None:
+        raise InvalidParameter(f"{name} is {text!r}; expected {expected} such as 30s, 10m, 2h, 7d")
+    unit = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days"}[found[2]]
+    try:
+        return timedelta(**{unit: float(found[1])})
+    except OverflowError:
+        raise InvalidParameter(f"{name} is {text!r}, longer than any time can be") from None
+
+
+def read_distance(text: str, name: str, space: str) -> float:
+    """Return a distance such as ``500``, ``500m`` or ``50km``; on a plane a number."""
+    found = re.fullmatch(r"([0-9]+(?:\.[0-9]+)?)(m|km)?", text)
+    if found is None or (found[2] and space == "planar"):
+        expected = "a number" if space == "planar" else "metres, such as 500, 500m or 50km"
+        raise InvalidParameter(f"{name} is {text!r}; expected {expected}")
+    return float(found[1]) * (1000.0 if found[2] == "km" else 1.0)

@@ -1,0 +1,106 @@
+"""Messages of a file in, updates in a file out."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from earshot.engine.engine import Engine
+from earshot.errors import InvalidParameter, LateRow
+from earshot.files import TableWriter, UpdateWriter, format_of, rejects_of_batch
+from earshot.jobs.rows import FileOptions, Progress, RejectSink, message_parts
+from earshot.model.schemas import update_fields
+
+
+@dataclass
+class Summary:
+    """What a matching job did.
+
+    Attributes:
+        n_subscriptions: Subscriptions at the end.
+        n_messages: Messages that were taken.
+        n_updates: Updates that were written.
+        n_late: Messages that came too late; they are among the rejects.
+        n_rejects: Rows that were refused.
+        load_s: Time to open or load the subscriptions, and to weigh words.
+        match_s: Time to match the messages and write the updates.
+        counters: Work of matching, by name.
+        memory: Bytes at the end, by part.
+        facts: What there is to know of the engine at the end, as :meth:`Engine.facts` has it.
+    """
+
+    n_subscriptions: int = 0
+    n_messages: int = 0
+    n_updates: int = 0
+    n_late: int = 0
+    n_rejects: int = 0
+    load_s: float = 0.0
+    match_s: float = 0.0
+    counters: dict[str, int] = field(default_factory=dict)
+    memory: dict[str, int] = field(default_factory=dict)
+    facts: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def messages_per_s(self) -> float:
+        """Messages matched in a second."""
+        return self.n_messages / max(self.match_s, 1e-9)
+
+
+def match_files(
+    engine: Engine,
+    messages: str | Path,
+    out: str | Path,
+    *,
+    files: FileOptions,
+    rejects: RejectSink,
+    results: str | Path | None = None,
+    progress: Progress | None = None,
+) -> Summary:
+    """Publish a file of messages; write the updates that they cause.
+
+    Args:
+        engine: Has the subscriptions.
+        messages: File of messages, in their order.
+        out: File of updates; its columns are those of
+            :func:`earshot.model.schemas.update_fields`.
+        files: How files are read.
+        rejects: Where bad and late messages go.
+        results: File of the results at the end: ``subscription_id, rank, message_id, score``. For
+            semantics that keep results.
+        progress: Told how many messages were published.
+    """
+    matcher = engine.matcher
+    if results is not None:
+        if not matcher.keeps_results:
+            raise InvalidParameter(
+                f"{matcher.form.noun} keeps no results to write to {results}; leave that file out"
+            )
+        format_of(results)  # an unknown one is refused before the work begins
+    summary = Summary(counters=matcher.no_changes(0).counters._asdict())
+    started = time.perf_counter()
+    fields = update_fields(matcher.has_scores, matcher.keeps_results)
+    with UpdateWriter(out, None, engine.id_type, fields) as writer:
+        for part in message_parts(messages, engine, files):
+            rejects.write(part.rejects)
+            found = engine.publish_batch(
+                part.batch, on_error=files.on_error, source=part.source, rows=part.rows
+            )
+            rejects.write(rejects_of_batch(found.rejects, part.batch, part.rows))
+            writer.write(found)
+            summary.n_messages += found.n_rows
+            summary.n_updates += len(found)
+            summary.n_late += sum(isinstance(each, LateRow) for each in found.rejects)
+            for name, n in found.counters._asdict().items():
+                summary.counters[name] += n
+            if progress is not None:
+                progress(part.batch.num_rows)
+    if results is not None:
+        table = engine.results_table()
+        with TableWriter(results, table.schema) as results_writer:
+            results_writer.write(table)
+    summary.match_s = time.perf_counter() - started
+    summary.n_subscriptions, summary.n_rejects = len(engine), rejects.n_rows
+    summary.memory, summary.facts = engine.memory(), engine.facts()
+    return summary

@@ -1,0 +1,79 @@
+"""How rows come out of files, and where those go that are refused."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from earshot.engine.engine import Engine
+from earshot.files import (
+    Draft,
+    FileBatch,
+    OnError,
+    Reject,
+    TableWriter,
+    read_messages,
+    reject_table,
+)
+from earshot.model.schemas import REJECTS
+
+MESSAGE_BATCH_ROWS = 2048
+"""Messages per batch: at hundreds of answers each, a few million answers are held at a time."""
+
+Progress = Callable[[int], None]
+"""Told how many rows were finished since the last call."""
+
+
+@dataclass(frozen=True)
+class FileOptions:
+    """How files are read.
+
+    Attributes:
+        on_error: ``raise`` at the first bad row, or ``reject`` bad rows and go on.
+        rejects: File for rejected rows; needed with ``reject``.
+        subscription_columns: Names of columns by field, where they differ from the standard ones.
+        message_columns: The same for messages.
+    """
+
+    on_error: OnError = "raise"
+    rejects: str | Path | None = None
+    subscription_columns: Mapping[str, str] = field(default_factory=dict)
+    message_columns: Mapping[str, str] = field(default_factory=dict)
+
+
+class RejectSink(Draft):
+    """Writes rejected rows to a file, or refuses them where there is none."""
+
+    def __init__(self, path: str | Path | None) -> None:
+        self.n_rows = 0
+        self._writer = None if path is None else TableWriter(path, REJECTS)
+
+    def write(self, rejects: list[Reject]) -> None:
+        """Add rows."""
+        if rejects and self._writer is None:
+            raise rejects[0].error()
+        if rejects and self._writer is not None:
+            self._writer.write(reject_table(rejects))
+            self.n_rows += len(rejects)
+
+    def close(self) -> None:
+        """Complete the file."""
+        if self._writer is not None:
+            self._writer.close()
+
+    def discard(self) -> None:
+        """Remove what was written."""
+        if self._writer is not None:
+            self._writer.discard()
+
+
+def message_parts(path: str | Path, engine: Engine, files: FileOptions) -> Iterator[FileBatch]:
+    """Read the messages of a file in batches."""
+    return read_messages(
+        path,
+        columns=files.message_columns,
+        space=engine.space,
+        on_error=files.on_error,
+        batch_rows=MESSAGE_BATCH_ROWS,
+    )
