@@ -129,7 +129,7 @@ def test_match_files_of_any_format(suffix: str, folder: Folder) -> None:
     facts = folder.facts("match", subscriptions, messages, "--out", folder / "out.parquet")
     assert matches_in(folder / "out.parquet") == MATCHES
     assert (facts["n_subscriptions"], facts["n_messages"]) == (5, 5)
-    assert (facts["n_matches"], facts["n_rejects"]) == (len(MATCHES), 0)
+    assert (facts["n_updates"], facts["n_rejects"]) == (len(MATCHES), 0)
     assert facts["counters"]["answers"] == len(MATCHES)
     assert folder.names() == {subscriptions.name, messages.name, "out.parquet"}
 
@@ -143,9 +143,9 @@ def test_match_into_any_format(out: str, folder: Folder) -> None:
     assert matches_in(folder / out) == MATCHES
 
 
-def test_match_with_other_indexes_threads_and_spaces(folder: Folder) -> None:
+def test_match_with_other_structures_threads_and_spaces(folder: Folder) -> None:
     subscriptions, messages = folder.subscriptions("s.csv"), folder.messages("m.csv")
-    for options in (["--index", "linear_scan"], ["--threads", "2"]):
+    for options in (["--structure", "linear_scan"], ["--threads", "2"]):
         folder.facts("match", subscriptions, messages, "--out", folder / "o.csv", *options)
         assert matches_in(folder / "o.csv") == MATCHES
     plane = folder.subscriptions(
@@ -164,8 +164,8 @@ def test_match_word_stems_without_stop_words(folder: Folder) -> None:
     messages = folder.messages("m.csv", [{"id": 1, "text": "A dog runs", "x": 0, "y": 0}])
     out = folder / "out.csv"
     text = ["--language", "en", "--stem", "--stop-words"]
-    assert folder.facts("match", subscriptions, messages, "--out", out)["n_matches"] == 0
-    assert folder.facts("match", subscriptions, messages, "--out", out, *text)["n_matches"] == 1
+    assert folder.facts("match", subscriptions, messages, "--out", out)["n_updates"] == 0
+    assert folder.facts("match", subscriptions, messages, "--out", out, *text)["n_updates"] == 1
 
 
 def test_match_columns_of_other_names(folder: Folder) -> None:
@@ -177,7 +177,7 @@ def test_match_columns_of_other_names(folder: Folder) -> None:
         "--message-column", "id=nr", "--message-column", "text=body",
         "--message-column", "x=east", "--message-column", "y=north",
     )  # fmt: skip
-    assert facts["n_matches"] == 1
+    assert facts["n_updates"] == 1
     assert matches_in(folder / "o.csv") == {(7, "a")}
 
 
@@ -187,7 +187,7 @@ def test_match_nothing(folder: Folder) -> None:
     some = folder.messages("some.parquet")
     for messages, n in ((none, 0), (some, 5)):
         facts = folder.facts("match", empty, messages, "--out", folder / "o.parquet")
-        assert (facts["n_messages"], facts["n_matches"]) == (n, 0)
+        assert (facts["n_messages"], facts["n_updates"]) == (n, 0)
         found = pq.read_table(folder / "o.parquet")
         assert found.column_names == ["message_id", "subscription_id"]
         assert found.num_rows == 0
@@ -201,9 +201,9 @@ def test_a_built_index_gives_the_same_matches(folder: Folder) -> None:
     built = folder.facts("index", "build", subscriptions, "--out", folder / "index")
     assert (built["n_subscriptions"], built["n_clauses"]) == (5, 7)
     info = folder.facts("index", "info", folder / "index")
-    for name in ("index", "space", "n_subscriptions", "n_clauses", "n_tokens", "ids"):
+    for name in ("structure", "space", "n_subscriptions", "n_clauses", "n_tokens", "ids"):
         assert info[name] == built[name]
-    assert (info["index"], info["space"], info["n_tokens"]) == ("block_trie", "lonlat", 3)
+    assert (info["structure"], info["space"], info["n_tokens"]) == ("block_trie", "lonlat", 3)
     code, text, _ = folder.run("index", "info", folder / "index")
     assert code == 0
     assert "n_subscriptions: 5" in text.splitlines()
@@ -226,6 +226,26 @@ def test_an_index_is_not_overwritten_and_has_its_own_options(folder: Folder) -> 
     assert "--space, --stem:" in err
     assert "is a built index, which has its own" in err
     assert folder.names() == {"s.csv", "m.csv", "i"}
+
+
+@pytest.mark.parametrize("options", [[], ["--rank"]])
+def test_going_on_from_a_saved_engine(options: list[str], folder: Folder) -> None:
+    subscriptions, messages = folder.subscriptions("s.csv"), folder.messages("m.csv")
+    out, saved = folder / "o.csv", folder / "saved"
+    folder.facts("match", subscriptions, messages, "--out", out, "--save", saved, *options)
+    assert folder.facts("index", "info", saved)["n_subscriptions"] == 4  # one was over
+    later = folder.messages("l.csv", [{"id": 6, "text": "fire", "x": 0.0, "y": 0.0}])
+    folder.facts("match", saved, later, "--out", out)
+    assert (6, "fire-near") in matches_in(out)
+    assert (6, "over") not in matches_in(out)
+    code, _, err = folder.run("match", saved, later, "--out", folder / "p.csv", "--save", saved)
+    assert (code, err) == (1, f"earshot: --save is {saved}, which exists; name a new directory\n")
+    code, _, err = folder.run(
+        "match", subscriptions, messages, "--out", folder / "p.csv", "--results", folder / "r.csv"
+    )
+    assert code == 1
+    assert "boolean matching keeps no results to write to" in err
+    assert folder.names() == {"s.csv", "m.csv", "l.csv", "o.csv", "saved"}
 
 
 # ---- explain ------------------------------------------------------------------------------------
@@ -276,7 +296,7 @@ def test_generated_files_can_be_matched(suffix: str, folder: Folder) -> None:
     space = ("--space", facts["space"])
     found = folder.facts("match", *files, "--out", folder / "o.parquet", *space)
     assert (found["n_subscriptions"], found["n_messages"]) == (300, 20)
-    scanned = ("--index", "linear_scan")
+    scanned = ("--structure", "linear_scan")
     folder.facts("match", *files, "--out", folder / "p.parquet", *space, *scanned)
     assert matches_in(folder / "o.parquet") == matches_in(folder / "p.parquet")
 
@@ -395,7 +415,7 @@ def test_usage_errors_exit_with_2(
     ("options", "reason"),
     [
         (["--threads", "0"], "--threads is 0; expected 1 or more"),
-        (["--index", "best"], "no index is called 'best'"),
+        (["--structure", "best"], "no boolean structure is called 'best'"),
         (["--stem"], "language"),
         (["--language", "xx", "--stem"], "'xx'"),
         (["--on-error", "reject"], "--on-error reject needs --rejects FILE"),
@@ -663,6 +683,19 @@ def test_help_does_not_load_numba() -> None:
     loaded = {line.rpartition("|")[2].strip() for line in done.stderr.splitlines()}
     assert "earshot.cli" in loaded
     assert not {"numba", "llvmlite", "pyarrow", "shapely", "pyspark"} & loaded
+
+
+def test_help_of_match_names_all_structures(folder: Folder) -> None:
+    from earshot.indexes import structures_of
+    from earshot.semantics.topk import DISSEMINATIONS, REEVALUATIONS
+
+    with pytest.raises(SystemExit):
+        cli.main(["match", "--help"])
+    said = folder.capsys.readouterr().out.partition("structures, the default first:")[2]
+    boolean, ranked, topk = said.split("\n")[1:4]
+    assert boolean.split(":")[1].strip().split(", ") == list(structures_of("boolean"))
+    assert ranked.split(":")[1].strip().split(", ") == list(structures_of("ranked"))
+    assert set(topk.replace("+", "").split()) >= {*DISSEMINATIONS, *REEVALUATIONS}
 
 
 def test_the_command_and_the_module_are_the_same() -> None:

@@ -98,16 +98,17 @@ def test_matches_have_scores(out: str, folder: Folder) -> None:
     assert scores_in(folder / out) == expected()
 
 
-@pytest.mark.parametrize("index", structures_of("ranked"))
-def test_ranked_indexes_by_name(index: str, folder: Folder) -> None:
-    folder.facts("match", *folder.files, "--rank", "--index", index, "--out", folder / "o.csv")
+@pytest.mark.parametrize("structure", structures_of("ranked"))
+def test_ranked_structures_by_name(structure: str, folder: Folder) -> None:
+    named = ("--structure", structure)
+    folder.facts("match", *folder.files, "--rank", *named, "--out", folder / "o.csv")
     assert scores_in(folder / "o.csv") == expected()  # 0.5 and 0.6 are the defaults
 
 
 def test_alpha_and_threshold_count(folder: Folder) -> None:
     out = folder / "o.csv"
     facts = folder.facts("match", *folder.files, "--rank", "--alpha", 1, "--out", out)
-    assert facts["n_matches"] == 3 + 3 + 2  # the points; the drill is out for one
+    assert facts["n_updates"] == 3 + 3 + 2  # the points; the drill is out for one
     folder.facts("match", *folder.files, "--rank", "--threshold", 1, "--out", out)
     assert set(scores_in(out)) == {("all", 1), ("all", 2), ("half", 3), ("all", 3)}
 
@@ -126,13 +127,13 @@ def test_a_saved_ranked_engine_knows_what_it_is(folder: Folder) -> None:
     info = folder.facts("index", "info", folder / "index")
     for facts in (built, info):
         assert (facts["semantics"], facts["alpha"], facts["threshold"]) == ("ranked", 0.5, 0.6)
-        assert facts["index"] in structures_of("ranked")
+        assert facts["structure"] in structures_of("ranked")
     _, text, _ = folder.run("index", "info", folder / "index")
-    assert text.startswith("semantics: ranked\nalpha: 0.5\nthreshold: 0.6\nindex: ")
+    assert text.startswith("semantics: ranked\nalpha: 0.5\nthreshold: 0.6\nstructure: ")
     folder.facts("match", folder / "index", folder.files[1], "--out", folder / "o.csv")
     assert scores_in(folder / "o.csv") == expected()
     engine = Engine.open(folder / "index")
-    assert engine.ranking == Ranking(0.5, 0.6)
+    assert engine.semantics == Ranking(0.5, 0.6)
     for option in (["--rank"], ["--alpha", 0], ["--threshold", 0.3]):
         code, _, err = folder.run(
             "match", folder / "index", folder.files[1], "--out", folder / "p.csv", *option
@@ -172,12 +173,12 @@ def test_explain(folder: Folder) -> None:
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        (["--alpha", "0.5"], "--alpha is for ranked matching; add --rank"),
-        (["--threshold", "0.5"], "--threshold is for ranked matching; add --rank"),
+        (["--alpha", "0.5"], "--alpha is only for --rank or --top-k"),
+        (["--threshold", "0.5"], "--threshold is only for --rank"),
         (["--rank", "--alpha", "1.5"], "alpha is 1.5; expected a number from 0 to 1"),
         (["--rank", "--alpha", "nan"], "alpha is nan; expected a number from 0 to 1"),
         (["--rank", "--threshold", "0"], "expected a number greater than 0 and at most 1"),
-        (["--rank", "--index", "block_trie"], "no ranked index is called 'block_trie'"),
+        (["--rank", "--structure", "block_trie"], "no ranked structure is called 'block_trie'"),
     ],
 )
 def test_wrong_options(options: list[str], words: str, folder: Folder) -> None:

@@ -15,13 +15,14 @@ from earshot.errors import InvalidFile, InvalidRow, UnknownSubscription
 from earshot.files import Reject
 from earshot.jobs import (
     MESSAGE_BATCH_ROWS,
-    Reading,
+    FileOptions,
     RejectSink,
     explain_file,
     is_saved,
     load_engine,
     match_files,
 )
+from earshot.semantics.index_matcher import IndexMatcher
 
 N_MESSAGES = MESSAGE_BATCH_ROWS + 100
 
@@ -49,7 +50,9 @@ def folder(tmp_path: Path) -> Path:
 
 
 def load(folder: Path, **options: Any) -> Engine:
-    return load_engine(folder / "s.ndjson", reading=Reading(), rejects=RejectSink(None), **options)
+    return load_engine(
+        folder / "s.ndjson", files=FileOptions(), rejects=RejectSink(None), **options
+    )
 
 
 def test_a_job_in_several_batches(folder: Path) -> None:
@@ -59,11 +62,11 @@ def test_a_job_in_several_batches(folder: Path) -> None:
     done: list[int] = []
     summary = match_files(
         engine, folder / "m.parquet", folder / "o.parquet",
-        reading=Reading(), rejects=RejectSink(None), progress=done.append,
+        files=FileOptions(), rejects=RejectSink(None), progress=done.append,
     )  # fmt: skip
     assert done == [MESSAGE_BATCH_ROWS, 100]
-    assert (summary.n_subscriptions, summary.n_messages, summary.n_matches) == (3, N_MESSAGES, 2)
-    assert summary.counters.answers == 2
+    assert (summary.n_subscriptions, summary.n_messages, summary.n_updates) == (3, N_MESSAGES, 2)
+    assert summary.counters["answers"] == 2
     assert summary.match_s > 0
     assert pq.read_table(folder / "o.parquet").to_pylist() == [
         {"message_id": 0, "subscription_id": 1},
@@ -73,14 +76,19 @@ def test_a_job_in_several_batches(folder: Path) -> None:
 
 def test_an_engine_is_loaded_from_a_file_or_a_directory(folder: Path) -> None:
     assert not is_saved(folder / "s.ndjson")
-    stemming = load(folder, analyzer=Analyzer("en", stem=True), index="linear_scan", n_threads=2)
+    stemming = load(
+        folder, analyzer=Analyzer("en", stem=True), structure="linear_scan", n_threads=2
+    )
     stemming.save(folder / "saved")
     assert is_saved(folder / "saved")
-    opened = load_engine(folder / "saved", reading=Reading(), rejects=RejectSink(None), n_threads=2)
+    opened = load_engine(
+        folder / "saved", files=FileOptions(), rejects=RejectSink(None), n_threads=2
+    )
     for engine in (stemming, opened):
-        assert engine.index.name == "linear_scan"
+        assert engine.structure == "linear_scan"
         assert engine.analyzer == Analyzer("en", stem=True)
-        assert engine.n_threads == 2
+        assert isinstance(engine.matcher, IndexMatcher)
+        assert engine.matcher.n_threads == 2
         assert engine.analyzer.tokens("runs") == ["run"]
 
 
@@ -89,13 +97,13 @@ def test_ids_repeated_across_batches_are_found(tmp_path: Path) -> None:
     ids = [*range(n - 1), 5]
     pq.write_table(pa.table({"id": ids, "keywords": [["fire"]] * n}), tmp_path / "s.parquet")
     with pytest.raises(InvalidRow, match=r"s\.parquet, row 65536, field 'id': id 5 is already"):
-        load_engine(tmp_path / "s.parquet", reading=Reading(), rejects=RejectSink(None))
-    reading = Reading(on_error="reject", rejects=tmp_path / "r.csv")
-    with RejectSink(reading.rejects) as rejects:
-        engine = load_engine(tmp_path / "s.parquet", reading=reading, rejects=rejects)
+        load_engine(tmp_path / "s.parquet", files=FileOptions(), rejects=RejectSink(None))
+    files = FileOptions(on_error="reject", rejects=tmp_path / "r.csv")
+    with RejectSink(files.rejects) as rejects:
+        engine = load_engine(tmp_path / "s.parquet", files=files, rejects=rejects)
     assert rejects.n_rows == 1
     assert len(engine) == n - 1
-    assert engine.index.n_changes == 0  # the batches are built as one index
+    assert engine.facts()["n_changes"] == 0  # the batches are built as one index
     assert "row 65536" not in (tmp_path / "r.csv").read_text()
     assert ",65536,id," in (tmp_path / "r.csv").read_text().replace('"', "")
 
@@ -110,7 +118,7 @@ def test_a_job_that_fails_leaves_no_file(folder: Path) -> None:
     with pytest.raises(RuntimeError, match="went away"):
         match_files(
             engine, folder / "m.parquet", folder / "o.parquet",
-            reading=Reading(), rejects=RejectSink(None), progress=fail,
+            files=FileOptions(), rejects=RejectSink(None), progress=fail,
         )  # fmt: skip
     assert set(folder.iterdir()) == before
 
@@ -136,12 +144,12 @@ def test_reject_sink(tmp_path: Path) -> None:
 def test_explain_file_finds_the_message_in_any_batch(folder: Path) -> None:
     engine = load(folder)
     last = str(N_MESSAGES - 1)
-    assert explain_file(engine, folder / "m.parquet", last, "2", Reading()).matched
-    assert not explain_file(engine, folder / "m.parquet", last, "1", Reading()).matched
+    assert explain_file(engine, folder / "m.parquet", last, "2", FileOptions()).matched
+    assert not explain_file(engine, folder / "m.parquet", last, "1", FileOptions()).matched
     with pytest.raises(InvalidFile, match="no message with id 'x'"):
-        explain_file(engine, folder / "m.parquet", "x", "1", Reading())
+        explain_file(engine, folder / "m.parquet", "x", "1", FileOptions())
     with pytest.raises(UnknownSubscription, match="the ids are integers"):
-        explain_file(engine, folder / "m.parquet", "0", "one", Reading())
+        explain_file(engine, folder / "m.parquet", "0", "one", FileOptions())
 
 
 def test_explain_file_reads_boxes_keywords_and_times(tmp_path: Path) -> None:
@@ -151,6 +159,6 @@ def test_explain_file_reads_boxes_keywords_and_times(tmp_path: Path) -> None:
     )
     engine = Engine()
     engine.subscribe(Subscription("s", ("fire",)))
-    found = explain_file(engine, tmp_path / "m.ndjson", "a", "s", Reading())
+    found = explain_file(engine, tmp_path / "m.ndjson", "a", "s", FileOptions())
     assert found.matched
     assert "box (170.0, 0.0, -170.0, 1.0)" in str(found)

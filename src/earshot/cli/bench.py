@@ -7,7 +7,6 @@ from typing import Any
 
 
 def add(commands: Any) -> None:
-    """Add the command; its options are its own."""
     parser = commands.add_parser("bench", help="measure the indexes against each other")
     parser.add_argument("arguments", nargs=argparse.REMAINDER,
                         help="'run --profile smoke' (default), 'report', or --help")  # fmt: skip
@@ -15,7 +14,6 @@ def add(commands: Any) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Run the command."""
     from earshot.bench.commands import main as bench_main
 
     given = arguments.arguments

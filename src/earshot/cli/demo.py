@@ -12,7 +12,6 @@ from earshot.errors import InvalidParameter, MissingExtra
 
 
 def add(commands: Any) -> None:
-    """Add the command."""
     parser = commands.add_parser(
         "demo", help="stream real messages that come with the package through a pipeline"
     )
@@ -26,7 +25,6 @@ def add(commands: Any) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Run the command."""
     from earshot.demo import run_demo, stream_demo
 
     if not arguments.seconds > 0:

@@ -7,28 +7,22 @@ from dataclasses import asdict
 from typing import Any
 
 from earshot.cli.match import add_inputs
-from earshot.cli.options import add_building, add_output, add_reading, file_options, load
+from earshot.cli.options import add_engine, file_options, load
 from earshot.cli.output import show
-from earshot.cli.semantics import add_semantics
 
 
 def add(commands: Any) -> None:
-    """Add the command."""
     parser = commands.add_parser(
         "explain", help="say why a message matches a subscription, or why not"
     )
     add_inputs(parser)
     parser.add_argument("--message", required=True, metavar="ID", help="id of the message")
     parser.add_argument("--subscription", required=True, metavar="ID", help="id to explain")
-    add_semantics(parser)
-    add_building(parser)
-    add_reading(parser)
-    add_output(parser)
+    add_engine(parser)
     parser.set_defaults(run=run, compiles=True)
 
 
 def run(arguments: argparse.Namespace) -> None:
-    """Run the command."""
     from earshot.jobs import RejectSink, explain_file
 
     files = file_options(arguments)

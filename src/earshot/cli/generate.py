@@ -12,7 +12,6 @@ from earshot.cli.output import show
 
 
 def add(commands: Any) -> None:
-    """Add the command."""
     parser = commands.add_parser("generate", help="write a seeded workload of the papers to files")
     parser.add_argument("workload", nargs="?", default="headline", metavar="WORKLOAD",
                         help="name of a workload, or 'list' (default: headline)")  # fmt: skip
@@ -26,7 +25,6 @@ def add(commands: Any) -> None:
 
 
 def run(arguments: argparse.Namespace) -> None:
-    """Run the command."""
     from earshot.files import write_table
     from earshot.workloads.synthetic import WORKLOADS, as_tables, find_workload
 

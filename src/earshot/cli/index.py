@@ -6,13 +6,11 @@ import argparse
 import time
 from typing import Any
 
-from earshot.cli.options import FORMATS, add_building, add_output, add_reading, file_options, load
+from earshot.cli.options import FORMATS, add_engine, add_output, file_options, load
 from earshot.cli.output import counted, rejected, show, show_facts
-from earshot.cli.semantics import add_semantics
 
 
 def add(commands: Any) -> None:
-    """Add the command."""
     parser = commands.add_parser("index", help="build an index once, or look at one")
     index_commands = parser.add_subparsers(metavar="COMMAND", required=True)
 
@@ -22,10 +20,7 @@ def add(commands: Any) -> None:
     build.add_argument("--messages", metavar="SAMPLE",
                        help="messages like those that will come, by which --top-k weighs "
                        "words")  # fmt: skip
-    add_semantics(build)
-    add_building(build)
-    add_reading(build)
-    add_output(build)
+    add_engine(build)
     build.set_defaults(run=run_build, compiles=True)
 
     info = index_commands.add_parser("info", help="describe a built index")
@@ -35,7 +30,6 @@ def add(commands: Any) -> None:
 
 
 def run_build(arguments: argparse.Namespace) -> None:
-    """Run the command ``index build``."""
     from earshot.jobs import RejectSink
 
     files = file_options(arguments)
@@ -54,7 +48,6 @@ def run_build(arguments: argparse.Namespace) -> None:
 
 
 def run_info(arguments: argparse.Namespace) -> None:
-    """Run the command ``index info``."""
     from earshot.engine.engine import Engine
 
     started = time.perf_counter()

@@ -8,14 +8,13 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from earshot.cli.options import FORMATS, add_building, add_output, add_reading, file_options, load
+from earshot.cli.options import FORMATS, add_engine, file_options, load
 from earshot.cli.output import against, counted, progress_bar, rejected, show
-from earshot.cli.semantics import SEMANTICS_OPTIONS, add_semantics
+from earshot.cli.semantics import SEMANTICS_OPTIONS
 from earshot.errors import InvalidParameter
 
 
 def add(commands: Any) -> None:
-    """Add the command."""
     parser = commands.add_parser(
         "match",
         help="match a file of messages against subscriptions",
@@ -28,13 +27,10 @@ def add(commands: Any) -> None:
         "--out", required=True, metavar="UPDATES", help="Parquet, NDJSON or CSV file"
     )
     parser.add_argument("--results", metavar="FILE",
-                        help="write the results at the end there as well, with --top-k")  # fmt: skip
+                        help="with --top-k, write the results at the end there")  # fmt: skip
     parser.add_argument("--save", metavar="DIR",
                         help="save everything at the end, to go on from")  # fmt: skip
-    add_semantics(parser)
-    add_building(parser)
-    add_reading(parser)
-    add_output(parser)
+    add_engine(parser)
     parser.set_defaults(run=run, compiles=True)
 
 
@@ -48,7 +44,6 @@ def add_inputs(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> None:
-    """Run the command."""
     from earshot.jobs import RejectSink, match_files
 
     files = file_options(arguments)

@@ -6,7 +6,13 @@ import argparse
 from typing import TYPE_CHECKING, Any
 
 from earshot.cli.output import progress_bar
-from earshot.cli.semantics import all_options, chosen_semantics, given_options, structures_text
+from earshot.cli.semantics import (
+    add_semantics,
+    all_options,
+    chosen_semantics,
+    given_options,
+    structures_text,
+)
 from earshot.errors import InvalidParameter
 
 if TYPE_CHECKING:
@@ -28,6 +34,14 @@ class CommandParser(argparse.ArgumentParser):
 
 
 # ---- adding options ------------------------------------------------------------------------------
+
+
+def add_engine(parser: argparse.ArgumentParser) -> None:
+    """Add everything about how an engine is made from files, and what is printed."""
+    add_semantics(parser)
+    add_building(parser)
+    add_reading(parser)
+    add_output(parser)
 
 
 def add_building(parser: argparse.ArgumentParser, *, has_threads: bool = True) -> None:

@@ -21,6 +21,7 @@ from earshot.cli.options import (
     spark_settings,
 )
 from earshot.cli.output import against, counted, rejected, sayer, show, show_facts
+from earshot.cli.semantics import add_semantics, chosen_semantics
 from earshot.errors import MissingExtra
 
 if TYPE_CHECKING:
@@ -46,7 +47,6 @@ def spark_commands() -> ModuleType:
 
 
 def add(commands: Any) -> None:
-    """Add the command."""
     parser = commands.add_parser("pipeline", help="build, match and follow streams on Spark")
     inner = parser.add_subparsers(metavar="COMMAND", required=True)
 
@@ -114,6 +114,7 @@ def add(commands: Any) -> None:
 
 
 def _add_building(parser: argparse.ArgumentParser) -> None:
+    add_semantics(parser)
     add_building(parser, has_threads=False)
     add_reading(parser, rejects="DIR")
     _add_spark(parser)
@@ -133,7 +134,6 @@ def _add_spark(parser: argparse.ArgumentParser, *, has_settings: bool = True) ->
 
 
 def run_pipeline(arguments: argparse.Namespace) -> int:
-    """Run the command ``pipeline run``."""
     spark = spark_commands()
     from earshot.spark.config import read_config
 
@@ -149,7 +149,6 @@ def run_pipeline(arguments: argparse.Namespace) -> int:
 
 
 def run_build(arguments: argparse.Namespace) -> None:
-    """Run the command ``pipeline build``."""
     spark = spark_commands()
     files = file_options(arguments, "DIR")
     if files.rejects is not None:
@@ -173,7 +172,6 @@ def run_build(arguments: argparse.Namespace) -> None:
 
 
 def run_match(arguments: argparse.Namespace) -> None:
-    """Run the command ``pipeline match``."""
     spark = spark_commands()
     files = file_options(arguments, "DIR")
     spark.check_new(arguments.out, "--out")
@@ -183,7 +181,7 @@ def run_match(arguments: argparse.Namespace) -> None:
     if is_index:
         refuse_building(arguments)
     with spark.spark_session(arguments.master, spark_settings(arguments.setting)) as session:
-        summary = spark.match_files(
+        summary = spark.match_messages(
             session,
             arguments.subscriptions if is_index else _subscriptions_config(arguments, files),
             arguments.messages, arguments.out,
@@ -201,7 +199,6 @@ def run_match(arguments: argparse.Namespace) -> None:
 
 
 def run_changes(arguments: argparse.Namespace) -> None:
-    """Run the command ``pipeline changes``."""
     from earshot.jobs import RejectSink
 
     check_rejects(arguments)
@@ -219,23 +216,24 @@ def run_changes(arguments: argparse.Namespace) -> None:
 
 
 def run_info(arguments: argparse.Namespace) -> None:
-    """Run the command ``pipeline info``."""
     show_facts(arguments, spark_commands().index_facts(arguments.index))
 
 
 def _subscriptions_config(arguments: argparse.Namespace, files: FileOptions) -> Any:
-    from earshot.indexes import default_structure
     from earshot.spark.config import SubscriptionsConfig
 
+    space = arguments.space or "lonlat"
+    semantics, given = chosen_semantics(arguments)
     return SubscriptionsConfig(
         path=arguments.subscriptions,
         columns=files.subscription_columns,
         on_error=files.on_error,
         placement=getattr(arguments, "placement", "auto"),
         n_shards=getattr(arguments, "shards", None),
-        space=arguments.space or "lonlat",
+        space=space,
         language=arguments.language,
         stem=arguments.stem,
         stop_words=arguments.stop_words,
-        structure=arguments.structure or default_structure("boolean"),
+        structure=arguments.structure,
+        semantics=semantics.settings(given, space),
     )

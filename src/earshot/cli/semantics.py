@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
+from earshot.cli.output import counted
 from earshot.errors import InvalidParameter
 
 if TYPE_CHECKING:
@@ -53,6 +54,7 @@ class SemanticsOptions:
     Options that several semantics share are the same object in each.
     """
 
+    name: ClassVar[str]
     noun: ClassVar[str]
     """What it is called in the help."""
     chooser: ClassVar[Option | None] = None
@@ -64,8 +66,10 @@ class SemanticsOptions:
         raise NotImplementedError
 
     def structures(self) -> str:
-        """Name the structures, the default first."""
-        raise NotImplementedError
+        """Name the structures, the default first; those of the registry that have a form for it."""
+        from earshot.indexes import structures_of
+
+        return ", ".join(structures_of(self.name))
 
     def n_learned(self, given: Mapping[str, Any]) -> int:
         """Return by how many messages words are weighed, where messages are counted."""
@@ -93,23 +97,17 @@ WEIGHTS = Option("--weights", "weigh words by the first N messages; 0: all the s
 class BooleanOptions(SemanticsOptions):
     """Every message that meets the condition; no options."""
 
-    noun = "boolean matching"
+    name, noun = "boolean", "boolean matching"
 
     def settings(self, given: Mapping[str, Any], space: Any) -> Any:
         """Return None, which chooses it."""
         return None
 
-    def structures(self) -> str:
-        """Name the structures of the registry."""
-        from earshot.indexes import structures_of
-
-        return ", ".join(structures_of("boolean"))
-
 
 class RankedOptions(SemanticsOptions):
     """Every message that scores enough."""
 
-    noun = "ranked matching"
+    name, noun = "ranked", "ranked matching"
     chooser = Option("--rank", "score place and text, and take what reaches a threshold")
     options = (ALPHA, THRESHOLD)
 
@@ -119,17 +117,11 @@ class RankedOptions(SemanticsOptions):
 
         return Ranking(**given)
 
-    def structures(self) -> str:
-        """Name the structures of the registry."""
-        from earshot.indexes import structures_of
-
-        return ", ".join(structures_of("ranked"))
-
 
 class TopkOptions(SemanticsOptions):
     """The best messages of a window."""
 
-    noun = "top-k over a window"
+    name, noun = "topk", "top-k over a window"
     chooser = Option("--top-k", "keep the best K messages of a window for every subscription that "
                      "names no number", int, "K")  # fmt: skip
     options = (WINDOW, ALPHA, MAX_DISTANCE, LATENESS, WEIGHTS)
@@ -143,16 +135,13 @@ class TopkOptions(SemanticsOptions):
                 "--window is missing: say how many messages it holds, such as 100000, or how long "
                 "they stay, such as 10m"
             )
-        read: dict[str, Callable[[str], Any]] = {
-            "window": read_window,
-            "max_distance": lambda text: read_distance(text, "max_distance", space),
-            "lateness": lambda text: read_duration(text, "lateness", "a time"),
-        }
-        settings = {
-            {"top_k": "k"}.get(name, name): read.get(name, lambda value: value)(value)
-            for name, value in given.items()
-            if name != "weights"
-        }
+        settings = {name: value for name, value in given.items() if name != "weights"}
+        settings["k"] = settings.pop("top_k")
+        settings["window"] = read_window(given["window"])
+        if "max_distance" in given:
+            settings["max_distance"] = read_distance(given["max_distance"], space)
+        if "lateness" in given:
+            settings["lateness"] = read_duration(given["lateness"])
         return TopK(**settings)
 
     def structures(self) -> str:
@@ -170,40 +159,27 @@ class TopkOptions(SemanticsOptions):
 
     def lines(self, summary: Summary) -> list[str]:
         """Return how results are kept, and the memory that takes."""
-        n_subscriptions, n_kept = max(summary.n_subscriptions, 1), summary.facts["n_messages"]
-        refills = summary.counters["reevaluations"]
-        per_subscription, per_message = (
-            sum(summary.memory.get(part, 0) for part in parts) / n
-            for parts, n in (
-                (_PARTS_OF_SUBSCRIPTIONS, n_subscriptions),
-                (_PARTS_OF_MESSAGES, max(n_kept, 1)),
-            )
-        )
+        n_subscriptions, n_kept = max(summary.n_subscriptions, 1), summary.engine["n_messages"]
+        of_messages = sum(summary.memory[part] for part in _PARTS_OF_MESSAGES)
+        of_subscriptions = sum(summary.memory[part] for part in _PARTS_OF_SUBSCRIPTIONS)
         return [
-            f"{refills:,} {'result' if refills == 1 else 'results'} refilled by a search, "
-            f"{summary.facts['n_buffered'] / n_subscriptions:.1f} messages held for each",
-            f"{per_subscription:,.0f} bytes per subscription, "
-            f"{per_message:,.0f} bytes per message of {n_kept:,} in the window",
+            f"{counted(summary.counters['reevaluations'], 'result')} refilled by a search, "
+            f"{summary.engine['n_buffered'] / n_subscriptions:.1f} messages held for each",
+            f"{of_subscriptions / n_subscriptions:,.0f} bytes per subscription, "
+            f"{of_messages / max(n_kept, 1):,.0f} bytes per message of {n_kept:,} in the window",
         ]
 
 
 SEMANTICS_OPTIONS: dict[str, SemanticsOptions] = {
-    "boolean": BooleanOptions(),
-    "ranked": RankedOptions(),
-    "topk": TopkOptions(),
+    each.name: each for each in (BooleanOptions(), RankedOptions(), TopkOptions())
 }
 """The options of every semantics, by its name; the first is chosen where no other is."""
 
 
 def all_options() -> list[Option]:
     """Return the options of all semantics, each once."""
-    found = (
-        option
-        for each in SEMANTICS_OPTIONS.values()
-        for option in (each.chooser, *each.options)
-        if option is not None
-    )
-    return list(dict.fromkeys(found))
+    options = (o for each in SEMANTICS_OPTIONS.values() for o in (each.chooser, *each.options))
+    return list(dict.fromkeys(option for option in options if option is not None))
 
 
 def add_semantics(parser: argparse.ArgumentParser) -> None:
@@ -247,12 +223,11 @@ def chosen_semantics(arguments: argparse.Namespace) -> tuple[SemanticsOptions, d
 
 def structures_text() -> str:
     """Name the structures of every semantics."""
-    names = [
-        (each.chooser.flag if each.chooser else each.noun, each.structures())
+    lines = [
+        f"  {each.chooser.flag if each.chooser else each.noun}: {each.structures()}\n"
         for each in SEMANTICS_OPTIONS.values()
     ]
-    lines = [f"  {name + ':':<18} {structures}" for name, structures in names]
-    return "\n".join(["structures, the default first:", *lines, ""])
+    return "".join(["structures, the default first:\n", *lines])
 
 
 # ---- values as texts -----------------------------------------------------------------------------
@@ -265,7 +240,7 @@ def read_window(text: str) -> int | timedelta:
     return read_duration(text, "window", "a number of messages, or a time")
 
 
-def read_duration(text: str, name: str, expected: str) -> timedelta:
+def read_duration(text: str, name: str = "lateness", expected: str = "a time") -> timedelta:
     """Return a time such as ``90s``, ``10m``, ``2h`` or ``7d``."""
     found = re.fullmatch(r"([0-9]+(?:\.[0-9]+)?)([smhd])", text)
     if found is None:
@@ -277,10 +252,10 @@ def read_duration(text: str, name: str, expected: str) -> timedelta:
         raise InvalidParameter(f"{name} is {text!r}, longer than any time can be") from None
 
 
-def read_distance(text: str, name: str, space: str) -> float:
+def read_distance(text: str, space: str) -> float:
     """Return a distance such as ``500``, ``500m`` or ``50km``; on a plane a number."""
     found = re.fullmatch(r"([0-9]+(?:\.[0-9]+)?)(m|km)?", text)
     if found is None or (found[2] and space == "planar"):
         expected = "a number" if space == "planar" else "metres, such as 500, 500m or 50km"
-        raise InvalidParameter(f"{name} is {text!r}; expected {expected}")
+        raise InvalidParameter(f"max_distance is {text!r}; expected {expected}")
     return float(found[1]) * (1000.0 if found[2] == "km" else 1.0)

@@ -28,7 +28,7 @@ class Summary:
         match_s: Time to match the messages and write the updates.
         counters: Work of matching, by name.
         memory: Bytes at the end, by part.
-        facts: What there is to know of the engine at the end, as :meth:`Engine.facts` has it.
+        engine: What there is to know of the engine at the end, as :meth:`Engine.facts` says it.
     """
 
     n_subscriptions: int = 0
@@ -40,7 +40,7 @@ class Summary:
     match_s: float = 0.0
     counters: dict[str, int] = field(default_factory=dict)
     memory: dict[str, int] = field(default_factory=dict)
-    facts: dict[str, Any] = field(default_factory=dict)
+    engine: dict[str, Any] = field(default_factory=dict)
 
     @property
     def messages_per_s(self) -> float:
@@ -102,5 +102,5 @@ def match_files(
             results_writer.write(table)
     summary.match_s = time.perf_counter() - started
     summary.n_subscriptions, summary.n_rejects = len(engine), rejects.n_rows
-    summary.memory, summary.facts = engine.memory(), engine.facts()
+    summary.memory, summary.engine = engine.memory(), engine.facts()
     return summary
