@@ -28,7 +28,7 @@ from earshot.model.schemas import BOX_FIELDS, changes_schema
 from earshot.workloads.datasets import bundled_messages, draw_subscriptions
 
 if TYPE_CHECKING:
-    from earshot.spark import Status
+    from earshot.spark.stream import Status
     from earshot.spark.view import View
 
 Facts = dict[str, Any]
@@ -112,14 +112,10 @@ def stream_demo(
 def _stream(
     feed: _Feed, seconds: float, view: View, say: Callable[[str], None]
 ) -> tuple[Facts, list[str], int | None]:
-    from earshot.spark import (  # noqa: PLC0415 - the package is optional
-        FileSink,
-        Stream,
-        build,
-        file_stream,
-        match_stream,
-    )
-    from earshot.spark.commands import Course, spark_session, watch  # noqa: PLC0415
+    # The package is optional.
+    from earshot.spark import FileSink, Stream, build, match_stream  # noqa: PLC0415
+    from earshot.spark.commands.run import Course, watch  # noqa: PLC0415
+    from earshot.spark.commands.session import spark_session  # noqa: PLC0415
 
     index, out, checkpoint = (feed.root / name for name in ("index", "out", "checkpoint"))
     say("starting Spark …")
@@ -136,9 +132,9 @@ def _stream(
 
         started = time.monotonic()
         pipeline = match_stream(
-            Stream(file_stream(session, feed.messages), "files", ids="integer"),
+            Stream.of_files(session, feed.messages, ids="integer"),
             index, FileSink(out), checkpoint,
-            changes=Stream(file_stream(session, feed.changes), "files"),
+            changes=Stream.of_files(session, feed.changes),
             shape="lists", keep_unmatched=True, on_batch=on_batch,
         )  # fmt: skip
         feeding = threading.Thread(target=feed.run, args=(seconds,), daemon=True)
@@ -272,7 +268,8 @@ class _Replay:
     """What each batch saw and delivered, to be compared with what the engine says."""
 
     def __init__(self, feed: _Feed, index: Path, out: Path, checkpoint: Path) -> None:
-        from earshot.spark import BatchLog, IndexStore  # noqa: PLC0415 - the package is optional
+        from earshot.spark.batch_log import BatchLog  # noqa: PLC0415 - the package is optional
+        from earshot.spark.store import IndexStore  # noqa: PLC0415
 
         self._feed, self._out = feed, out
         self._store, self._log = IndexStore(index), BatchLog(checkpoint)

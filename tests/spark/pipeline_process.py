@@ -9,18 +9,19 @@ from pathlib import Path
 
 from pyspark.sql import SparkSession
 
-from earshot.spark import FileSink, Pipeline, Stream, file_stream, local_session, match_stream
+from earshot.spark import FileSink, Stream, local_session, match_stream
+from earshot.spark.stream import Pipeline
 
 
 def start(session: SparkSession, root: Path, *, available_now: bool = False) -> Pipeline:
     """Start the pipeline of a directory, or go on with it."""
     feed = root / "feed"
     return match_stream(
-        Stream(file_stream(session, feed / "messages", files_per_batch=1), "files", ids="string"),
+        Stream.of_files(session, feed / "messages", files_per_batch=1, ids="string"),
         root / "index",
         FileSink(root / "out"),
         root / "checkpoint",
-        changes=Stream(file_stream(session, feed / "changes", files_per_batch=1), "files"),
+        changes=Stream.of_files(session, feed / "changes", files_per_batch=1),
         rejects=FileSink(root / "rejects" / "messages"),
         change_rejects=FileSink(root / "rejects" / "changes"),
         available_now=available_now,

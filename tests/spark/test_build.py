@@ -15,15 +15,14 @@ from pyspark.sql import SparkSession
 
 from earshot import Engine
 from earshot.errors import InvalidInput, InvalidParameter, SavedIndexError
-from earshot.indexes import default_structure, index_type
 from earshot.model.schemas import REJECTS, changes_schema, messages_schema, subscriptions_schema
-from earshot.spark import IndexStore, build, match
+from earshot.spark import build, match
 from earshot.spark.build import BuildTask, _build_shard
 from earshot.spark.folders import Folder
 from earshot.spark.intake import take_in
-from earshot.spark.output import NOTE
+from earshot.spark.notes import NOTE
 from earshot.spark.prepare import ROW, SOURCE
-from earshot.spark.store import IndexSettings
+from earshot.spark.store import IndexSettings, IndexStore
 from earshot.text import Analyzer
 
 BOX = {"min_x": 0.0, "min_y": 0.0, "max_x": 1.0, "max_y": 1.0}
@@ -167,9 +166,7 @@ def test_wrong_options_are_refused(
 
 
 def test_a_task_that_is_tried_again_does_not_meet_its_remains(tmp_path: Path) -> None:
-    settings = IndexSettings(
-        "integer", parameters=index_type(default_structure("boolean")).parameters_type()
-    )
+    settings = IndexSettings("integer")
     task = BuildTask(Folder(tmp_path).uri, settings, None, stop_at_rejects=False)
     n = len(ALL_KINDS)
     batch = (

@@ -10,11 +10,14 @@ from typing import Any
 import pytest
 
 from earshot.errors import InvalidFile
+from earshot.model.ranking import Ranking
+from earshot.semantics import SEMANTICS
 from earshot.spark.config import (
     ChangesConfig,
     MergeConfig,
     MessagesConfig,
     PipelineConfig,
+    RankingConfig,
     RejectsConfig,
     SinkConfig,
     SubscriptionsConfig,
@@ -34,7 +37,7 @@ kind = "console"
 """
 
 ALL = """
-semantics = "boolean"
+semantics = "ranked"
 index = "s3://bucket/index"
 checkpoint = "/var/checkpoint"
 [subscriptions]
@@ -48,7 +51,10 @@ space = "planar"
 language = "en"
 stem = true
 stop_words = true
-structure = "block_trie"
+structure = "rt_tree"
+[ranking]
+alpha = 0
+threshold = 0.25
 [messages]
 source = "kafka"
 servers = "a:9092,b:9092"
@@ -100,6 +106,7 @@ def test_the_least_that_a_file_has_to_say(tmp_path: Path) -> None:
         sink=SinkConfig(kind="console"),
     )
     assert (config.subscriptions, config.changes, config.rejects) == (None, None, None)
+    assert (config.semantics, config.settings) == (None, None)
     assert not config.uses_kafka
 
 
@@ -111,8 +118,10 @@ def test_every_key_is_read(tmp_path: Path) -> None:
         checkpoint="/var/checkpoint",
         subscriptions=SubscriptionsConfig(
             str(tmp_path / "subscriptions.parquet"), {"id": "key"}, "integer", "reject", "sharded",
-            4, "planar", "en", True, True, "block_trie",
+            4, "planar", "en", True, True, "rt_tree", Ranking(0, 0.25),
         ),
+        semantics="ranked",
+        ranking=RankingConfig(0.0, 0.25),
         messages=MessagesConfig(
             source="kafka", servers="a:9092,b:9092", topic="messages", start="latest",
             records_per_batch=1000, columns={"x": "lon", "y": "lat"}, ids="integer",
@@ -171,8 +180,14 @@ def test_the_table_has_every_key_once_with_its_meaning() -> None:
             'path = "messages"', 'path = "m"\ntopic = "t"',
             r'topic in \[messages\] is for source = "kafka", and source is "files"; leave it out',
         ),
-        ("[messages]", "semantics = 'topk'\n[messages]",
-         'semantics is "topk"; the only one is boolean'),
+        ("[messages]", "semantics = 'rankd'\n[messages]",
+         r'semantics is "rankd"; did you mean ranked\? expected one of boolean, ranked'),
+        ("[messages]", "semantics = 'ranked'\n[ranking]\nalpha = 2\n[messages]",
+         "alpha is 2.0; expected a number from 0 to 1"),
+        ("[messages]", "[ranking]\nalpha = 1\n[messages]",
+         r'table \[ranking\] is for semantics = "ranked"; leave it out'),
+        ("[sink]", '[subscriptions]\npath = "s"\nstructure = "block_lists"\n[sink]',
+         r'structure in \[subscriptions\] is "block_lists"; .* block_trie'),
         ("[messages]", "merge = 3\n[messages]", r"merge is 3; expected a table \[merge\]"),
         ("[messages]", "spark = 3\n[messages]", r"spark is 3; expected a table \[spark\]"),
         ("[sink]", "columns = { x = 3 }\n[sink]",
@@ -204,6 +219,14 @@ def test_mistakes_are_refused_in_one_sentence(
     assert said.startswith(f"{tmp_path / 'p.toml'}: ")
     assert re.search(reason, said), said
     assert "\n" not in said
+
+
+def test_what_spark_cannot_run_is_said_beforehand(tmp_path: Path) -> None:
+    kept = [name for name, matcher in SEMANTICS.items() if matcher.keeps_messages]
+    assert kept
+    for name in kept:
+        with pytest.raises(InvalidFile, match="do not share; use Engine or 'earshot match'"):
+            read(tmp_path, f'semantics = "{name}"{LEAST}')
 
 
 def test_a_file_that_is_not_there(tmp_path: Path) -> None:

@@ -15,7 +15,8 @@ from pathlib import Path
 from pyspark.sql import SparkSession
 
 from earshot.files import write_table
-from earshot.spark import BatchLog, FileSink, Stream, build, file_stream, match_stream
+from earshot.spark import FileSink, Stream, build, match_stream
+from earshot.spark.batch_log import BatchLog
 from earshot.workloads.datasets import bundled_messages
 
 from .conftest import TEST_SETTINGS
@@ -103,7 +104,7 @@ def test_killed_python_workers(spark: SparkSession, tmp_path: Path) -> None:
 
     killer = threading.Thread(target=kill_some)
     pipeline = match_stream(
-        Stream(file_stream(spark, feed.messages), "files", ids="string"),
+        Stream.of_files(spark, feed.messages, ids="string"),
         index,
         FileSink(tmp_path / "out"),
         tmp_path / "checkpoint",

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -18,23 +19,25 @@ import pytest
 import shapely
 from pyspark.sql import SparkSession
 
-from earshot import Engine
+from earshot import Engine, Ranking
 from earshot.encoding import encode_subscriptions
 from earshot.engine.changes import apply_changes
 from earshot.files.layout import make_layout
 from earshot.files.records import batch_of_records
-from earshot.indexes import default_structure, index_type
 from earshot.model.batches import time_us
-from earshot.model.schemas import messages_schema
+from earshot.model.boolean import Boolean
+from earshot.model.schemas import BOX_FIELDS
 from earshot.placement.cutting import cut_plan
-from earshot.placement.routing import UnitArrays, merge_units
-from earshot.spark import shards
+from earshot.placement.routing import UnitArrays
+from earshot.spark import shards, territory
 from earshot.spark.build import BuildTask, _build_shard, _messages_like, _put_territory
 from earshot.spark.intake import _folded, merge, subscriptions, take_in
-from earshot.spark.output import NOTE, Output
-from earshot.spark.reading import RowReader
-from earshot.spark.shards import Territory, read_delta
+from earshot.spark.notes import NOTE
+from earshot.spark.rows import RowReading
+from earshot.spark.shaping import Shaping
+from earshot.spark.shards import read_delta
 from earshot.spark.store import Base, IndexSettings, IndexStore, Version
+from earshot.spark.territory import Territory, open_territory
 from earshot.spark.workers import (
     CARRIED,
     KEY,
@@ -45,9 +48,14 @@ from earshot.spark.workers import (
     with_key,
 )
 from earshot.storage import open_group
-from earshot.text import Vocabulary
+from earshot.text import Analyzer, Vocabulary
 
-PARAMETERS = index_type(default_structure("boolean")).parameters_type()
+RANKINGS = {
+    "either part is not enough": Ranking(0.5, 0.6),
+    "the place is enough": Ranking(0.7, 0.6),
+    "the text is enough": Ranking(0.3, 0.6),
+    "either part is enough": Ranking(0.5, 0.4),
+}
 START = datetime(2026, 1, 1, tzinfo=UTC)
 WORDS = [f"w{i}" for i in range(12)]
 
@@ -70,9 +78,11 @@ def table_of(
 class Events:
     """Random subscriptions, changes and messages around a small world, by their seed."""
 
-    def __init__(self, seed: int) -> None:
+    def __init__(self, seed: int, *, is_ranked: bool = False) -> None:
         self.random = np.random.default_rng(seed)
         self.now = 0.0
+        self.is_ranked = is_ranked
+        self.words = WORDS.copy()  # changes bring more
 
     def region(self) -> dict[str, Any]:
         random = self.random
@@ -96,7 +106,7 @@ class Events:
     def subscription(self, name: str) -> dict[str, Any]:
         random = self.random
         record: dict[str, Any] = {"id": name, **self.region()}
-        words = random.choice(WORDS, 3, replace=False).tolist()
+        words = random.choice(self.words, 3, replace=False).tolist()
         kind = random.random()
         if kind < 0.2:
             record["expression"] = f"({words[0]} OR {words[1]}) AND NOT {words[2]}"
@@ -104,11 +114,14 @@ class Events:
             record["keywords"] = words[: random.integers(1, 3)]
         if random.random() < 0.3:
             record["expires"] = at(self.now + float(random.uniform(-5, 60)))
+        if self.is_ranked and random.random() < 0.3:
+            record["threshold"] = float(random.choice([0.2, 0.5, 0.7, 1.0]))
         return record
 
     def changes(self, n: int, n_ids: int) -> list[dict[str, Any]]:
         """Return changes of few ids, so that many are refused and many come several times."""
         records = []
+        self.words += [f"w{len(self.words) + i}" for i in range(2)]
         for _ in range(n):
             self.now += float(self.random.choice([0, 0, 1, 5]))
             op = str(self.random.choice(["subscribe", "subscribe", "unsubscribe", "move"]))
@@ -126,7 +139,7 @@ class Events:
     def messages(self, n: int) -> pa.Table:
         records = []
         for i in range(n):
-            words = self.random.choice([*WORDS, "unknown"], 5, replace=False)
+            words = self.random.choice([*self.words, "unknown"], 5, replace=False)
             x, y = self.random.uniform([-180, -65], [180, 65])
             record: dict[str, Any] = {"id": f"m{i}", "text": " ".join(words)}
             if self.random.random() < 0.2:
@@ -144,25 +157,29 @@ class Events:
 # ---- an index without Spark ---------------------------------------------------------------------
 
 
-def build_here(location: Path, rows: pa.Table, n_shards: int | None) -> IndexStore:
+def build_here(
+    location: Path, rows: pa.Table, n_shards: int | None, semantics: Any = None
+) -> IndexStore:
     """Build an index as the tasks of Spark do, in this process."""
     store = IndexStore(location)
-    settings = IndexSettings("string", parameters=PARAMETERS)
+    settings = IndexSettings("string", semantics or Boolean())
     store.begin(settings)
     folder = store.base_folder(store.next_name("bases"))
     shard_of = np.zeros(rows.num_rows, np.int32)
-    territory = None
+    cut = None
     if n_shards is not None:
         vocabulary = Vocabulary()
-        clauses = encode_subscriptions(rows, settings.analyzer, vocabulary, "lonlat").clauses
+        clauses = encode_subscriptions(
+            rows, settings.analyzer, vocabulary, "lonlat", form=settings.form
+        ).asked
         frequencies = np.bincount(np.maximum(clauses.token_ids, 0), minlength=len(vocabulary))
         plan, _ = cut_plan(
             clauses, _messages_like(clauses), n_shards,
             frequencies=frequencies, n_subscriptions=rows.num_rows,
         )  # fmt: skip
-        territory = Territory(plan, vocabulary, frequencies, merge_units([]), settings)
-        _put_territory(folder, "plan", territory)
-        shard_of = territory.assign(rows)[0]
+        cut = Territory(plan, vocabulary, frequencies, (), settings)
+        _put_territory(folder, "plan", cut)
+        shard_of = cut.assign(rows)[0]
     task = BuildTask(folder.uri, settings, n_shards, stop_at_rejects=True)
     noted = rows.append_column(NOTE, pa.nulls(rows.num_rows, pa.string()))
     built = []
@@ -170,16 +187,9 @@ def build_here(location: Path, rows: pa.Table, n_shards: int | None) -> IndexSto
         mine = noted.filter(pa.array(shard_of == shard)).combine_chunks().to_batches()
         built.append(_build_shard(task, shard, mine)[0].to_pylist()[0])
     names = tuple(each["directory"] for each in built)
-    if territory is not None:
+    if cut is not None:
         units = [open_group(folder.local(f"units/{name}"), "units", UnitArrays) for name in names]
-        whole = Territory(
-            territory.plan,
-            territory.vocabulary,
-            territory.frequencies,
-            merge_units(units),
-            settings,
-        )
-        _put_territory(folder, "territory", whole)
+        _put_territory(folder, "territory", replace(cut, parts=tuple(units)))
     base = Base(
         folder.uri.rpartition("/")[2],
         "replicated" if n_shards is None else "sharded",
@@ -200,21 +210,22 @@ class Worker:
 
     @contextlib.contextmanager
     def working(self) -> Iterator[None]:
-        mine, drivers = (self._opened, self._territories), (shards._opened, shards._territories)
-        shards._opened, shards._territories = mine
+        drivers = shards._opened, territory._territories
+        shards._opened, territory._territories = self._opened, self._territories
         try:
             yield
         finally:
-            shards._opened, shards._territories = drivers
+            shards._opened, territory._territories = drivers
 
     def match(
         self, store: IndexStore, version: Version, messages: pa.Table, clock_us: int | None = None
-    ) -> set[tuple[str, str]]:
-        reading = RowReader("messages", "columns", "string")
-        output = Output("rows", "string", "string", pa.schema([]))
+    ) -> set[tuple[str, str, float | None]]:
+        reading = RowReading("messages", "columns", "string")
+        has_scores = store.settings.matcher.has_scores
+        shaping = Shaping("rows", "string", "string", pa.schema([]), has_scores)
         clocks = [each for each in (clock_us, version.clock_us) if each is not None]
         task = MatchTask(
-            store.folder.uri, version, store.settings, reading, output, max(clocks, default=None)
+            store.folder.uri, version, store.settings, reading, shaping, max(clocks, default=None)
         )
         batches = messages.to_batches(max_chunksize=37)
         with self.working():
@@ -222,22 +233,15 @@ class Worker:
                 found = list(match_replicated(task, batches))
             else:
                 found = list(match_sharded(task, send_to_shards(task, batches)))
-        pairs = [
-            (message, subscription)
-            for batch in found
-            for message, subscription in zip(
-                *(batch[name].to_pylist() for name in ("message_id", "subscription_id")),
-                strict=True,
-            )
-        ]
-        assert len(pairs) == len(set(pairs))
-        return set(pairs)
+        rows = [row for batch in found for row in batch.to_pylist()]
+        assert len(rows) == len({(row["message_id"], row["subscription_id"]) for row in rows})
+        return {(row["message_id"], row["subscription_id"], row.get("score")) for row in rows}
 
 
 def expected(engine: Engine, messages: pa.Table, clock_us: int | None = None) -> set[Any]:
     clock = None if clock_us is None else START + timedelta(microseconds=clock_us - time_us(START))
-    updates = engine.match_batch(messages, at=clock).updates()
-    return {(update.message_id, update.subscription_id) for update in updates}
+    updates = engine.match_batch(messages, at=clock)
+    return {(update.message_id, update.subscription_id, update.score) for update in updates}
 
 
 def live_in(engine: Engine, n_ids: int) -> set[str]:
@@ -247,11 +251,17 @@ def live_in(engine: Engine, n_ids: int) -> set[str]:
 class Both:
     """An index and an engine that get the same changes."""
 
-    def __init__(self, root: Path, first: list[dict[str, Any]], n_shards: int | None) -> None:
+    def __init__(
+        self,
+        root: Path,
+        first: list[dict[str, Any]],
+        n_shards: int | None,
+        semantics: Any = None,
+    ) -> None:
         rows = table_of(first, "subscriptions")
-        self.store = build_here(root / "index", rows, n_shards)
-        self.engine = Engine()
-        assert not self.engine.try_subscribe_batch(rows)
+        self.store = build_here(root / "index", rows, n_shards, semantics)
+        self.engine = Engine(semantics)
+        self.engine.subscribe_batch(rows)
 
     def apply(self, records: list[dict[str, Any]], clock_us: int | None = None) -> Version:
         changes = table_of(records)
@@ -264,11 +274,21 @@ class Both:
         return took.version
 
 
-@pytest.mark.parametrize("n_shards", [None, 1, 4])
-def test_any_changes_give_what_the_engine_gives(tmp_path: Path, n_shards: int | None) -> None:
-    events = Events(3)
+@pytest.mark.parametrize(
+    ("n_shards", "semantics"),
+    [
+        *((n_shards, None) for n_shards in (None, 1, 4)),
+        (None, RANKINGS["either part is not enough"]),
+        *(pytest.param(4, ranking, id=f"4-{name}") for name, ranking in RANKINGS.items()),
+    ],
+)
+def test_any_changes_give_what_the_engine_gives(
+    tmp_path: Path, n_shards: int | None, semantics: Any
+) -> None:
+    events = Events(3, is_ranked=semantics is not None)
     n_ids = 60
-    both = Both(tmp_path, [events.subscription(f"s{i}") for i in range(0, n_ids, 2)], n_shards)
+    first = [events.subscription(f"s{i}") for i in range(0, n_ids, 2)]
+    both = Both(tmp_path, first, n_shards, semantics)
     old_hand = Worker()
     seen = []
     for number in range(12):
@@ -295,7 +315,7 @@ def test_changes_find_the_clock_that_they_found_on_the_driver(tmp_path: Path) ->
     # It is over by the clock of the messages, so the id is free.
     version = both.apply([a], clock_us=time_us(START + timedelta(seconds=20)))
     messages = table_of([{"id": "m", "text": "w0 w1", "x": 0.5, "y": 0.5}], "messages")
-    assert Worker().match(both.store, version, messages) == {("m", "s0")}
+    assert Worker().match(both.store, version, messages) == {("m", "s0", None)}
     assert read_delta(both.store, version.deltas[-1])[0]["time"].to_pylist() == [
         START + timedelta(seconds=20)
     ]
@@ -305,12 +325,12 @@ def test_refused_changes_move_the_clock_as_well(tmp_path: Path) -> None:
     box = {"min_x": 0, "min_y": 0, "max_x": 1, "max_y": 1}
     both = Both(tmp_path, [{"id": "s0", "keywords": ["w0"], "expires": at(10), **box}], None)
     messages = table_of([{"id": "m", "text": "w0", "x": 0.5, "y": 0.5}], "messages")
-    assert Worker().match(both.store, both.store.latest(), messages) == {("m", "s0")}
+    assert Worker().match(both.store, both.store.latest(), messages) == {("m", "s0", None)}
     version = both.apply([{"op": "unsubscribe", "id": "nobody", "time": at(11)}])
     assert version.number == 2
     assert version.deltas == ()
     assert Worker().match(both.store, version, messages) == set()
-    assert Worker().match(both.store, both.store.version(1), messages) == {("m", "s0")}
+    assert Worker().match(both.store, both.store.version(1), messages) == {("m", "s0", None)}
     again = both.apply([{"op": "unsubscribe", "id": "nobody"}])
     assert again.number == 2, "nothing came of that"
 
@@ -343,7 +363,7 @@ def test_what_fails_midway_leaves_nothing_behind(
     assert both.store.version_numbers() == [1]
     version = both.apply([change])  # the driver's shards do not have it already
     messages = table_of([{"id": "m", "text": "w1 w0", "x": 0, "y": 0}], "messages")
-    assert Worker().match(both.store, version, messages) == {("m", "s0"), ("m", "s1")}
+    assert Worker().match(both.store, version, messages) == {("m", "s0", None), ("m", "s1", None)}
 
 
 def _fail(*_: object) -> None:
@@ -407,7 +427,7 @@ def test_a_merge_changes_nothing(spark: SparkSession, tmp_path: Path, n_shards: 
     assert worker.match(both.store, version, messages) == expected(both.engine, messages)
 
 
-# ---- lists of several shards --------------------------------------------------------------------
+# ---- several shards --------------------------------------------------------------------
 
 
 def test_parts_of_a_list_share_a_key(tmp_path: Path) -> None:
@@ -422,21 +442,21 @@ def test_parts_of_a_list_share_a_key(tmp_path: Path) -> None:
     same_id = messages.set_column(0, "id", pa.repeat("same", 40)).append_column(
         "text2", messages["id"]
     )
-    output = Output(
+    shaping = Shaping(
         "lists", "string", "string", pa.schema([("text2", pa.string())]), keep_unmatched=True
     )
     task = MatchTask(
         store.folder.uri, store.latest(), store.settings,
-        RowReader("messages", "columns", "string"), output,
+        RowReading("messages", "columns", "string"), shaping,
     )  # fmt: skip
     with Worker().working():
         sent = list(send_to_shards(task, same_id.to_batches(max_chunksize=7)))
         found = list(match_sharded(task, sent))
-    names = messages_schema(pa.string()).names
+    names = ["id", "tokens", *BOX_FIELDS, "time_us"]
     assert sent[0].schema.names == ["earshot_shard", KEY, *names, f"{CARRIED}text2", NOTE]
     lists: dict[int, set[str]] = {}
     for batch in found:
-        assert batch.schema == with_key(output).schema
+        assert batch.schema == with_key(shaping).schema
         for row in batch.to_pylist():
             assert row["message_id"] == "same"
             assert row["text2"] == f"m{row[KEY]}"
@@ -447,7 +467,43 @@ def test_parts_of_a_list_share_a_key(tmp_path: Path) -> None:
     engine.subscribe_batch(subscription_rows(store))
     wanted = expected(engine, messages)
     assert sorted(lists) == list(range(40)), "nobody is left out"
-    assert {(f"m{key}", each) for key, some in lists.items() for each in some} == wanted
+    assert {(f"m{key}", each, None) for key, some in lists.items() for each in some} == wanted
+
+
+def test_a_message_is_analysed_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where it is routed; the shards that it goes to get its tokens."""
+    events = Events(6)
+    first = [events.subscription(f"s{i}") for i in range(120)]
+    both = Both(tmp_path, first, 4)
+    version = both.apply(events.changes(40, 150))
+    messages = events.messages(90)
+    task = MatchTask(
+        both.store.folder.uri, version, both.store.settings,
+        RowReading("messages", "columns", "string"),
+        Shaping("rows", "string", "string", pa.schema([])), version.clock_us,
+    )  # fmt: skip
+    analysed: list[str] = []
+    analyze = Analyzer.analyze
+
+    def counting(self: Analyzer, texts: pa.Array, *rest: Any, **options: Any) -> Any:
+        analysed.extend(texts.to_pylist())
+        return analyze(self, texts, *rest, **options)
+
+    with Worker().working():
+        opened = open_territory(task.index, version, task.settings)
+        for shard in range(4):
+            shards.open_shard(task.index, version, shard)
+        monkeypatch.setattr(Analyzer, "analyze", counting)
+        sent = list(send_to_shards(task, messages.to_batches(max_chunksize=20)))
+        assert sorted(analysed) == sorted(messages["text"].to_pylist())
+        found = list(match_sharded(task, sent))
+    assert len(analysed) == 90, "each once"
+    assert sum(len(batch) for batch in sent) > 2 * 90, "most go to several shards"
+    assert "unknown" not in opened.vocabulary.tokens(range(len(opened.vocabulary)))
+    monkeypatch.undo()
+    rows = {(row["message_id"], row["subscription_id"], None)
+            for batch in found for row in batch.to_pylist()}  # fmt: skip
+    assert rows == expected(both.engine, messages)
 
 
 def subscription_rows(store: IndexStore) -> pa.Table:

@@ -8,16 +8,9 @@ from pathlib import Path
 from pyspark.sql import SparkSession
 
 from earshot import Engine
-from earshot.spark import (
-    FileSink,
-    IndexStore,
-    KafkaSink,
-    Pipeline,
-    Stream,
-    build,
-    kafka_stream,
-    match_stream,
-)
+from earshot.spark import FileSink, KafkaSink, Stream, build, match_stream
+from earshot.spark.store import IndexStore
+from earshot.spark.stream import Pipeline
 from earshot.workloads.datasets import bundled_messages, draw_subscriptions
 
 from .kafka_broker import consume, create_topic, produce
@@ -43,11 +36,11 @@ def test_messages_changes_and_deliveries(spark: SparkSession, kafka: str, tmp_pa
 
     def run() -> Pipeline:
         pipeline = match_stream(
-            Stream(kafka_stream(spark, kafka, "messages"), "values", ids="string"),
+            Stream.of_kafka(spark, kafka, "messages", ids="string"),
             index,
             KafkaSink(kafka, "deliveries"),
             tmp_path / "checkpoint",
-            changes=Stream(kafka_stream(spark, kafka, "changes"), "values"),
+            changes=Stream.of_kafka(spark, kafka, "changes"),
             rejects=FileSink(tmp_path / "rejects" / "messages", "ndjson"),
             change_rejects=FileSink(tmp_path / "rejects" / "changes", "ndjson"),
             shape="lists",
@@ -63,7 +56,7 @@ def test_messages_changes_and_deliveries(spark: SparkSession, kafka: str, tmp_pa
     engine.subscribe_batch(subscriptions)
     engine.unsubscribe(*gone)
     expected = {(each.message_id, each.subscription_id)
-                for each in engine.publish_batch(messages).updates()}  # fmt: skip
+                for each in engine.publish_batch(messages)}  # fmt: skip
     delivered = [json.loads(value) for _, value in consume(spark, kafka, "deliveries")]
     assert {row["batch"] for row in delivered} == {0}
     found = [(row["message_id"], name) for row in delivered for name in row["subscription_ids"]]

@@ -12,7 +12,7 @@ from pyspark.sql import DataFrame, SparkSession
 from earshot import Engine
 from earshot.errors import InvalidInput
 from earshot.spark import build, match
-from earshot.spark.output import Output
+from earshot.spark.shaping import Shaping
 from earshot.workloads.datasets import bundled_messages, draw_subscriptions
 
 N_SUBSCRIPTIONS = 3_000
@@ -68,7 +68,7 @@ def test_rows_are_the_engines_updates(
     spark: SparkSession, index: str, messages: pa.Table, expected: set[tuple[Any, Any]]
 ) -> None:
     found = spark.createDataFrame(messages).repartition(2).transform(match, index)
-    assert found.columns == ["sign", "message_id", "subscription_id", "score", "reason"]
+    assert found.columns == ["message_id", "subscription_id"]
     found_pairs = pairs(found)
     assert len(found_pairs) == len(set(found_pairs))
     assert set(found_pairs) == expected
@@ -105,9 +105,9 @@ def test_many_deliveries_go_in_several_batches(
     engine = Engine()
     engine.subscribe_batch(subscriptions)
     found = engine.match_batch(some)
-    whole = Output(shape, "string", "string", pa.schema([("text", pa.string())]))
-    monkeypatch.setattr("earshot.spark.output.MOST_BYTES_PER_BATCH", most)
-    batches = list(whole.deliveries(found, [some["text"].combine_chunks()]))
+    whole = Shaping(shape, "string", "string", pa.schema([("text", pa.string())]))
+    monkeypatch.setattr("earshot.spark.shaping.MOST_BYTES_PER_BATCH", most)
+    batches = list(whole.batches(found, [some["text"].combine_chunks()]))
     assert (len(batches) > 1) == (most < 1 << 20)
     table = pa.Table.from_batches(batches)
     name = "subscription_id"

@@ -22,9 +22,12 @@ from rich.console import Console
 from earshot import Engine, cli
 from earshot.errors import EarshotError
 from earshot.files import write_table
-from earshot.spark import BatchLog, Status
-from earshot.spark.commands import StoppedAtOnce, plain_words, watch
-from earshot.spark.view import Log, Panel, Silence, line_of
+from earshot.semantics import SEMANTICS
+from earshot.spark.batch_log import BatchLog
+from earshot.spark.commands.run import StoppedAtOnce, watch
+from earshot.spark.commands.session import plain_words
+from earshot.spark.stream import Status
+from earshot.spark.view import Log, Panel, View, line_of
 from earshot.workloads.datasets import bundled_messages, draw_subscriptions
 
 from .conftest import TEST_SETTINGS
@@ -193,7 +196,8 @@ def test_run_says_what_is_missing(
     config.write_text("semantics = 'all'")
     code, _, err = run(capsys, "pipeline", "run", config)
     assert (code, err) == (
-        1, f'earshot: {config}: semantics is "all"; the only one is boolean\n'
+        1,
+        f'earshot: {config}: semantics is "all"; expected one of {", ".join(SEMANTICS)}\n',
     )  # fmt: skip
 
 
@@ -356,15 +360,15 @@ class Interrupted:
 def test_the_first_signal_stops_and_the_second_does_not_wait(number: signal.Signals) -> None:
     before = signal.getsignal(number)
     pipeline: Any = Interrupted([number], 0.01)
-    assert watch(pipeline, Silence()) == number
+    assert watch(pipeline, View()) == number
     assert pipeline.is_stopped
     stuck: Any = Interrupted([number, number], 20)
     with pytest.raises(StoppedAtOnce):
-        watch(stuck, Silence())
+        watch(stuck, View())
     assert not stuck.is_stopped
     assert signal.getsignal(number) == before
     enough: Any = Interrupted([], 0.01)
-    assert watch(enough, Silence(), is_enough=lambda: True) is None
+    assert watch(enough, View(), is_enough=lambda: True) is None
     assert enough.is_stopped
 
 

@@ -9,12 +9,22 @@ import pyarrow as pa
 import pytest
 from pyspark.sql import SparkSession
 
+from earshot.encoding import REGIONS
 from earshot.errors import InvalidParameter
 from earshot.model.schemas import REJECTS, messages_schema, subscriptions_schema
-from earshot.spark import bounds, prepare, sample, token_frequencies
-from earshot.spark.output import NOTE, split_notes
-from earshot.spark.prepare import ROW, SOURCE, Bounds, _count_task, _read_task
-from earshot.spark.reading import RowReader
+from earshot.spark import prepare
+from earshot.spark.notes import NOTE, split_notes
+from earshot.spark.prepare import (
+    ROW,
+    SOURCE,
+    Bounds,
+    _count_task,
+    _read_task,
+    bounds,
+    sample,
+    token_frequencies,
+)
+from earshot.spark.rows import RowCheck, RowReading
 from earshot.text import Analyzer
 
 
@@ -47,14 +57,14 @@ def test_what_rows_are_like(spark: SparkSession) -> None:
         pa.Table.from_pylist(
             [
                 {"id": 1, "keywords": ["a b", "c"], "min_x": 1, "min_y": 2, "max_x": 3, "max_y": 4},
-                {"id": 2, "expression": "a OR d", "x": -5.0, "y": 9.0, "radius": 5.0},
+                {"id": 2, "expression": "(a OR d) AND NOT e", "x": -5.0, "y": 9.0, "radius": 5.0},
                 {"id": 3, "keywords": ["c"]},
             ],
             schema,
         )
     )
     counts = {row["token"]: row["documents"] for row in token_frequencies(rows).collect()}
-    assert counts == {"a": 2, "b": 1, "c": 2, "d": 1}
+    assert counts == {"a": 2, "b": 1, "c": 2, "d": 1, "e": 2}, "e is forbidden in two clauses"
     assert bounds(rows) == Bounds(-5.0, 2.0, 3.0, 9.0)
     crossing = {"id": 4, "min_x": 170, "min_y": 0, "max_x": -170, "max_y": 1}
     more = spark.createDataFrame(pa.Table.from_pylist([crossing], schema))
@@ -78,10 +88,10 @@ def test_changes_are_checked_each_by_itself() -> None:
         {"op": "unsubscribe", "id": 2},
     ]
     batch = pa.record_batch({"value": [json.dumps(record) for record in records]})
-    reading = RowReader("changes", "values", "integer", source="c")
+    reading = RowReading("changes", "values", "integer", source="c")
     rows: list[tuple[str, int]] = []
     notes: list[dict[str, Any]] = []
-    for found in _read_task(reading, Analyzer(), True, [batch, batch]):
+    for found in _read_task(reading, RowCheck(Analyzer(), REGIONS), True, [batch, batch]):
         good, told = split_notes(found)
         rows += zip(good.column(SOURCE).to_pylist(), good.column(ROW).to_pylist(), strict=True)
         notes += [json.loads(note)["reject"] for note in told.to_pylist()]

@@ -17,7 +17,9 @@ from earshot.spark.folders import Folder
 from earshot.spark.store import Base, IndexSettings, IndexStore, Version, next_version
 
 SETTINGS = IndexSettings(
-    "integer", parameters=index_type(default_structure("boolean")).parameters_type()
+    "integer",
+    structure=default_structure("boolean"),
+    parameters=index_type(default_structure("boolean")).parameters_type(),
 )
 ODD_NAMES = ["plain", "with space", "a#b", "100%25", "ü"]
 

@@ -8,16 +8,10 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 
-from earshot.spark import (
-    BatchLog,
-    FileSink,
-    IndexStore,
-    Pipeline,
-    Stream,
-    build,
-    file_stream,
-    match_stream,
-)
+from earshot.spark import FileSink, Stream, build, match_stream
+from earshot.spark.batch_log import BatchLog
+from earshot.spark.store import IndexStore
+from earshot.spark.stream import Pipeline
 
 from .events import Feed, expected_updates, updates_in
 
@@ -29,11 +23,11 @@ def feed(tmp_path: Path) -> Feed:
 
 def start(spark: SparkSession, feed: Feed, index: str, root: Path, **options: Any) -> Pipeline:
     return match_stream(
-        Stream(file_stream(spark, feed.messages, files_per_batch=1), "files", ids="string"),
+        Stream.of_files(spark, feed.messages, files_per_batch=1, ids="string"),
         index,
         FileSink(root / "out"),
         root / "checkpoint",
-        changes=Stream(file_stream(spark, feed.changes), "files"),
+        changes=Stream.of_files(spark, feed.changes),
         rejects=FileSink(root / "rejects" / "messages"),
         change_rejects=FileSink(root / "rejects" / "changes"),
         **{"available_now": True, **options},

@@ -17,10 +17,13 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 
 from earshot.model.schemas import messages_schema, subscriptions_schema
-from earshot.spark import BatchLog, FileSink, IndexStore, Pipeline, build
+from earshot.spark import FileSink, build
+from earshot.spark.batch_log import BatchLog
 from earshot.spark.folders import Folder
 from earshot.spark.match import match_task
-from earshot.spark.reading import RowReader
+from earshot.spark.rows import RowReading
+from earshot.spark.store import IndexStore
+from earshot.spark.stream import Pipeline
 
 BOX = {"min_x": 0.0, "min_y": 0.0, "max_x": 1.0, "max_y": 1.0}
 PLACE = {"x": 0.5, "y": 0.5}
@@ -53,7 +56,7 @@ class Bench:
             self.values([]) if form == "values" else self.files([]), self.store, None,
             shape="rows", form=form, ids="string", stop_at_rejects=False, has_notes=True,
         )  # fmt: skip
-        changes = RowReader("changes", "values", "string", source="changes")
+        changes = RowReading("changes", "values", "string", source="changes")
         pipeline = Pipeline(
             self.store, task, Folder(self.root / "checkpoint"), FileSink(self.root / "out"),
             FileSink(self.root / "rejects"), changes, FileSink(self.root / "change-rejects"),

@@ -72,7 +72,6 @@ from earshot.model.schemas import id_kind
 from earshot.model.subscriptions import Id, Subscription, check_time
 from earshot.model.updates import Result, Update
 from earshot.semantics import matcher_type
-from earshot.semantics.contract import Matcher
 from earshot.text import Analyzer, Vocabulary
 
 Batch: TypeAlias = pa.RecordBatch | pa.Table
@@ -398,10 +397,19 @@ class Engine:
                 raise InvalidInput(
                     f"{state.matcher.form.noun} depends on the messages before; publish them"
                 )
-            self._settle()
             encoded = self._encode_messages(batch, on_error, source, first_row, rows)
             if on_error == "raise":
                 raise_first(encoded.rejects)
+            return self.match_encoded(encoded, at=at)
+
+    def match_encoded(self, encoded: EncodedMessages, *, at: datetime | None = None) -> Updates:
+        """Match as :meth:`match_batch` does what has the tokens of this engine's vocabulary.
+
+        For those who analyse a message once and ask several engines.
+        """
+        with self._lock:
+            self._settle()
+            state = self._state
             clock_us = max(state.clock_us, NO_TIME_US if at is None else time_us(at))
             changes = state.match(encoded, np.maximum(encoded.times, clock_us))
             return state.updates(changes, encoded.ids, encoded.rejects, encoded.times)

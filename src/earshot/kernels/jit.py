@@ -63,13 +63,13 @@ def is_first_use() -> bool:
     return not _directory().exists()
 
 
-def warm_once(use_kernels: Callable[[], None]) -> None:
-    """Call a function that uses kernels, unless it was called on this machine before.
+def warm_once(name: str, use_kernels: Callable[[], None]) -> None:
+    """Call a function that uses kernels, unless one of that name was on this machine before.
 
     Processes that compile the same kernels at the same time can break each other's files on disk,
     so the caller lets one through at a time.
     """
-    done = _directory() / f"warm-{use_kernels.__module__}.{use_kernels.__qualname__}"
+    done = _directory() / f"warm-{name}"
     if not done.exists():
         use_kernels()
         done.parent.mkdir(parents=True, exist_ok=True)

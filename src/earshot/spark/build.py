@@ -7,7 +7,6 @@ shards be cut anew.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
@@ -24,12 +23,8 @@ from pyspark.sql import functions as F  # noqa: N812 - its usual name
 
 from earshot import storage
 from earshot.encoding import encode_messages, encode_subscriptions
-from earshot.engine.engine import Engine
 from earshot.errors import InvalidParameter, InvalidRow
-from earshot.files import Reject
 from earshot.files.rejects import OnError, check_on_error
-from earshot.indexes import default_structure, index_type
-from earshot.indexes.contract import Parameters
 from earshot.model.arrays import (
     EVERYWHERE_TOKEN,
     ClauseArrays,
@@ -37,18 +32,35 @@ from earshot.model.arrays import (
     Space,
     gather_ranges,
 )
+from earshot.model.boolean import Boolean
 from earshot.model.schemas import IdKind, id_type, subscriptions_schema
 from earshot.placement.cutting import cut_plan
 from earshot.placement.routing import UnitArrays, merge_units
 from earshot.spark.failures import plain_failures
 from earshot.spark.folders import Folder
-from earshot.spark.notes import rejects_in
-from earshot.spark.output import NOTE, accepted_positions, batch_of_notes, reject_notes, split_notes
-from earshot.spark.prepare import ROW, SOURCE, located_rejects, read_rows, sample, token_frequencies
-from earshot.spark.reading import Form, make_reader
+from earshot.spark.notes import (
+    NOTE,
+    accepted_positions,
+    batch_of_notes,
+    reject_notes,
+    rejects_in,
+    rejects_of_notes,
+    split_notes,
+    without_notes,
+)
+from earshot.spark.prepare import (
+    ROW,
+    SOURCE,
+    canonical_rows,
+    located_rejects,
+    sample,
+    token_frequencies,
+)
+from earshot.spark.rows import RowForm, make_reading
 from earshot.spark.schemas import arrow_schema, spark_schema
-from earshot.spark.shards import SHARD, Territory, warm_up_machine
+from earshot.spark.shards import SHARD, warm_up_machine
 from earshot.spark.store import Base, IndexSettings, IndexStore, Version
+from earshot.spark.territory import Territory
 from earshot.text import Analyzer, Vocabulary
 
 PlacementChoice = Literal["auto", "replicated", "sharded"]
@@ -97,14 +109,15 @@ def build(
     placement: PlacementChoice = "auto",
     n_shards: int | None = None,
     messages: DataFrame | None = None,
-    form: Form = "columns",
+    form: RowForm = "columns",
     columns: Mapping[str, str] | None = None,
     message_columns: Mapping[str, str] | None = None,
     ids: IdKind | None = None,
+    semantics: Any = None,
     space: Space = "lonlat",
     analyzer: Analyzer | None = None,
-    structure: str = default_structure("boolean"),
-    parameters: Parameters | None = None,
+    structure: str | None = None,
+    parameters: Any = None,
     on_error: OnError = "raise",
     unique_ids: bool = False,
 ) -> Built:
@@ -122,13 +135,15 @@ def build(
         n_shards: Number of shards; by default so many that each has about 2 GiB.
         messages: Messages as they will come; a sample of them decides how shards are cut. Without
             them, messages are taken to look like the subscriptions.
-        form: How the rows of the subscriptions come; see :mod:`earshot.spark.reading`.
+        form: How the rows of the subscriptions come; see :mod:`earshot.spark.rows`.
         columns: Names of their columns by field, where they differ.
         message_columns: The same for the messages.
         ids: Kind of the subscriptions' ids; needed for values and files.
+        semantics: What a delivery means: ``Ranking(...)``, or None for boolean matching. Those that
+            depend on earlier messages are refused.
         space: ``lonlat`` or ``planar``.
         analyzer: How text and keywords become tokens.
-        structure: Index structure of each shard.
+        structure: Name of the index structure; by default the fastest for the semantics.
         parameters: Options of that structure.
         on_error: ``raise`` at the first bad row, or ``reject`` bad rows and build of the others.
         unique_ids: Say that no two rows have the same id, which saves a shuffle to make sure.
@@ -146,26 +161,34 @@ def build(
             f"n_shards is {n_shards}, but a replicated index has one; leave it out, or choose "
             f"placement='sharded'"
         )
-    reading = make_reader(
+    reading = make_reading(
         "subscriptions", arrow_schema(subscriptions),
         form=form, ids=ids, columns=columns, space=space,
     )  # fmt: skip
     settings = IndexSettings(
-        reading.ids, space, analyzer or Analyzer(), structure,
-        parameters or index_type(structure).parameters_type(),
+        reading.ids, Boolean() if semantics is None else semantics, space, analyzer or Analyzer(),
+        structure, parameters,
     )  # fmt: skip
+    if settings.form.is_point:
+        if placement == "sharded" or (n_shards or 1) > 1:
+            raise InvalidParameter(
+                f"shards are cut by regions, which {settings.form.noun} does not have; choose "
+                f"placement='replicated'"
+            )
+        placement = "replicated"
+    settings = replace(settings, structure=settings.engine().structure)
     store = IndexStore(index)
     store.begin(settings)
     sampled = None
     if messages is not None:
-        message_reading = make_reader(
+        message_reading = make_reading(
             "messages", arrow_schema(messages), columns=message_columns, space=space
         )
         with plain_failures():
-            noted = read_rows(messages, message_reading, settings.analyzer)
-            sampled = sample(noted.where(F.col(NOTE).isNull()).drop(NOTE), SAMPLED_MESSAGES)
+            noted = canonical_rows(messages, message_reading, settings.row_check)
+            sampled = sample(without_notes(noted), SAMPLED_MESSAGES)
     base, rejects = build_base(
-        read_rows(subscriptions, reading, None, with_origin=True), store, settings,
+        canonical_rows(subscriptions, reading, None, with_origin=True), store, settings,
         placement=placement, n_shards=n_shards, messages=sampled,
         stop_at_rejects=on_error == "raise", unique_ids=unique_ids,
     )  # fmt: skip
@@ -194,12 +217,12 @@ def build_base(
     unique_ids: bool,
 ) -> tuple[Base, DataFrame]:
     """Build all shards from canonical rows and notes; return the base, and the rejects."""
-    warm_up_machine()
+    warm_up_machine(settings.semantics, settings.structure)
     folder = store.base_folder(store.next_name("bases"))
     with plain_failures():
         if not unique_ids:
             noted = _without_shared_ids(noted, stop_at_rejects)
-        rows = noted.where(F.col(NOTE).isNull()).drop(NOTE)
+        rows = without_notes(noted)
         n_rows = 0 if placement == "replicated" else rows.count()
         n_shards = _number_of_shards(placement, n_shards, n_rows)
         report: dict[str, Any] = {}
@@ -233,7 +256,7 @@ def build_base(
         units = [
             storage.open_group(folder.local(f"units/{name}"), "units", UnitArrays) for name in names
         ]
-        _put_territory(folder, "territory", replace(plan, units=merge_units(units)))
+        _put_territory(folder, "territory", replace(plan, parts=tuple(units)))
     base = Base(
         folder.uri.rpartition("/")[2],
         "replicated" if plan is None else "sharded",
@@ -310,10 +333,11 @@ def _cut(
     vocabulary = Vocabulary()
     known = vocabulary.add(counted.column("token").to_pylist())
     subscriptions = encode_subscriptions(
-        sample(rows, SAMPLED_SUBSCRIPTIONS, n_rows=n_rows), analyzer, vocabulary, space
-    )
+        sample(rows, SAMPLED_SUBSCRIPTIONS, n_rows=n_rows), analyzer, vocabulary, space,
+        form=settings.form,
+    )  # fmt: skip
     if messages is None:
-        sampled = _messages_like(subscriptions.clauses)
+        sampled = _messages_like(subscriptions.asked)
     else:
         sampled = encode_messages(messages, analyzer, vocabulary, space).messages
     # Rare in messages, and among equals rare in subscriptions.
@@ -321,13 +345,13 @@ def _cut(
     frequencies = in_messages.astype(np.int64) << 32
     frequencies[known] += counted.column("documents").to_numpy()
     plan, report = cut_plan(
-        subscriptions.clauses,
+        subscriptions.asked,
         sampled,
         n_shards,
         frequencies=frequencies,
         n_subscriptions=max(n_rows, len(subscriptions.ids)),
     )
-    return Territory(plan, vocabulary, frequencies, merge_units([]), settings), report.facts()
+    return Territory(plan, vocabulary, frequencies, (), settings), report.facts()
 
 
 def _messages_like(clauses: ClauseArrays) -> MessageArrays:
@@ -393,7 +417,7 @@ class BuildTask:
 
 def _assign_task(task: BuildTask, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     """Yield the rows, each with the number of its shard; notes go to the first."""
-    warm_up_machine()
+    warm_up_machine(task.settings.semantics, task.settings.structure)
     plan = task.plan()
     assert plan is not None
     for batch in batches:
@@ -416,17 +440,11 @@ def _build_shard(
     task: BuildTask, shard: int, batches: Iterable[pa.RecordBatch]
 ) -> list[pa.RecordBatch]:
     """Build and write one shard; return a row about it, and notes on its rejects."""
-    warm_up_machine()
     settings, folder = task.settings, Folder(task.base)
+    warm_up_machine(settings.semantics, settings.structure)
     # Not the shard's number alone: a task that is tried again must not meet its own remains.
     name = f"{shard:04d}-{uuid4().hex[:8]}"
-    engine = Engine(
-        space=settings.space,
-        analyzer=settings.analyzer,
-        index=settings.structure,
-        parameters=settings.parameters,
-        rebuild_in_background=False,
-    )
+    engine = settings.engine()
     schema = subscriptions_schema(id_type(settings.ids))
     plan = task.plan()
     units = [merge_units([])]
@@ -437,10 +455,10 @@ def _build_shard(
             for batch in batches:
                 located, more_notes = split_notes(batch)
                 rows = located.select(schema.names).cast(schema)
-                errors = engine.try_subscribe_batch(rows)
+                errors = engine.subscribe_batch(rows, on_error="reject").rejects
                 rejects = located_rejects(errors, located)
                 if task.stop_at_rejects and (rejects or len(more_notes)):
-                    raise (_first_reject(more_notes) if len(more_notes) else rejects[0]).error()
+                    raise [*rejects_of_notes(more_notes[:1]), *rejects][0].error()
                 if errors:
                     refused = [error.row for error in errors]
                     kept = accepted_positions(np.arange(rows.num_rows), refused)
@@ -464,7 +482,3 @@ def _build_shard(
     )  # fmt: skip
     all_notes = pa.concat_arrays(notes)
     return [about, batch_of_notes(BUILT_SHARD, all_notes)] if len(all_notes) else [about]
-
-
-def _first_reject(notes: pa.Array) -> Reject:
-    return Reject(**json.loads(notes[0].as_py())["reject"])

@@ -16,16 +16,23 @@ from pathlib import Path
 from types import NoneType, UnionType
 from typing import Any, Literal, NamedTuple, Union, get_args, get_origin, get_type_hints
 
-from earshot.errors import InvalidFile
+from earshot.errors import InvalidFile, InvalidParameter
 from earshot.files.rejects import OnError
-from earshot.indexes import default_structure, structures_of
+from earshot.indexes import SEMANTICS as INDEXED
+from earshot.indexes import structures_of
 from earshot.model.arrays import Space
+from earshot.model.ranking import Ranking
 from earshot.model.schemas import IdKind
+from earshot.semantics import SEMANTICS
 from earshot.spark.build import PlacementChoice
-from earshot.spark.output import Shape
+from earshot.spark.shaping import Shape
 from earshot.spark.sinks import FileFormat
+from earshot.spark.store import check_semantics
 from earshot.spark.stream import MERGE_LEAST, MERGE_SHARE
 
+_RUNNABLE = " or ".join(
+    f'`"{name}"`' for name, matcher in SEMANTICS.items() if not matcher.keeps_messages
+)
 _INTERVAL = re.compile(r"\d+ (millisecond|second|minute|hour|day)s?")
 
 
@@ -76,7 +83,9 @@ class SubscriptionsConfig:
     language: str | None = _key("such as `en`; for `stem` and `stop_words`")
     stem: bool = _key("match word stems", False)
     stop_words: bool = _key("ignore the language's stop words", False)
-    structure: str = _key("index structure of each shard", default_structure("boolean"))
+    structure: str | None = _key("index structure; by default the fastest for the semantics")
+    semantics: Any = None
+    """What a delivery means; in a file it stands at the top."""
 
 
 @dataclass(frozen=True)
@@ -171,6 +180,16 @@ class MergeConfig:
 
 
 @dataclass(frozen=True)
+class RankingConfig:
+    """The table ``[ranking]``: how messages are scored."""
+
+    alpha: float = _key("share of the place in the score, 0 to 1", Ranking().alpha)
+    threshold: float = _key(
+        "score that is delivered, unless a subscription names its own", Ranking().threshold
+    )
+
+
+@dataclass(frozen=True)
 class PipelineConfig:
     """A pipeline.
 
@@ -179,7 +198,9 @@ class PipelineConfig:
     """
 
     file: Path
-    semantics: Literal["boolean"] = _key("what a match is", "boolean")
+    semantics: str | None = _key(
+        f"what a delivery means, {_RUNNABLE}; by default that of the index, boolean for a new one"
+    )
     index: str = _key("directory of the index", "", is_required=True, is_location=True)
     checkpoint: str = _key(
         "directory in which the pipeline remembers where it is", "",
@@ -188,6 +209,7 @@ class PipelineConfig:
     subscriptions: SubscriptionsConfig | None = _key(
         "what the index is built from, if it does not exist"
     )
+    ranking: RankingConfig | None = _key("how messages are scored", only_for="ranked")
     messages: MessagesConfig = _key("messages to match", is_required=True)
     changes: ChangesConfig | None = _key("changes of the subscriptions")
     sink: SinkConfig = _key("where updates go", is_required=True)
@@ -203,6 +225,14 @@ class PipelineConfig:
         return self.sink.kind == "kafka" or any(
             each is not None and each.source == "kafka" for each in sources
         )
+
+    @property
+    def settings(self) -> Any:
+        """The settings of the semantics, None where the file names none."""
+        if self.semantics is None:
+            return None
+        options = {} if self.ranking is None else dataclasses.asdict(self.ranking)
+        return SEMANTICS[self.semantics].settings_type(**options)
 
 
 class Key(NamedTuple):
@@ -227,15 +257,19 @@ class Key(NamedTuple):
 
 def keys() -> list[Key]:
     """Return all keys of a file, in its order."""
-    return list(_keys_of(PipelineConfig, ""))
+    return list(_keys_of(PipelineConfig, "", ""))
 
 
-def _keys_of(kind: Any, table: str) -> Iterator[Key]:
+def _keys_of(kind: Any, table: str, only_for: str) -> Iterator[Key]:
     tables = []
     first = next(iter(_fields(kind)))
+
+    def condition(value: str | None) -> str:
+        return only_for if value is None else f"{first} = {_toml(value)}"
+
     for name, (each, hint) in _fields(kind).items():
         if dataclasses.is_dataclass(hint):
-            tables.append((name, hint))
+            tables.append((hint, name, condition(each.metadata["only_for"])))
             continue
         facts = each.metadata
         default = _toml(None if each.default is dataclasses.MISSING else each.default)
@@ -244,11 +278,11 @@ def _keys_of(kind: Any, table: str) -> Iterator[Key]:
             name,
             _type_name(hint),
             "required" if facts["is_required"] else default,
-            "" if facts["only_for"] is None else f"{first} = {_toml(facts['only_for'])}",
+            condition(facts["only_for"]),
             facts["meaning"],
         )
-    for name, inner in tables:
-        yield from _keys_of(inner, name)
+    for inner in tables:
+        yield from _keys_of(*inner)
 
 
 # ---- reading ------------------------------------------------------------------------------------
@@ -270,9 +304,12 @@ def read_config(path: str | Path) -> PipelineConfig:
     try:
         config: PipelineConfig = _table(PipelineConfig, content, "", path)
         _check(config)
-    except _Wrong as wrong:
+    except (_Wrong, InvalidParameter) as wrong:
         raise InvalidFile(f"{path}: {wrong}") from None
-    return config
+    if config.subscriptions is None:
+        return config
+    subscriptions = dataclasses.replace(config.subscriptions, semantics=config.settings)
+    return dataclasses.replace(config, subscriptions=subscriptions)
 
 
 class _Wrong(Exception):
@@ -294,13 +331,20 @@ def _check(config: PipelineConfig) -> None:
         raise _Wrong('keep_unmatched in [sink] is for shape = "lists"')
     if not config.merge.share > 0:
         raise _Wrong(f"share in [merge] is {config.merge.share}; expected more than 0")
+    semantics = config.semantics or "boolean"
+    if semantics not in SEMANTICS:
+        raise _Wrong(f"semantics is {_toml(semantics)}{_one_of(semantics, list(SEMANTICS))}")
+    check_semantics(SEMANTICS[semantics])
+    _ = config.settings  # which says what is wrong with them
     if subscriptions is None:
         return
-    if subscriptions.structure not in structures_of("boolean"):
-        raise _Wrong(
-            f"structure in [subscriptions] is {_toml(subscriptions.structure)}"
-            f"{_one_of(subscriptions.structure, list(structures_of('boolean')))}"
-        )
+    structure = subscriptions.structure
+    if structure is not None and semantics in INDEXED:
+        known = list(structures_of(semantics))
+        if structure not in known:
+            raise _Wrong(
+                f"structure in [subscriptions] is {_toml(structure)}{_one_of(structure, known)}"
+            )
     if subscriptions.placement == "replicated" and subscriptions.n_shards not in (None, 1):
         raise _Wrong('n_shards in [subscriptions] is for placement = "sharded" or "auto"')
 
@@ -321,9 +365,9 @@ def _table(kind: Any, content: Mapping[str, Any], table: str, file: Path) -> Any
         label = f"table [{name}]" if is_table else f"{name}{where}"
         applies = facts["only_for"] is None or values.get(first) == facts["only_for"]
         if name in content and not applies:
+            given = f", and {first} is {_toml(values[first])}" if first in values else ""
             raise _Wrong(
-                f"{label} is for {first} = {_toml(facts['only_for'])}, and {first} is "
-                f"{_toml(values.get(first))}; leave it out"
+                f"{label} is for {first} = {_toml(facts['only_for'])}{given}; leave it out"
             )
         if name not in content:
             if facts["is_required"] and applies:

@@ -14,7 +14,6 @@ from datetime import datetime
 from typing import Any, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
@@ -22,9 +21,10 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - its usual name
 
 from earshot import storage
-from earshot.encoding import NO_TIME_US, encode_regions
+from earshot.encoding import NO_TIME_US, encode_moves
 from earshot.engine.changes import apply_changes
-from earshot.engine.engine import Engine
+from earshot.engine.engine import Engine, OnError
+from earshot.engine.updates import Updates
 from earshot.errors import InvalidRow, SavedIndexError
 from earshot.model.arrays import Int32s, Int64s
 from earshot.model.batches import instant, time_us
@@ -37,21 +37,19 @@ from earshot.model.schemas import (
 )
 from earshot.placement.routing import UnitArrays, merge_units
 from earshot.spark.build import build_base, sampled_messages
-from earshot.spark.output import NOTE
+from earshot.spark.notes import NOTE
 from earshot.spark.prepare import ROW
 from earshot.spark.schemas import spark_schema
 from earshot.spark.shards import (
     ANY_SHARD,
     SHARD,
-    Territory,
     close_shards,
     keep_shards,
     open_shard,
-    open_territory,
     read_delta,
-    units_anywhere,
 )
 from earshot.spark.store import IndexStore, Version, next_version
+from earshot.spark.territory import open_territory, units_anywhere
 
 REGION_FIELDS = (*BOX_FIELDS, *CIRCLE_FIELDS, "geometry")
 
@@ -157,7 +155,7 @@ def _taken_in(
     timed = changes.set_column(changes.schema.get_field_index("time"), "time", clocks)
     accepted = timed.append_column(SHARD, pa.array(numbers)).take(pa.array(kept))
     name = store.next_name("deltas")
-    _write_delta(store, name, accepted, shards.units, clock_us)
+    _write_delta(store, name, accepted, shards, clock_us)
     keep_shards(index, base, name)
     n_changes = base.n_changes + accepted.num_rows
     return replace(version, deltas=(*base.deltas, name), n_changes=n_changes), errors
@@ -172,16 +170,17 @@ def _clocks(changes: pa.Table, clock: datetime | None) -> pa.Array:
 
 
 def _write_delta(
-    store: IndexStore, name: str, changes: pa.Table, units: UnitArrays, clock_us: int | None
+    store: IndexStore, name: str, changes: pa.Table, shards: Shards, clock_us: int | None
 ) -> None:
     folder = store.delta_folder(name)
     with folder.draft() as draft:
         (draft / "changes").mkdir()
         pq.write_table(changes, draft / "changes" / "changes.parquet")
-        storage.save(draft / "units", {}, {"units": units})
+        storage.save(draft / "units", {}, {"units": shards.units})
         folder.put("changes", draft / "changes")
         folder.put("units", draft / "units")
-    folder.write_json("delta.json", {"n_changes": changes.num_rows, "clock_us": clock_us})
+    facts = {"n_changes": changes.num_rows, "clock_us": clock_us, "words": shards.words}
+    folder.write_json("delta.json", facts)
 
 
 class Shards:
@@ -189,16 +188,17 @@ class Shards:
 
     Attributes:
         assigned: Rows that were subscribed, and the shard that each went to.
-        units: What the changes add to what each shard holds.
     """
 
     def __init__(self, store: IndexStore, version: Version) -> None:
-        index, base = store.folder.uri, version.base
-        self._territory: Territory | None = None
-        if base.placement == "sharded":
-            self._territory = open_territory(index, version, store.settings)
-        self._space = store.settings.space
-        self._engines = [open_shard(index, version, shard) for shard in range(base.n_shards)]
+        index, self._settings = store.folder.uri, store.settings
+        self._known = self._territory = None
+        if version.base.placement == "sharded":
+            self._known = open_territory(index, version, self._settings)
+            self._territory = self._known.growing()
+        self._engines = [
+            open_shard(index, version, shard).engine for shard in range(version.base.n_shards)
+        ]
         self._all_units = [merge_units([])]
         self.assigned: list[tuple[Int64s, Int32s]] = []
 
@@ -209,6 +209,13 @@ class Shards:
     def units(self) -> UnitArrays:
         """What the changes add to what each shard holds."""
         return merge_units(self._all_units)
+
+    @property
+    def words(self) -> list[str]:
+        """What the changes add to the words that all shards share."""
+        if self._territory is None or self._known is None:
+            return []
+        return self._territory.words_since(self._known)
 
     @property
     def time(self) -> datetime | None:
@@ -226,11 +233,10 @@ class Shards:
         for engine in self._engines:
             engine.advance(time)
 
-    def try_subscribe_batch(self, batch: pa.Table) -> list[InvalidRow]:
-        """Add the good rows of a batch; return what is wrong with the others."""
+    def subscribe_batch(self, batch: pa.Table, *, on_error: OnError) -> Refused:
+        """Add the good rows of a batch."""
         shards = np.zeros(batch.num_rows, np.int32)
-        ids = batch.column("id").combine_chunks()
-        owners = self._owners(ids)
+        owners = self._owners(batch.column("id").combine_chunks())
         if self._territory is not None:
             shards, units = self._territory.assign(batch)
             self._all_units.append(units)
@@ -238,29 +244,32 @@ class Shards:
         shards = np.where(owners >= 0, owners, shards)
         self.assigned.append((batch.column(ROW).to_numpy(), shards))
         return self._by_shard(
-            shards, lambda engine, rows: engine.try_subscribe_batch(batch.take(rows))
+            shards,
+            lambda engine, rows: engine.subscribe_batch(batch.take(rows), on_error=on_error),
         )
 
-    def try_unsubscribe_batch(self, ids: pa.Array) -> list[InvalidRow]:
-        """End subscriptions; return what is wrong with the other rows."""
+    def unsubscribe_batch(self, ids: pa.Array, *, on_error: OnError) -> Refused:
+        """End subscriptions."""
         # An unknown one is asked of the first shard, which says so.
         owners = np.maximum(self._owners(ids), 0)
         return self._by_shard(
-            owners, lambda engine, rows: engine.try_unsubscribe_batch(ids.take(rows))
+            owners,
+            lambda engine, rows: engine.unsubscribe_batch(ids.take(rows), on_error=on_error),
         )
 
-    def try_move_batch(self, batch: pa.Table) -> list[InvalidRow]:
-        """Move subscriptions; return what is wrong with the other rows.
+    def move_batch(self, batch: pa.Table, *, on_error: OnError) -> Refused:
+        """Move subscriptions.
 
         A subscription stays in its shard, to which the messages of its new region now go as well.
         """
         owners = np.maximum(self._owners(batch.column("id").combine_chunks()), 0)
         if self._territory is not None:
-            regions = encode_regions(batch, self._space)
-            good = np.delete(np.arange(batch.num_rows), [each.row for each in regions.rejects])
-            box_shards = np.repeat(owners[good], np.diff(regions.offsets))
-            self._all_units.append(units_anywhere(regions.boxes, box_shards.astype(np.int32)))
-        return self._by_shard(owners, lambda engine, rows: engine.try_move_batch(batch.take(rows)))
+            moves = encode_moves(batch, self._settings.space, form=self._settings.form)
+            box_shards = np.repeat(owners[moves.rows], np.diff(moves.places.offsets))
+            self._all_units.append(units_anywhere(moves.places.boxes, box_shards))
+        return self._by_shard(
+            owners, lambda engine, rows: engine.move_batch(batch.take(rows), on_error=on_error)
+        )
 
     def _owners(self, ids: pa.Array) -> Int32s:
         """Return the shard that has each id, -1 where none has."""
@@ -269,17 +278,21 @@ class Shards:
             owners[engine.contains_batch(ids)] = shard
         return owners
 
-    def _by_shard(
-        self, shards: npt.NDArray[np.int32], apply: Callable[[Engine, pa.Array], list[InvalidRow]]
-    ) -> list[InvalidRow]:
+    def _by_shard(self, shards: Int32s, apply: Callable[[Engine, pa.Array], Updates]) -> Refused:
         errors = []
         for shard in np.unique(shards).tolist():
             rows = np.flatnonzero(shards == shard)
             errors += [
                 InvalidRow("", int(rows[each.row]), each.field, each.reason)
-                for each in apply(self._engines[shard], pa.array(rows))
+                for each in apply(self._engines[shard], pa.array(rows)).rejects
             ]
-        return sorted(errors, key=lambda error: error.row)
+        return Refused(sorted(errors, key=lambda error: error.row))
+
+
+class Refused(NamedTuple):
+    """What all shards answer together."""
+
+    rejects: list[InvalidRow]
 
 
 # ---- merging ------------------------------------------------------------------------------------

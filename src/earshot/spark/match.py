@@ -14,10 +14,11 @@ from pyspark.sql import functions as F  # noqa: N812 - its usual name
 from earshot.errors import InvalidFile, InvalidParameter
 from earshot.files.rejects import OnError, check_on_error
 from earshot.model.batches import time_us
-from earshot.model.schemas import IdKind, id_type, messages_schema
-from earshot.spark.output import NOTE, SHAPES, Output, Shape
-from earshot.spark.reading import Form, RowReader, make_reader, needed_columns
+from earshot.model.schemas import UPDATE_FIELDS, IdKind, id_type, messages_schema
+from earshot.spark.notes import NOTE
+from earshot.spark.rows import RowForm, RowReading, make_reading, needed_columns
 from earshot.spark.schemas import arrow_schema, spark_schema
+from earshot.spark.shaping import SHAPES, Shape, Shaping
 from earshot.spark.shards import SHARD
 from earshot.spark.store import IndexStore, Version
 from earshot.spark.workers import (
@@ -30,7 +31,8 @@ from earshot.spark.workers import (
     with_key,
 )
 
-_FORBIDDEN = ("message_id", "subscription_id", "subscription_ids", "sign", "score", "reason")
+_RESERVED = {*UPDATE_FIELDS, "subscription_ids", "scores"} - {"time"}
+"""Columns that some output has; a message's own time may go along."""
 
 
 def match(
@@ -40,7 +42,7 @@ def match(
     shape: Shape = "rows",
     version: int | None = None,
     at: datetime | None = None,
-    form: Form = "columns",
+    form: RowForm = "columns",
     columns: Mapping[str, str] | None = None,
     ids: IdKind | None = None,
     carry: Sequence[str] = (),
@@ -61,9 +63,10 @@ def match(
     Args:
         messages: One row per message, in any of the forms.
         index: Directory of the index.
-        shape: ``rows``: columns ``sign, message_id, subscription_id, score, reason``, one row per
-            update. ``lists``: columns ``message_id, subscription_ids``, one row per message; much
-            faster where messages reach many.
+        shape: ``rows``: columns ``message_id, subscription_id``, one row per update. ``lists``:
+            columns ``message_id, subscription_ids``, one row per message; much faster where
+            messages reach many. Where the semantics has scores, a column ``score`` or ``scores``
+            follows.
         version: Which version of the index; by default the current one, as of this call.
         at: Subscriptions that end at or before this time are over, beside those that end at or
             before the message's own time.
@@ -90,7 +93,7 @@ def match(
         clock_us=None if at is None else time_us(at),
         stop_at_rejects=on_error == "raise",
     )
-    return finished(run_match(messages, task), task.output)
+    return run_match(messages, task)
 
 
 def match_task(
@@ -99,7 +102,7 @@ def match_task(
     version: Version | None,
     *,
     shape: Shape,
-    form: Form = "columns",
+    form: RowForm = "columns",
     columns: Mapping[str, str] | None = None,
     ids: IdKind | None = None,
     carry: Sequence[str] = (),
@@ -116,79 +119,61 @@ def match_task(
                                "has no row in 'rows'")  # fmt: skip
     settings = store.settings
     schema = arrow_schema(messages)
-    reading = make_reader(
+    reading = make_reading(
         "messages", schema, form=form, ids=ids, columns=columns, space=settings.space
     )
-    output = Output(
-        shape,
-        reading.ids,
-        settings.ids,
-        _carried(reading, schema, carry),
-        keep_unmatched,
-        has_notes,
-    )
+    shaping = Shaping(
+        shape, reading.ids, settings.ids, _carried(reading, schema, carry),
+        settings.matcher.has_scores, keep_unmatched, has_notes,
+    )  # fmt: skip
     version = store.latest() if version is None else version
     clocks = [each for each in (clock_us, version.clock_us) if each is not None]
     clock_us = max(clocks, default=None)
     return MatchTask(
-        store.folder.uri, version, settings, reading, output, clock_us, stop_at_rejects
+        store.folder.uri, version, settings, reading, shaping, clock_us, stop_at_rejects
     )
 
 
 def run_match(messages: DataFrame, task: MatchTask) -> DataFrame:
-    """Return the raw output of the workers, with notes where they were asked for."""
-    needed = needed_columns(task.reading, arrow_schema(messages), task.output.carried.names)
+    """Return the output of the workers, with notes where they were asked for."""
+    shaping = task.shaping
+    needed = needed_columns(task.reading, arrow_schema(messages), shaping.carried.names)
     chosen = messages.select(*(messages[name] for name in needed))
     if task.version.base.placement == "replicated":
-        schema = spark_schema(task.output.schema)
-        return chosen.mapInArrow(partial(match_replicated, task), schema)
-    if messages.isStreaming and task.output.shape == "lists":
+        return chosen.mapInArrow(partial(match_replicated, task), spark_schema(shaping.schema))
+    if messages.isStreaming and shaping.shape == "lists":
         raise InvalidParameter(
             "a streaming DataFrame cannot bring the lists of several shards together; use "
             "match_stream, or shape='rows'"
         )
-    sent = chosen.mapInArrow(partial(send_to_shards, task), spark_schema(sent_schema(task.output)))
+    sent = chosen.mapInArrow(partial(send_to_shards, task), spark_schema(sent_schema(shaping)))
     found = sent.repartitionById(task.version.base.n_shards, F.col(SHARD)).mapInArrow(
-        partial(match_sharded, task), spark_schema(with_key(task.output).schema)
+        partial(match_sharded, task), spark_schema(with_key(shaping).schema)
     )
-    if task.output.shape == "rows":
+    if shaping.shape == "rows":
         return found.drop(KEY)
-    return _joined_lists(found, task.output)
+    return _joined_lists(found, shaping)
 
 
-def _joined_lists(found: DataFrame, output: Output) -> DataFrame:
-    """Bring the parts of each message's list together; notes stay as they are."""
-    first = [F.first(name).alias(name) for name in ("message_id", *output.carried.names)]
-    lists = F.flatten(F.collect_list("subscription_ids")).alias("subscription_ids")
-    if not output.has_notes:
-        joined = found.groupBy(KEY).agg(*first, lists)
+def _joined_lists(found: DataFrame, shaping: Shaping) -> DataFrame:
+    """Bring the parts of each message's lists together; notes stay as they are."""
+    message_id, *lists = shaping.own.names
+    columns = [F.first(name).alias(name) for name in (message_id, *shaping.carried.names)]
+    # All lists of a group are collected in one order, so subscribers and scores stay together.
+    columns += [F.flatten(F.collect_list(name)).alias(name) for name in lists]
+    if not shaping.has_notes:
+        joined = found.groupBy(KEY).agg(*columns)
     else:
         number = F.when(F.col(NOTE).isNotNull(), F.monotonically_increasing_id())
         joined = (
             found.withColumn("earshot_number", number)
             .groupBy(KEY, "earshot_number")
-            .agg(*first, lists, F.first(NOTE).alias(NOTE))
+            .agg(*columns, F.first(NOTE).alias(NOTE))
         )
-    return joined.select(*output.schema.names)
+    return joined.select(*shaping.schema.names)
 
 
-def finished(found: DataFrame, output: Output) -> DataFrame:
-    """Return the deliveries in the columns that users see."""
-    if output.has_notes:
-        found = found.where(F.col(NOTE).isNull()).drop(NOTE)
-    if output.shape == "lists":
-        return found
-    return found.select(
-        F.lit("+").alias("sign"),
-        "message_id",
-        "subscription_id",
-        F.lit(None).cast("double").alias("score"),
-        F.lit("match").alias("reason"),
-        *output.carried.names,
-    )
-
-
-def _carried(reading: RowReader, schema: pa.Schema, carry: Sequence[str]) -> pa.Schema:
+def _carried(reading: RowReading, schema: pa.Schema, carry: Sequence[str]) -> pa.Schema:
     """Return the fields of the columns that go along."""
     has = schema if reading.form == "columns" else messages_schema(id_type(reading.ids))
     for name in carry:
@@ -199,7 +184,7 @@ def _carried(reading: RowReader, schema: pa.Schema, carry: Sequence[str]) -> pa.
                 f"carry names column '{name}'; the messages have {', '.join(has.names)} (columns "
                 f"of types that Arrow lacks cannot be carried)"
             )
-        if name in _FORBIDDEN or name.startswith("earshot_"):
+        if name in _RESERVED or name.startswith("earshot_"):
             raise InvalidParameter(
                 f"carry names column '{name}', which the output has already; rename the column"
             )

@@ -1,21 +1,87 @@
-"""What tasks told in notes, read on the driver."""
+"""Notes: what tasks tell the driver among their rows.
+
+A note is a reject, or counts, as JSON in a column of its own. Counted that way, a task that is
+tried again counts once.
+"""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
+import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812 - its usual name
 
+from earshot.engine.updates import Updates
 from earshot.files import Reject
+from earshot.model.arrays import Int64s
+from earshot.model.batches import time_us
 from earshot.model.schemas import REJECTS
-from earshot.spark.output import NOTE, Note
 from earshot.spark.schemas import spark_schema
 
+NOTE = "earshot_note"
+"""Column of notes."""
+
+
+class Note(NamedTuple):
+    """What a task did with some messages."""
+
+    messages: int = 0  # accepted ones
+    updates: int = 0
+    rejects: int = 0
+    latest_us: int | None = None  # latest event time of an accepted message
+    arrived_us: int | None = None  # when the first row arrived, if the source tells
+
+
 _EXTREMES = {"latest_us": F.max, "arrived_us": F.min}
+
+
+# ---- in tasks -----------------------------------------------------------------------------------
+
+
+def note_of(found: Updates, arrived_us: int | None = None) -> Note:
+    """Return what matching a batch did."""
+    latest_us = None if found.latest is None else time_us(found.latest)
+    return Note(found.n_rows, len(found), 0, latest_us, arrived_us)
+
+
+def notes_on(rejects: list[Reject], note: Note) -> pa.Array:
+    """Return the notes on some messages: one for each reject, and one with the counts."""
+    counts = json.dumps(note._replace(rejects=len(rejects))._asdict())
+    return pa.concat_arrays([reject_notes(rejects), pa.array([counts], pa.string())])
+
+
+def reject_notes(rejects: list[Reject]) -> pa.Array:
+    """Return a note for each reject."""
+    return pa.array([json.dumps({"reject": each._asdict()}) for each in rejects], pa.string())
+
+
+def batch_of_notes(schema: pa.Schema, notes: pa.Array) -> pa.RecordBatch:
+    """Return rows that have nothing but a note."""
+    columns = [
+        notes if field.name == NOTE else pa.nulls(len(notes), field.type) for field in schema
+    ]
+    return pa.RecordBatch.from_arrays(columns, schema=schema)
+
+
+def split_notes(batch: pa.RecordBatch) -> tuple[pa.RecordBatch, pa.Array]:
+    """Return the rows that are no notes, and the notes."""
+    notes = batch.column(NOTE)
+    return batch.filter(pc.is_null(notes)), notes.drop_null()
+
+
+def accepted_positions(rows: Int64s, refused: list[int]) -> Int64s:
+    """Return the positions of the rows that are not refused; both are ascending row numbers."""
+    if not refused:
+        return np.arange(len(rows), dtype=np.int64)
+    return np.flatnonzero(~np.isin(rows, refused))
+
+
+# ---- on the driver ------------------------------------------------------------------------------
 
 
 def note_sums() -> list[Column]:
@@ -34,6 +100,11 @@ def note_of_sums(sums: Mapping[str, Any]) -> Note:
     )
 
 
+def without_notes(noted: DataFrame) -> DataFrame:
+    """Return the rows of a table that are no notes."""
+    return noted.where(F.col(NOTE).isNull()).drop(NOTE)
+
+
 def rejects_in(noted: DataFrame) -> DataFrame:
     """Return the rejects among the notes of a table."""
     schema = spark_schema(pa.schema([("reject", pa.struct(list(REJECTS)))]))
@@ -42,6 +113,6 @@ def rejects_in(noted: DataFrame) -> DataFrame:
     return found.where(F.col("reject").isNotNull()).select("reject.*")
 
 
-def rejects_of_notes(notes: pa.ChunkedArray) -> list[Reject]:
+def rejects_of_notes(notes: pa.Array | pa.ChunkedArray) -> list[Reject]:
     """Return the rejects that notes tell of."""
     return [Reject(**json.loads(note)["reject"]) for note in notes.to_pylist()]

@@ -8,19 +8,19 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import NamedTuple, get_args
+from typing import Any, NamedTuple, get_args
 
 import numpy as np
 import pyarrow as pa
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812 - its usual name
 
-from earshot.encoding import encode_messages, encode_regions, encode_subscriptions
+from earshot.encoding import encode_messages, encode_moves, encode_subscriptions
 from earshot.engine.changes import waves
 from earshot.errors import InvalidParameter, InvalidRow
 from earshot.files import Reject, rejects_of_batch
 from earshot.files.rejects import row_json, row_values
-from earshot.model.arrays import EVERYWHERE_TOKEN, Space
+from earshot.model.arrays import Space
 from earshot.model.schemas import (
     BOX_FIELDS,
     Content,
@@ -28,9 +28,23 @@ from earshot.model.schemas import (
     id_type,
     schema_of,
 )
-from earshot.spark.notes import rejects_in
-from earshot.spark.output import NOTE, accepted_positions, batch_of_notes, reject_notes
-from earshot.spark.reading import Form, Part, RowReader, make_reader, needed_columns
+from earshot.semantics import matcher_type
+from earshot.spark.notes import (
+    NOTE,
+    accepted_positions,
+    batch_of_notes,
+    reject_notes,
+    rejects_in,
+    without_notes,
+)
+from earshot.spark.rows import (
+    Part,
+    RowCheck,
+    RowForm,
+    RowReading,
+    make_reading,
+    needed_columns,
+)
 from earshot.spark.schemas import arrow_schema, spark_schema
 from earshot.text import Analyzer, TokenLists, Vocabulary
 
@@ -69,9 +83,10 @@ def prepare(
     table: DataFrame,
     content: Content,
     *,
-    form: Form = "columns",
+    form: RowForm = "columns",
     columns: Mapping[str, str] | None = None,
     ids: IdKind | None = None,
+    semantics: Any = None,
     space: Space = "lonlat",
     analyzer: Analyzer | None = None,
 ) -> Prepared:
@@ -86,6 +101,7 @@ def prepare(
         form: How the rows come.
         columns: Names of the columns by field, where they differ: ``{"x": "lon"}``.
         ids: ``integer`` or ``string``; needed for values and files.
+        semantics: What the rows are for, as for :class:`~earshot.engine.engine.Engine`.
         space: ``lonlat`` or ``planar``.
         analyzer: How text and keywords become tokens.
     """
@@ -93,17 +109,18 @@ def prepare(
         raise InvalidParameter(
             f"content is {content!r}; expected one of {', '.join(get_args(Content))}"
         )
-    reading = make_reader(
+    reading = make_reading(
         content, arrow_schema(table), form=form, ids=ids, columns=columns, space=space
     )
-    checked = read_rows(table, reading, analyzer or Analyzer())
-    return Prepared(checked.where(F.col(NOTE).isNull()).drop(NOTE), rejects_in(checked))
+    check = RowCheck(analyzer or Analyzer(), matcher_type(semantics).form)
+    checked = canonical_rows(table, reading, check)
+    return Prepared(without_notes(checked), rejects_in(checked))
 
 
-def read_rows(
+def canonical_rows(
     table: DataFrame,
-    reading: RowReader,
-    analyzer: Analyzer | None,
+    reading: RowReading,
+    check: RowCheck | None,
     *,
     with_origin: bool = False,
 ) -> DataFrame:
@@ -112,32 +129,32 @@ def read_rows(
     Args:
         table: Rows in the form of the reading.
         reading: How they become canonical.
-        analyzer: Without one, it is not checked whether the engine would take the rows.
+        check: Without one, it is not checked whether the engine would take the rows.
         with_origin: Add the columns :data:`SOURCE` and :data:`ROW`, which tell where each is from.
     """
     needed = needed_columns(reading, arrow_schema(table))
     return table.select(*(table[name] for name in needed)).mapInArrow(
-        partial(_read_task, reading, analyzer, with_origin),
+        partial(_read_task, reading, check, with_origin),
         spark_schema(_noted(reading, with_origin)),
     )
 
 
-def _noted(reading: RowReader, with_origin: bool) -> pa.Schema:
+def _noted(reading: RowReading, with_origin: bool) -> pa.Schema:
     origin = [(SOURCE, pa.string()), (ROW, pa.int64())] if with_origin else []
     rows = schema_of(reading.content, id_type(reading.ids))
     return pa.schema([*rows, *origin, (NOTE, pa.string())])
 
 
 def _read_task(
-    reading: RowReader,
-    analyzer: Analyzer | None,
+    reading: RowReading,
+    check: RowCheck | None,
     with_origin: bool,
     batches: Iterable[pa.RecordBatch],
 ) -> Iterator[pa.RecordBatch]:
     schema = _noted(reading, with_origin)
     for part in reading.parts(batches):
         rows = part.rows
-        errors = [] if analyzer is None else _problems(reading, analyzer, part)
+        errors = [] if check is None else _problems(reading, check, part)
         rejects = rows.rejects + rejects_of_batch(errors, rows.batch, rows.rows)
         kept = accepted_positions(rows.rows, [error.row for error in errors])
         good = rows.batch.take(pa.array(kept)) if errors else rows.batch
@@ -167,29 +184,23 @@ def located_rejects(errors: Sequence[InvalidRow], rows: pa.RecordBatch | pa.Tabl
     return rejects
 
 
-def _problems(reading: RowReader, analyzer: Analyzer, part: Part) -> list[InvalidRow]:
+def _problems(reading: RowReading, check: RowCheck, part: Part) -> list[InvalidRow]:
     """Return what the engine would refuse, whatever it holds."""
     batch, numbers, source = part.rows.batch, part.rows.rows, part.rows.source
-    vocabulary, space = Vocabulary(), reading.space
+    words = (check.analyzer, Vocabulary(), reading.space)
+    located: dict[str, Any] = {"form": check.form, "source": source}
     if reading.content == "messages":
-        return encode_messages(
-            batch, analyzer, vocabulary, space, source=source, rows=numbers
-        ).rejects
+        return encode_messages(batch, *words, **located, rows=numbers).rejects
     if reading.content == "subscriptions":
-        return encode_subscriptions(
-            batch, analyzer, vocabulary, space, source=source, rows=numbers
-        ).rejects
+        return encode_subscriptions(batch, *words, **located, rows=numbers).rejects
     operations = batch.column("op").to_numpy(zero_copy_only=False)
     errors: list[InvalidRow] = []
     for rows in waves(pa.Table.from_batches([batch])):  # an id may come again
         new, moved = (rows[operations[rows] == name] for name in ("subscribe", "move"))
-        errors += encode_subscriptions(
-            batch.take(pa.array(new)), analyzer, vocabulary, space,
-            source=source, rows=numbers[new],
-        ).rejects  # fmt: skip
-        errors += encode_regions(
-            batch.take(pa.array(moved)), space, source=source, rows=numbers[moved]
-        ).rejects
+        subscribed = batch.take(pa.array(new))
+        errors += encode_subscriptions(subscribed, *words, **located, rows=numbers[new]).rejects
+        places = batch.take(pa.array(moved))
+        errors += encode_moves(places, reading.space, **located, rows=numbers[moved]).rejects
     return sorted(errors, key=lambda error: error.row)
 
 
@@ -203,13 +214,13 @@ def token_frequencies(rows: DataFrame, analyzer: Analyzer | None = None) -> Data
 
     Args:
         rows: Canonical messages (their text and keywords) or subscriptions (their keywords, also
-            those of expressions).
+            those of expressions, forbidden ones included).
         analyzer: How they become tokens.
     """
     schema = arrow_schema(rows)
     is_message = "text" in schema.names
     task = partial(_count_task, analyzer or Analyzer(), is_message)
-    wanted = ("id", "text", "keywords") if is_message else ("id", "keywords", "expression")
+    wanted = ("text", "keywords") if is_message else ("keywords", "expression")
     counted = rows.select(*(name for name in wanted if name in schema.names)).mapInArrow(
         task, "token string, documents long"
     )
@@ -231,15 +242,17 @@ def _count_task(
 def _token_lists(
     batch: pa.RecordBatch, analyzer: Analyzer, vocabulary: Vocabulary, is_message: bool
 ) -> TokenLists:
-    """Return the tokens of each row, every place being allowed."""
+    """Return the tokens of each row, every id and place being allowed."""
     n = batch.num_rows
     zeros = pa.array(np.zeros(n))
     anywhere = dict.fromkeys(("x", "y") if is_message else BOX_FIELDS, zeros)
-    placed = pa.table({**{name: batch.column(name) for name in batch.schema.names}, **anywhere})
+    words = {name: batch.column(name) for name in batch.schema.names}
+    placed = pa.table({**words, "id": pa.array(np.arange(n)), **anywhere})
     if not is_message:
-        encoded = encode_subscriptions(placed, analyzer, vocabulary, "planar")
-        tokens = encoded.clauses.token_ids
-        return TokenLists(encoded.clauses.token_offsets, np.maximum(tokens, EVERYWHERE_TOKEN))
+        clauses = encode_subscriptions(placed, analyzer, vocabulary, "planar").asked
+        tokens = clauses.token_ids
+        # Forbidden ones, which are negative, as well.
+        return TokenLists(clauses.token_offsets, np.where(tokens < 0, ~tokens, tokens))
     texts = placed.column("text").combine_chunks() if "text" in placed.schema.names else None
     if texts is not None:  # so that the vocabulary has them
         analyzer.analyze(texts.fill_null(""), vocabulary, grow=True)

@@ -1,42 +1,36 @@
-"""Opened shards and routing tables of an index, kept in each process that uses them.
+"""Opened shards of an index, kept in each process that uses them.
 
 A Python worker of Spark is reused from task to task and from batch to batch, so what it has opened
-is kept in tables of this module. (Spark sends functions of installed modules by name; with a
-function from a notebook or a closure, every task would get tables of its own.) Everything opened is
-memory-mapped: all workers of a machine share its pages, and only what deltas change is a worker's
-own.
+is kept in a table of this module. (Spark sends functions of installed modules by name; with a
+function from a notebook or a closure, every task would get a table of its own.) Everything opened
+is memory-mapped: all workers of a machine share its pages, and only what deltas change is a
+worker's own.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
-from functools import cache, cached_property
-from pathlib import Path
-from typing import Self
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import cache, partial
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from earshot import storage
-from earshot.encoding import EncodedMessages, encode_messages, encode_subscriptions
 from earshot.engine.changes import apply_changes
 from earshot.engine.engine import Engine
 from earshot.errors import SavedIndexError
-from earshot.files import FileBatch
 from earshot.kernels.jit import warm_once
-from earshot.model.arrays import EVERYWHERE_TOKEN, Float64s, Int32s, Int64s
+from earshot.model.arrays import Int32s, Int64s
 from earshot.model.batches import instant, message_batch
 from earshot.model.messages import Message
 from earshot.model.regions import Point, Rectangle
 from earshot.model.subscriptions import Subscription
-from earshot.placement.plan import ShardPlan
-from earshot.placement.routing import Router, UnitArrays, merge_units, units_of
 from earshot.spark.folders import machine_lock
-from earshot.spark.store import IndexSettings, IndexStore, Version
+from earshot.spark.store import IndexStore, Version
 from earshot.text import Vocabulary
-from earshot.text.vocabulary import VocabularyArrays
 
 SHARD = "earshot_shard"
 """Column with the number of a row's shard."""
@@ -46,36 +40,68 @@ ANY_SHARD = -1
 _MOST_OPEN = 64
 
 
-# ---- shards -------------------------------------------------------------------------------------
+_UNASKED = -2
+_UNKNOWN = -1
 
 
 @dataclass
-class _Opened:
+class Shard:
+    """An opened shard.
+
+    Attributes:
+        engine: Its subscriptions.
+        deltas: Names of the deltas that were applied.
+    """
+
     engine: Engine
-    deltas: list[str]
+    deltas: list[str] = field(default_factory=list)
+    _own_tokens: Int32s = field(default_factory=lambda: np.empty(0, np.int32))
+
+    def own_tokens(
+        self, shared: Vocabulary, offsets: Int64s, tokens: Int32s
+    ) -> tuple[Int64s, Int32s]:
+        """Return lists of tokens of a shared vocabulary as lists of the shard's own.
+
+        Those that no subscription of the shard has named are left out. A token is looked up once.
+        """
+        own = self._own_tokens
+        if len(own) < len(shared):
+            own = np.full(len(shared), _UNASKED, np.int32)
+            own[: len(self._own_tokens)] = self._own_tokens
+            self._own_tokens = own
+        unasked = np.unique(tokens[own[tokens] == _UNASKED])
+        if len(unasked):
+            own[unasked] = self.engine.vocabulary.ids_of(shared.tokens(unasked))
+        found = own[tokens]
+        is_known = found != _UNKNOWN
+        return np.append(0, np.cumsum(is_known))[offsets], found[is_known]
+
+    def forget_tokens(self) -> None:
+        """Look tokens up anew: subscriptions came, which may have named new ones."""
+        self._own_tokens = self._own_tokens[:0]
 
 
-_opened: dict[tuple[str, str, int], _Opened] = {}
+_opened: dict[tuple[str, str, int], Shard] = {}
 
 
-def open_shard(index: str, version: Version, shard: int) -> Engine:
-    """Return a shard of a version as an engine, which the caller must not change.
+def open_shard(index: str, version: Version, shard: int) -> Shard:
+    """Return a shard of a version, which the caller must not change.
 
     What is open already is brought up to date where the version has more deltas, and opened anew
     where it has fewer: a batch that is tried again may ask for an earlier version.
     """
-    warm_up_machine()
     key = (index, version.base.name, shard)
     opened = _opened.pop(key, None)
     if opened is None or opened.deltas != list(version.deltas[: len(opened.deltas)]):
-        opened = _Opened(_open_base(index, version, shard), [])
+        opened = Shard(_open_base(index, version, shard))
     for name in version.deltas[len(opened.deltas) :]:
         _apply_delta(opened.engine, IndexStore(index), name, shard)
         opened.deltas.append(name)
+        opened.forget_tokens()
     _opened[key] = opened  # used last, so at the end
     while len(_opened) > max(_MOST_OPEN, version.base.n_shards):
         _opened.pop(next(iter(_opened)))
-    return opened.engine
+    return opened
 
 
 def _open_base(index: str, version: Version, shard: int) -> Engine:
@@ -84,7 +110,9 @@ def _open_base(index: str, version: Version, shard: int) -> Engine:
         del _opened[key]
     folder = IndexStore(index).base_folder(version.base)
     path = folder.local(f"shards/{version.base.shards[shard]}")
-    return Engine.open(path, rebuild_in_background=False)
+    engine = Engine.open(path, rebuild_in_background=False)
+    warm_up_machine(engine.semantics, engine.structure)
+    return engine
 
 
 def _apply_delta(engine: Engine, store: IndexStore, name: str, shard: int) -> None:
@@ -118,6 +146,7 @@ def keep_shards(index: str, version: Version, name: str) -> None:
     for key, opened in _opened.items():
         if key[:2] == (index, version.base.name):
             opened.deltas.append(name)
+            opened.forget_tokens()
 
 
 def close_shards(index: str) -> None:
@@ -127,117 +156,25 @@ def close_shards(index: str) -> None:
 
 
 @cache
-def warm_up_machine() -> None:
+def warm_up_machine(semantics: Any = None, structure: str | None = None) -> None:
     """Compile on this machine what workers need, in one process while the others wait."""
+    empty = partial(Engine, semantics, structure=structure, rebuild_in_background=False)
+    name = f"spark-{empty().matcher.name}-{empty().structure}"
     with machine_lock("kernels"):
-        warm_once(_use_kernels)
+        warm_once(name, partial(_use_kernels, empty))
 
 
-def _use_kernels() -> None:
+def _use_kernels(empty: Callable[[], Engine]) -> None:
     """Use each kernel that a worker uses, with arrays of the types that it gets."""
-    place, elsewhere = Rectangle(0, 0, 1, 1), Rectangle(0, 0, 2, 2)
     messages = message_batch([Message(0, "wärm up", place=Point(0, 0))])
     for identity in (int, str):
         one, two = identity(1), identity(2)
-        engine = Engine(rebuild_in_background=False)
+        engine = empty()
+        is_point = engine.matcher.form.is_point
+        place, elsewhere = (Point(x, x) if is_point else Rectangle(0, 0, x, x) for x in (1, 2))
         engine.subscribe(Subscription(one, ("warm",), region=place, expires=instant(1)))
         engine.match_batch(messages).table()
         engine.subscribe(Subscription(two, ("up",), region=place))
         engine.move(one, elsewhere)
         engine.unsubscribe(two)
         engine.match_batch(messages).table()
-
-
-# ---- routing ------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class Territory:
-    """How the subscriptions of a version are spread, by which they and messages find their shard.
-
-    Attributes:
-        plan: Where a subscription belongs.
-        vocabulary: The plan's tokens, and those met since.
-        frequencies: How often each of the plan's own tokens occurs.
-        units: What each shard holds.
-        settings: Those of the index.
-    """
-
-    plan: ShardPlan
-    vocabulary: Vocabulary
-    frequencies: Int64s
-    units: UnitArrays
-    settings: IndexSettings
-
-    def save(self, directory: Path) -> None:
-        """Write it to a new directory."""
-        vocabulary = self.vocabulary.arrays._replace(frequencies=self.frequencies)
-        groups = {"vocabulary": vocabulary, "units": self.units}
-        storage.save(directory, {}, groups, inner={"plan": self.plan.save})
-
-    @classmethod
-    def open(cls, directory: Path, settings: IndexSettings) -> Self:
-        """Open a saved one."""
-        storage.read_facts(directory)
-        vocabulary = Vocabulary.from_arrays(
-            storage.open_group(directory, "vocabulary", VocabularyArrays)
-        )
-        units = storage.open_group(directory, "units", UnitArrays)
-        plan = ShardPlan.open(directory / "plan")
-        return cls(plan, vocabulary, vocabulary.frequencies, units, settings)
-
-    @cached_property
-    def router(self) -> Router:
-        """Where messages go."""
-        return Router(self.units, self.plan.n_shards)
-
-    def route(self, rows: FileBatch) -> tuple[EncodedMessages, Int64s, Int32s]:
-        """Return the accepted messages of a batch, and offsets and shards of each."""
-        settings = self.settings
-        encoded = encode_messages(
-            rows.batch, settings.analyzer, self.vocabulary, settings.space,
-            source=rows.source, rows=rows.rows,
-        )  # fmt: skip
-        return encoded, *self.router.route(encoded.messages)
-
-    def assign(self, batch: pa.RecordBatch | pa.Table) -> tuple[Int32s, UnitArrays]:
-        """Return the shard of each subscription of a canonical batch, and the units they make.
-
-        A refused row has shard 0, which refuses it again and says why.
-        """
-        settings = self.settings
-        encoded = encode_subscriptions(batch, settings.analyzer, self.vocabulary, settings.space)
-        shards = np.zeros(batch.num_rows, np.int32)
-        accepted = np.delete(np.arange(len(shards)), [error.row for error in encoded.rejects])
-        assigned = self.plan.assign(encoded.clauses, self.frequencies)
-        shards[accepted] = assigned
-        return shards, units_of(encoded.clauses, assigned, self.frequencies)
-
-
-def units_anywhere(boxes: Float64s, shards: Int32s) -> UnitArrays:
-    """Return units that draw all messages in each box to a shard, whatever they say."""
-    tokens = np.full(len(shards), EVERYWHERE_TOKEN, np.int32)
-    return merge_units([UnitArrays(tokens, shards, boxes)])
-
-
-_territories: dict[str, tuple[tuple[str, ...], Territory]] = {}
-
-
-def open_territory(index: str, version: Version, settings: IndexSettings) -> Territory:
-    """Return how the subscriptions of a version are spread, opening what is not open yet."""
-    warm_up_machine()
-    state = (version.base.name, *version.deltas)
-    known, territory = _territories.get(index, ((), None))
-    if territory is None or known != state[: len(known)]:
-        folder = IndexStore(index).base_folder(version.base)
-        territory = Territory.open(folder.local("territory"), settings)
-        known = state[:1]
-    if known != state:
-        parts = [_units_of_delta(IndexStore(index), name) for name in state[len(known) :]]
-        territory = replace(territory, units=merge_units([territory.units, *parts]))
-    _territories[index] = (state, territory)
-    return territory
-
-
-def _units_of_delta(store: IndexStore, name: str) -> UnitArrays:
-    return storage.open_group(store.delta_folder(name).local("units"), "units", UnitArrays)

@@ -22,43 +22,101 @@ from pathlib import Path
 from typing import Any, Literal
 from uuid import uuid4
 
-from earshot.errors import SavedIndexError
-from earshot.indexes import default_structure, index_type
-from earshot.indexes.contract import Parameters
+from earshot.encoding import Form
+from earshot.engine.engine import Engine
+from earshot.errors import InvalidParameter, SavedIndexError
+from earshot.indexes import index_type
 from earshot.model.arrays import Space
+from earshot.model.boolean import Boolean
 from earshot.model.schemas import IdKind
+from earshot.semantics import SEMANTICS, matcher_type
+from earshot.semantics.contract import Matcher
 from earshot.spark.folders import Folder
+from earshot.spark.rows import RowCheck
 from earshot.text import Analyzer
 
 Placement = Literal["replicated", "sharded"]
 
 FORMAT = "earshot-spark-index"
-FORMAT_VERSION = 1
+FORMAT_VERSION = 2
 
 
 @dataclass(frozen=True)
 class IndexSettings:
-    """What holds for all versions of an index."""
+    """What holds for all versions of an index.
+
+    Attributes:
+        ids: Kind of the subscriptions' ids.
+        semantics: What a delivery means, as for :class:`~earshot.engine.engine.Engine`.
+        space: Coordinates and metric.
+        analyzer: How text and keywords become tokens.
+        structure: Name of the index structure; None for the default of the semantics.
+        parameters: Options of that structure; None for its defaults.
+    """
 
     ids: IdKind
+    semantics: Any = field(default_factory=Boolean)
     space: Space = "lonlat"
     analyzer: Analyzer = field(default_factory=Analyzer)
-    structure: str = default_structure("boolean")
-    parameters: Parameters = field(default_factory=Parameters)
+    structure: str | None = None
+    parameters: Any = None
+
+    def __post_init__(self) -> None:
+        check_semantics(self.matcher)
+
+    @property
+    def matcher(self) -> type[Matcher]:
+        """The semantics at work."""
+        return matcher_type(self.semantics)
+
+    @property
+    def form(self) -> Form:
+        """What the semantics takes of subscriptions and messages."""
+        return self.matcher.form
+
+    @property
+    def row_check(self) -> RowCheck:
+        """What it takes to see which rows would be refused."""
+        return RowCheck(self.analyzer, self.form)
+
+    def engine(self) -> Engine:
+        """Return an engine without subscriptions."""
+        return Engine(
+            self.semantics,
+            structure=self.structure,
+            parameters=self.parameters,
+            space=self.space,
+            analyzer=self.analyzer,
+            rebuild_in_background=False,
+        )
 
     def facts(self) -> dict[str, Any]:
         """Return them for JSON."""
-        return asdict(self)
+        return {**asdict(self), "semantics": {self.matcher.name: asdict(self.semantics)}}
 
     @classmethod
     def of_facts(cls, facts: dict[str, Any]) -> IndexSettings:
         """Read them back."""
+        ((name, options),) = facts["semantics"].items()
+        parameters = facts["parameters"]
+        if parameters is not None:
+            parameters = index_type(facts["structure"], name).parameters_type(**parameters)
         return cls(
             facts["ids"],
+            SEMANTICS[name].settings_type(**options),
             facts["space"],
             Analyzer(**facts["analyzer"]),
             facts["structure"],
-            index_type(facts["structure"]).parameters_type(**facts["parameters"]),
+            parameters,
+        )
+
+
+def check_semantics(matcher: type[Matcher]) -> None:
+    """Refuse a semantics that cannot run on Spark."""
+    if matcher.keeps_messages:
+        raise InvalidParameter(
+            f"{matcher.form.noun} depends on the messages before, which tasks of Spark do not "
+            f"share; use Engine or 'earshot match'"
         )
 
 

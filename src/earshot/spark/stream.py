@@ -13,11 +13,10 @@ from __future__ import annotations
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import NamedTuple
 from uuid import uuid4
 
 import numpy as np
@@ -28,89 +27,35 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 from earshot.errors import InvalidParameter, InvalidRow
 from earshot.files import reject_table
-from earshot.model.schemas import IdKind, changes_schema, id_type
+from earshot.model.schemas import changes_schema, id_type
+from earshot.spark.batch_log import BatchLog, BatchRecord
 from earshot.spark.failures import plain_failure
 from earshot.spark.folders import Folder
 from earshot.spark.intake import is_taken_in, merge, take_in
-from earshot.spark.match import finished, match_task, run_match
-from earshot.spark.notes import note_of_sums, note_sums, rejects_in, rejects_of_notes
-from earshot.spark.output import NOTE, Note, Shape
-from earshot.spark.prepare import ROW, SOURCE, located_rejects, read_rows
-from earshot.spark.reading import Form, RowReader, make_reader
+from earshot.spark.match import match_task, run_match
+from earshot.spark.notes import (
+    NOTE,
+    Note,
+    note_of_sums,
+    note_sums,
+    rejects_in,
+    rejects_of_notes,
+    without_notes,
+)
+from earshot.spark.prepare import ROW, SOURCE, canonical_rows, located_rejects
+from earshot.spark.rows import RowReading, make_reading
 from earshot.spark.schemas import arrow_schema
+from earshot.spark.shaping import Shape
 from earshot.spark.shards import warm_up_machine
 from earshot.spark.sinks import FileSink, Sink
+from earshot.spark.sources import Stream
 from earshot.spark.store import IndexStore, Version
 from earshot.spark.workers import MatchTask
 
-KEPT_RECORDS = 100
-"""Batches whose records are kept; Spark asks again only for the last one."""
 MERGE_SHARE, MERGE_LEAST = 0.05, 20_000
 """Changes after which deltas are merged: a share of the subscriptions, and at least so many."""
 RATE_S = 10.0
 """Rates are means over so many seconds."""
-
-
-class BatchRecord(NamedTuple):
-    """What a batch of messages sees, and what it did.
-
-    Attributes:
-        batch: Its number.
-        version: The version of the index that it sees.
-        change_batch: The last batch of the pipeline's changes that is in that version, -1 for none.
-        clock_us: The clock when it began, in microseconds since 1970.
-        messages: How many messages were accepted; None until it is done, like all that follow.
-        updates: How many updates they caused.
-        rejects: How many rows were refused.
-        clock_after_us: The clock after it.
-    """
-
-    batch: int
-    version: int
-    change_batch: int
-    clock_us: int | None
-    messages: int | None = None
-    updates: int | None = None
-    rejects: int | None = None
-    clock_after_us: int | None = None
-
-    @property
-    def is_done(self) -> bool:
-        """Whether it was finished at least once."""
-        return self.messages is not None
-
-
-class BatchLog:
-    """The records of a pipeline's batches, in its checkpoint."""
-
-    def __init__(self, checkpoint: str | Path) -> None:
-        self._folder = Folder(checkpoint) / "earshot" / "batches"
-
-    def record(self, batch: int) -> BatchRecord | None:
-        """Return the record of a batch, if it has begun."""
-        try:
-            return BatchRecord(**self._folder.read_json(f"{batch:08d}.json"))
-        except FileNotFoundError:
-            return None
-
-    @property
-    def clock_us(self) -> int | None:
-        """The clock after the last batch, or when it began if it has not finished."""
-        names = self._folder.names()
-        if not names:
-            return None
-        last = BatchRecord(**self._folder.read_json(names[-1]))
-        return last.clock_after_us if last.is_done else last.clock_us
-
-    def records(self) -> list[BatchRecord]:
-        """Return all records that are kept, oldest first."""
-        return [BatchRecord(**self._folder.read_json(name)) for name in self._folder.names()]
-
-    def write(self, record: BatchRecord) -> None:
-        """Write a record, in place of an earlier one of its batch."""
-        self._folder.write_json(f"{record.batch:08d}.json", record._asdict())
-        if record.is_done and record.batch >= KEPT_RECORDS:
-            self._folder.remove(f"{record.batch - KEPT_RECORDS:08d}.json")
 
 
 @dataclass(frozen=True)
@@ -149,23 +94,6 @@ class Status:
     merges: int = 0
     is_merging: bool = False
     merge_error: str | None = None
-
-
-@dataclass(frozen=True)
-class Stream:
-    """A stream of rows and how they are read.
-
-    Attributes:
-        rows: A streaming DataFrame, such as those of :mod:`earshot.spark.sources`.
-        form: How its rows come; see :mod:`earshot.spark.reading`.
-        columns: Names of its columns by field, where they differ.
-        ids: Kind of ids; needed for values and files. Changes have the ids of the index.
-    """
-
-    rows: DataFrame
-    form: Form = "columns"
-    columns: Mapping[str, str] = field(default_factory=dict)
-    ids: IdKind | None = None
 
 
 def match_stream(
@@ -230,7 +158,7 @@ def match_stream(
     )  # fmt: skip
     change_reading = None
     if changes is not None:
-        change_reading = make_reader(
+        change_reading = make_reading(
             "changes", arrow_schema(changes.rows),
             form=changes.form, ids=settings.ids, columns=changes.columns, space=settings.space,
         )  # fmt: skip
@@ -244,32 +172,23 @@ def match_stream(
     return pipeline
 
 
+@dataclass(eq=False)
 class Pipeline:
     """A running pipeline; made by :func:`match_stream`."""
 
-    def __init__(
-        self,
-        store: IndexStore,
-        task: MatchTask,
-        checkpoint: Folder,
-        sink: Sink,
-        rejects: Sink | None,
-        change_reading: RowReader | None,
-        change_rejects: Sink | None,
-        merge_share: float,
-        merge_least: int,
-        on_batch: Callable[[Status], None] | None,
-    ) -> None:
-        self._store = store
-        self._task = task
-        self._checkpoint = checkpoint
-        self._log = BatchLog(checkpoint.uri)
-        self._sink = sink
-        self._rejects = rejects
-        self._change_reading = change_reading
-        self._change_rejects = change_rejects
-        self._merge_share, self._merge_least = merge_share, merge_least
-        self._on_batch = on_batch
+    _store: IndexStore
+    _task: MatchTask
+    _checkpoint: Folder
+    _sink: Sink
+    _rejects: Sink | None
+    _change_reading: RowReading | None
+    _change_rejects: Sink | None
+    _merge_share: float
+    _merge_least: int
+    _on_batch: Callable[[Status], None] | None
+
+    def __post_init__(self) -> None:
+        self._log = BatchLog(self._checkpoint.uri)
         self._name = self._remembered_name()
         self._session: SparkSession | None = None
         self._queries: list[StreamingQuery] = []
@@ -299,7 +218,8 @@ class Pipeline:
     ) -> None:
         """Start the queries."""
         self._session = messages.sparkSession
-        warm_up_machine()  # before workers do it all at once
+        settings = self._task.settings
+        warm_up_machine(settings.semantics, settings.structure)  # before workers do it all at once
         if not self._store.is_held(self._name):
             # Before anything is cleaned away between the look at the current version and its use.
             self._hold(self._store.latest().number)
@@ -404,7 +324,7 @@ class Pipeline:
             task = replace(self._task, version=version, clock_us=record.clock_us)
             note = self._run(rows, task, batch)
             if note.rejects and self._rejects is not None:
-                refused = rejects_in(read_rows(rows, task.reading, task.settings.analyzer))
+                refused = rejects_in(canonical_rows(rows, task.reading, task.settings.row_check))
                 self._rejects(refused, batch)
             times = [each for each in (record.clock_us, note.latest_us) if each is not None]
             self._clock_us = max(times, default=None)
@@ -439,13 +359,13 @@ class Pipeline:
         found = run_match(rows, task)
         if isinstance(self._sink, FileSink):
             did = Observation()
-            self._sink(finished(found.observe(did, *note_sums()), task.output), batch)
+            self._sink(without_notes(found.observe(did, *note_sums())), batch)
             return note_of_sums(did.get)
         # Other sinks may run a plan in ways that Spark does not observe, or several times.
         found = found.persist()
         try:
             sums = found.agg(*note_sums()).collect()[0].asDict()
-            self._sink(finished(found, task.output), batch)
+            self._sink(without_notes(found), batch)
         finally:
             found.unpersist()
         return note_of_sums(sums)
@@ -484,8 +404,8 @@ class Pipeline:
         with self._working(self._changing), self._publishing:
             if is_taken_in(self._store.latest(), self._name, batch):
                 return
-            noted = read_rows(
-                rows, self._change_reading, self._task.settings.analyzer, with_origin=True
+            noted = canonical_rows(
+                rows, self._change_reading, self._task.settings.row_check, with_origin=True
             ).toArrow()
             refused = rejects_of_notes(noted.column(NOTE).drop_null())
             changes = _in_order(noted.filter(pc.is_null(noted.column(NOTE))), self._change_reading)
@@ -578,7 +498,7 @@ class Pipeline:
                 raise plain_failure(error) or error
 
 
-def _in_order(changes: pa.Table, reading: RowReader) -> pa.Table:
+def _in_order(changes: pa.Table, reading: RowReading) -> pa.Table:
     """Return the changes of a batch in the order in which they are applied.
 
     By time where all have one. Among equals, and without times: rows of a file or of a partition

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Sequence
-from typing import Protocol, Self
+from typing import Self
 
 from rich.console import Console, Group
 from rich.live import Live
@@ -18,22 +18,8 @@ LINE_S = 5.0
 """Seconds between the lines of a log."""
 
 
-class View(Protocol):
-    """Shows what a pipeline is doing."""
-
-    def __enter__(self) -> Self: ...
-
-    def __exit__(self, *_: object) -> None: ...
-
-    def show(self, status: Status, *, is_stopping: bool = False) -> None:
-        """Show the state, as often as the caller likes."""
-
-    def note(self, lines: Sequence[str]) -> None:
-        """Show lines below the state, in place of those before."""
-
-
-class Silence:
-    """Shows nothing."""
+class View:
+    """Shows what a pipeline is doing; this one shows nothing."""
 
     def __enter__(self) -> Self:
         return self
@@ -42,13 +28,13 @@ class Silence:
         pass
 
     def show(self, status: Status, *, is_stopping: bool = False) -> None:
-        """Do nothing."""
+        """Show the state, as often as the caller likes."""
 
     def note(self, lines: Sequence[str]) -> None:
-        """Do nothing."""
+        """Show lines below the state, in place of those before, where there is a place for them."""
 
 
-class Log:
+class Log(View):
     """Prints a line every few seconds, and one for each thing that happens rarely.
 
     Args:
@@ -60,12 +46,6 @@ class Log:
         self._next = time.monotonic()
         self._merge_error: str | None = None
         self._is_stopping = False
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        pass
 
     def show(self, status: Status, *, is_stopping: bool = False) -> None:
         """Print a line if it is time."""
@@ -80,14 +60,11 @@ class Log:
             self._next = time.monotonic() + self._every_s
             self._print(line_of(status))
 
-    def note(self, lines: Sequence[str]) -> None:
-        """Print nothing: a log has no place for what is soon replaced."""
-
     def _print(self, line: str) -> None:
         print(f"earshot: {line}", file=sys.stderr, flush=True)
 
 
-class Panel:
+class Panel(View):
     """A table that is kept up to date in a terminal."""
 
     def __init__(self, console: Console | None = None) -> None:
@@ -130,7 +107,7 @@ def view_for(*, is_quiet: bool, prints_output: bool = False) -> View:
         prints_output: Whether updates go to the terminal, through which a table would be torn.
     """
     if is_quiet:
-        return Silence()
+        return View()
     is_torn = prints_output and sys.stdout.isatty()
     return Panel() if sys.stderr.isatty() and not is_torn else Log()
 

@@ -13,25 +13,27 @@ import numpy as np
 import pyarrow as pa
 from pyspark import TaskContext
 
-from earshot.encoding import NO_TIME_US
+from earshot.encoding import NO_TIME_US, EncodedMessages
 from earshot.engine.engine import Engine
 from earshot.files import Reject, rejects_of_batch
-from earshot.model.arrays import Int32s, Int64s
+from earshot.model.arrays import Int32s, Int64s, MessageArrays
 from earshot.model.batches import instant
-from earshot.model.schemas import id_type, messages_schema
-from earshot.spark.output import (
+from earshot.model.schemas import BOX_FIELDS, id_type
+from earshot.spark.notes import (
     NOTE,
     Note,
-    Output,
     accepted_positions,
     batch_of_notes,
     note_of,
     notes_on,
     split_notes,
 )
-from earshot.spark.reading import Part, RowReader
-from earshot.spark.shards import SHARD, open_shard, open_territory
+from earshot.spark.rows import Part, RowReading
+from earshot.spark.shaping import Shaping
+from earshot.spark.shards import SHARD, Shard, open_shard
 from earshot.spark.store import IndexSettings, Version
+from earshot.spark.territory import open_territory
+from earshot.text import Vocabulary
 
 Batches = Iterator[pa.RecordBatch]
 
@@ -53,7 +55,7 @@ class MatchTask:
         version: Which subscriptions there are.
         settings: Those of the index.
         reading: How rows become messages.
-        output: What becomes of the deliveries.
+        shaping: What becomes of the updates.
         clock_us: Subscriptions that end at or before this time are over.
         stop_at_rejects: Whether a bad row fails the task.
     """
@@ -61,8 +63,8 @@ class MatchTask:
     index: str
     version: Version
     settings: IndexSettings
-    reading: RowReader
-    output: Output
+    reading: RowReading
+    shaping: Shaping
     clock_us: int | None = None
     stop_at_rejects: bool = True
 
@@ -79,7 +81,7 @@ class MatchTask:
 
 def match_replicated(task: MatchTask, batches: Iterable[pa.RecordBatch]) -> Batches:
     """Match messages against the only shard."""
-    engine = open_shard(task.index, task.version, 0)
+    engine = open_shard(task.index, task.version, 0).engine
     for part in task.reading.parts(batches):
         yield from _match_part(task, engine, part)
 
@@ -96,51 +98,55 @@ def _match_part(task: MatchTask, engine: Engine, part: Part) -> Batches:
     rejects = rows.rejects + rejects_of_batch(found.rejects, rows.batch, rows.rows)
     task.check(rejects)
     positions = accepted_positions(rows.rows, [each.row for each in found.rejects])
-    yield from task.output.deliveries(found, _carried(task.output, part, positions))
-    yield from task.output.notes(notes_on(rejects, note_of(found, part.arrived_us)))
+    yield from task.shaping.batches(found, _carried(task.shaping, part, positions))
+    yield from task.shaping.notes(notes_on(rejects, note_of(found, part.arrived_us)))
 
 
-def _carried(output: Output, part: Part, positions: Int64s) -> list[pa.Array]:
+def _carried(shaping: Shaping, part: Part, positions: Int64s) -> list[pa.Array]:
     """Return the columns that go along, of the accepted messages."""
-    if not output.carried.names:
+    if not shaping.carried.names:
         return []
     origin, chosen = part.rows.batch, positions
     if part.origin is not None:
         origin, chosen = part.origin, part.rows.rows[positions] - part.first_row
-    taken = origin.select(output.carried.names).take(pa.array(chosen))
+    taken = origin.select(shaping.carried.names).take(pa.array(chosen))
     return [
-        column.cast(field.type) for column, field in zip(taken.columns, output.carried, strict=True)
+        column.cast(field.type)
+        for column, field in zip(taken.columns, shaping.carried, strict=True)
     ]
 
 
 # ---- sharded ------------------------------------------------------------------------------------
 
 
-def sent_schema(output: Output) -> pa.Schema:
-    """Return the schema of messages on their way to their shards."""
-    messages = messages_schema(id_type(output.message_ids))
+def sent_schema(shaping: Shaping) -> pa.Schema:
+    """Return the schema of messages on their way to their shards: encoded, without their text."""
     return pa.schema(
         [
             (SHARD, pa.int32()),
             (KEY, pa.int64()),
-            *messages,
-            # Under other names: a message's own column may be called like a canonical one.
-            *(field.with_name(CARRIED + field.name) for field in output.carried),
+            ("id", id_type(shaping.message_ids)),
+            # Of the territory, 32 bits each: a row of bytes costs Java less than a list.
+            ("tokens", pa.binary()),
+            *((name, pa.float64()) for name in BOX_FIELDS),
+            ("time_us", pa.int64()),
+            # Under other names: a message's own column may be called like one of these.
+            *(field.with_name(CARRIED + field.name) for field in shaping.carried),
             (NOTE, pa.string()),
         ]
     )
 
 
-def with_key(output: Output) -> Output:
-    """Return the output of a single shard, in which a message's parts have the same key."""
+def with_key(shaping: Shaping) -> Shaping:
+    """Return the shaping of a single shard, in which a message's parts have the same key."""
     key = pa.field(KEY, pa.int64())
-    return replace(output, carried=pa.schema([key, *output.carried]))
+    return replace(shaping, carried=pa.schema([key, *shaping.carried]))
 
 
 def send_to_shards(task: MatchTask, batches: Iterable[pa.RecordBatch]) -> Batches:
     """Yield each message once for every shard that can match it."""
     territory = open_territory(task.index, task.version, task.settings)
-    schema = sent_schema(task.output)
+    schema = sent_schema(task.shaping)
     context = TaskContext.get()
     key = (0 if context is None else context.partitionId()) << 40
     for part in task.reading.parts(batches):
@@ -148,14 +154,11 @@ def send_to_shards(task: MatchTask, batches: Iterable[pa.RecordBatch]) -> Batche
         encoded, offsets, shards = territory.route(rows)
         rejects = rows.rejects + rejects_of_batch(encoded.rejects, rows.batch, rows.rows)
         task.check(rejects)
-        if task.output.keep_unmatched:
+        if task.shaping.keep_unmatched:
             offsets, shards = _at_least_one(offsets, shards)
         positions = accepted_positions(rows.rows, [each.row for each in encoded.rejects])
         messages = np.repeat(np.arange(len(positions)), np.diff(offsets))
-        columns = [
-            *rows.batch.take(pa.array(positions)).columns,
-            *_carried(task.output, part, positions),
-        ]
+        columns = [*_sent_columns(encoded), *_carried(task.shaping, part, positions)]
         for start in range(0, len(messages), MOST_SENT_ROWS):
             chosen = messages[start : start + MOST_SENT_ROWS]
             yield pa.RecordBatch.from_arrays(
@@ -168,7 +171,7 @@ def send_to_shards(task: MatchTask, batches: Iterable[pa.RecordBatch]) -> Batche
                 schema=schema,
             )
         key += len(positions)
-        if task.output.has_notes:
+        if task.shaping.has_notes:
             latest_us = int(encoded.times.max(initial=NO_TIME_US))
             note = Note(
                 len(positions),
@@ -176,6 +179,34 @@ def send_to_shards(task: MatchTask, batches: Iterable[pa.RecordBatch]) -> Batche
                 arrived_us=part.arrived_us,
             )
             yield _to_shard(0, batch_of_notes(schema, notes_on(rejects, note)))
+
+
+def _sent_columns(encoded: EncodedMessages) -> list[pa.Array]:
+    """Return messages as columns of :func:`sent_schema`, ``id`` to ``time_us``."""
+    messages: MessageArrays = encoded.messages
+    ends = (4 * messages.token_offsets).astype(np.int32)
+    tokens = pa.Array.from_buffers(
+        pa.binary(),
+        len(ends) - 1,
+        [None, pa.py_buffer(ends), pa.py_buffer(np.ascontiguousarray(messages.token_ids))],
+    )
+    boxes = (pa.array(np.ascontiguousarray(side)) for side in messages.boxes.T)
+    return [encoded.ids, tokens, *boxes, pa.array(encoded.times)]
+
+
+def _received(sent: pa.RecordBatch, shard: Shard, shared: Vocabulary) -> EncodedMessages:
+    """Return messages that were sent to a shard, with the shard's own tokens."""
+    n, column = sent.num_rows, sent.column("tokens")
+    _, ends, data = column.buffers()
+    bounds = np.frombuffer(ends, np.int32)[column.offset : column.offset + n + 1] // 4
+    tokens = np.frombuffer(data, np.int32, int(bounds[-1]))[bounds[0] :]
+    boxes = np.stack([sent.column(name).to_numpy() for name in BOX_FIELDS], axis=1)
+    messages = MessageArrays(
+        *shard.own_tokens(shared, (bounds - bounds[0]).astype(np.int64), tokens),
+        np.ascontiguousarray(boxes),
+    )
+    times = sent.column("time_us").to_numpy()
+    return EncodedMessages(sent.column("id"), messages, times, np.arange(n), [])
 
 
 def _to_shard(shard: int, batch: pa.RecordBatch) -> pa.RecordBatch:
@@ -193,18 +224,18 @@ def _at_least_one(offsets: Int64s, shards: Int32s) -> tuple[Int64s, Int32s]:
 
 def match_sharded(task: MatchTask, batches: Iterable[pa.RecordBatch]) -> Batches:
     """Match messages that were sent to shards; a partition may hold several shards' messages."""
-    names = messages_schema(id_type(task.output.message_ids)).names
-    carried = [CARRIED + name for name in task.output.carried.names]
-    output = with_key(task.output)
+    carried = [CARRIED + name for name in task.shaping.carried.names]
+    shaping = with_key(task.shaping)
+    shared = open_territory(task.index, task.version, task.settings).vocabulary
     for sent in batches:
         messages, notes = split_notes(sent)
-        yield from output.notes(notes)
+        yield from shaping.notes(notes)
         shards = messages.column(SHARD).to_numpy()
-        for shard in np.unique(shards).tolist():
-            chosen = messages.filter(pa.array(shards == shard))
-            engine = open_shard(task.index, task.version, shard)
-            found = engine.match_batch(chosen.select(names), at=task.at)
-            yield from output.deliveries(found, chosen.select([KEY, *carried]).columns)
+        for number in np.unique(shards).tolist():
+            chosen = messages.filter(pa.array(shards == number))
+            shard = open_shard(task.index, task.version, number)
+            found = shard.engine.match_encoded(_received(chosen, shard, shared), at=task.at)
+            yield from shaping.batches(found, chosen.select([KEY, *carried]).columns)
             # The messages themselves, and their times, were counted before they were sent.
             note = note_of(found)._replace(messages=0, latest_us=None)
-            yield from output.notes(notes_on([], note))
+            yield from shaping.notes(notes_on([], note))

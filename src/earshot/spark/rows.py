@@ -26,6 +26,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark import TaskContext
 
+from earshot.encoding import Form
 from earshot.errors import InvalidFile, InvalidParameter
 from earshot.files import FileBatch, Reject, read_rows
 from earshot.files.columns import batch_of_columns
@@ -34,9 +35,10 @@ from earshot.files.ndjson import batch_of_values
 from earshot.model.arrays import Space
 from earshot.model.schemas import Content, IdKind, id_kind, is_text
 from earshot.spark.folders import Folder
+from earshot.text import Analyzer
 
-Form = Literal["columns", "values", "files"]
-FORMS: tuple[Form, ...] = ("columns", "values", "files")
+RowForm = Literal["columns", "values", "files"]
+FORMS: tuple[RowForm, ...] = ("columns", "values", "files")
 
 FILE_COLUMNS = ("path", "modificationTime", "content")
 VALUE_COLUMNS = ("value", "topic", "partition", "offset", "timestamp")
@@ -52,7 +54,7 @@ class Part(NamedTuple):
 
 
 @dataclass(frozen=True)
-class RowReader:
+class RowReading:
     """How rows become messages, subscriptions or changes.
 
     Attributes:
@@ -65,7 +67,7 @@ class RowReader:
     """
 
     content: Content
-    form: Form
+    form: RowForm
     ids: IdKind
     columns: Mapping[str, str] = field(default_factory=dict)
     space: Space = "lonlat"
@@ -146,16 +148,23 @@ class RowReader:
         return empty._replace(rejects=[reject])
 
 
-def make_reader(
+class RowCheck(NamedTuple):
+    """What it takes to see which rows an engine would refuse, whatever it holds."""
+
+    analyzer: Analyzer
+    form: Form
+
+
+def make_reading(
     content: Content,
     schema: pa.Schema,
     *,
-    form: Form = "columns",
+    form: RowForm = "columns",
     ids: IdKind | None = None,
     columns: Mapping[str, str] | None = None,
     space: Space = "lonlat",
     source: str = "",
-) -> RowReader:
+) -> RowReading:
     """Return how a table with the given columns is read, or say what it lacks.
 
     Args:
@@ -194,10 +203,10 @@ def make_reader(
             f"{source}: say whether ids are integers or strings (ids='integer' or ids='string'); "
             f"rows in the form '{form}' do not tell beforehand"
         )
-    return RowReader(content, form, ids, dict(columns or {}), space, source)
+    return RowReading(content, form, ids, dict(columns or {}), space, source)
 
 
-def needed_columns(reading: RowReader, schema: pa.Schema, carry: Sequence[str] = ()) -> list[str]:
+def needed_columns(reading: RowReading, schema: pa.Schema, carry: Sequence[str] = ()) -> list[str]:
     """Return the columns of a DataFrame that a reading uses; the others need not be sent."""
     if reading.form == "files":
         return [name for name in FILE_COLUMNS if name in schema.names]

@@ -16,8 +16,8 @@ import shapely
 
 from earshot.errors import InvalidFile, InvalidParameter
 from earshot.model.schemas import changes_schema, messages_schema
-from earshot.spark import reading
-from earshot.spark.reading import Part, RowReader, make_reader, needed_columns
+from earshot.spark import rows as row_module
+from earshot.spark.rows import Part, RowReading, make_reading, needed_columns
 
 MESSAGE = {"id": "a", "text": "x", "x": 1.0, "y": 2.0}
 NOON = datetime(2026, 5, 1, 12, tzinfo=UTC)
@@ -35,17 +35,17 @@ def rejects_of(parts: list[Part]) -> list[tuple[str, int, str]]:
 
 def read_files(paths: list[Any], **columns: Any) -> list[Part]:
     batch = pa.record_batch({"path": pa.array(paths, pa.string()), **columns})
-    return list(RowReader("messages", "files", "string", source="messages").parts([batch]))
+    return list(RowReading("messages", "files", "string", source="messages").parts([batch]))
 
 
 def read_values(values: list[Any], ids: Any = "string", **columns: Any) -> list[Part]:
     batch = pa.record_batch({"value": pa.array(values, pa.binary()), **columns})
-    return list(RowReader("messages", "values", ids, source="messages").parts([batch]))
+    return list(RowReading("messages", "values", ids, source="messages").parts([batch]))
 
 
 def read_columns(*tables: dict[str, Any], content: Any = "messages") -> list[Part]:
     batches = [pa.record_batch(table) for table in tables]
-    return list(make_reader(content, batches[0].schema).parts(batches))
+    return list(make_reading(content, batches[0].schema).parts(batches))
 
 
 def write_ndjson(path: Path, *records: Any) -> Path:
@@ -110,7 +110,7 @@ def test_rows_before_the_damage_stay(tmp_path: Path) -> None:
 
 def test_an_unreadable_file_is_a_reject(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = write_ndjson(tmp_path / "a.ndjson", MESSAGE)
-    monkeypatch.setattr(reading, "read_rows", _denied)
+    monkeypatch.setattr(row_module, "read_rows", _denied)
     parts = read_files([str(path)])
     assert rejects_of(parts) == [(str(path), 0, "")]
     assert "denied" in parts[0].rows.rejects[0].reason
@@ -188,7 +188,7 @@ def test_values_are_numbered_through_all_batches() -> None:
         pa.record_batch({"value": [json.dumps({**MESSAGE, "id": f"{b}{i}"}) for i in range(3)]})
         for b in "xy"
     ]
-    parts = list(RowReader("messages", "values", "string", source="m").parts(batches))
+    parts = list(RowReading("messages", "values", "string", source="m").parts(batches))
     assert [part.rows.rows.tolist() for part in parts] == [[0, 1, 2], [3, 4, 5]]
 
 
@@ -253,7 +253,7 @@ def test_an_empty_table_gives_no_rows() -> None:
     (part,) = read_columns(empty, content="changes")
     assert part.rows.batch.schema == changes_schema(pa.int64())
     assert part.rows.batch.num_rows == 0
-    assert list(RowReader("changes", "columns", "integer").parts([])) == []
+    assert list(RowReading("changes", "columns", "integer").parts([])) == []
 
 
 TEXT, PLACE = ("text", pa.string()), [("x", pa.float64()), ("y", pa.float64())]
@@ -283,11 +283,11 @@ def test_what_cannot_be_read_is_said_beforehand(
     match: str,
 ) -> None:
     with pytest.raises(error, match=match):
-        make_reader("messages", pa.schema(fields), **options)
+        make_reading("messages", pa.schema(fields), **options)
 
 
 def test_only_what_is_needed_is_sent() -> None:
     schema = pa.schema([(name, pa.string()) for name in ("other", "kind", "id", "text")])
     schema = pa.schema([*schema, ("x", pa.float64()), ("y", pa.float64())])
-    chosen = make_reader("messages", schema)
+    chosen = make_reading("messages", schema)
     assert needed_columns(chosen, schema, ["kind"]) == ["kind", "id", "text", "x", "y"]

@@ -1,0 +1,253 @@
+"""Batch jobs over files: build an index, match, take in changes, and say what an index is."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from contextlib import ExitStack
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+from uuid import uuid4
+
+import numpy as np
+import pyarrow as pa
+from pyspark.sql import Observation, SparkSession
+
+from earshot.errors import InvalidRow
+from earshot.files import OnError, read_changes, rejects_of_batch
+from earshot.model.batches import instant
+from earshot.model.schemas import IdKind, changes_schema, id_type
+from earshot.spark.build import Built, build
+from earshot.spark.commands.files import file_rows, files_in, ids_in, write_files
+from earshot.spark.config import SubscriptionsConfig
+from earshot.spark.folders import Folder
+from earshot.spark.intake import take_in
+from earshot.spark.match import match_task, run_match
+from earshot.spark.notes import note_of_sums, note_sums, rejects_in, without_notes
+from earshot.spark.prepare import canonical_rows, prepare
+from earshot.spark.shaping import Shape
+from earshot.spark.sinks import FileFormat, Sink
+from earshot.spark.store import IndexStore
+from earshot.text import Analyzer
+
+if TYPE_CHECKING:
+    from earshot.jobs import RejectSink
+
+
+def is_index(location: str | Path) -> bool:
+    """Whether a directory holds an index for pipelines."""
+    return IndexStore(location).exists
+
+
+def build_index(
+    session: SparkSession,
+    subscriptions: SubscriptionsConfig,
+    index: str | Path,
+    *,
+    rejects: str | Path | Sink | None = None,
+    messages: str | None = None,
+    message_columns: Mapping[str, str] | None = None,
+) -> Built:
+    """Build an index from files.
+
+    Args:
+        session: Runs the build.
+        subscriptions: The files, and how they are read.
+        index: Directory of the index.
+        rejects: Directory for refused rows, or what takes them and the number of the version.
+        messages: Files with messages like those that will come, by which shards are cut.
+        message_columns: Names of their columns by field, where they differ.
+    """
+    given = subscriptions
+    ids = given.ids or ids_in(given.path, "subscriptions", given.columns, given.space)
+    analyzer = Analyzer(given.language, given.stop_words, given.stem)
+    expected = None
+    if messages is not None:
+        expected = prepare(
+            file_rows(session, messages), "messages",
+            form="files", columns=message_columns, semantics=given.semantics, space=given.space,
+            analyzer=analyzer, ids=ids_in(messages, "messages", message_columns or {}, given.space),
+        ).rows  # fmt: skip
+    built = build(
+        file_rows(session, given.path), index,
+        placement=given.placement, n_shards=given.n_shards, messages=expected,
+        form="files", columns=given.columns, ids=ids, semantics=given.semantics,
+        space=given.space, analyzer=analyzer, structure=given.structure, on_error=given.on_error,
+    )  # fmt: skip
+    if built.n_rejects and callable(rejects):
+        rejects(built.rejects, built.version.number)
+    elif built.n_rejects and rejects is not None:
+        write_files(built.rejects, f"{rejects}/subscriptions", "ndjson")
+    return built
+
+
+@dataclass(frozen=True)
+class MatchSummary:
+    """What a batch job did."""
+
+    n_subscriptions: int
+    version: int
+    n_messages: int
+    n_updates: int
+    n_rejects: int
+    match_s: float
+
+    @property
+    def messages_per_s(self) -> float:
+        """Messages per second, Spark's own work included."""
+        return self.n_messages / max(self.match_s, 1e-9)
+
+
+def match_messages(
+    session: SparkSession,
+    subscriptions: str | Path | SubscriptionsConfig,
+    messages: str | Path,
+    out: str | Path,
+    *,
+    shape: Shape = "rows",
+    file_format: FileFormat = "parquet",
+    columns: Mapping[str, str] | None = None,
+    ids: IdKind | None = None,
+    on_error: OnError = "raise",
+    rejects: str | Path | None = None,
+) -> MatchSummary:
+    """Match files of messages against subscriptions, and write files with the updates.
+
+    Args:
+        session: Runs the job.
+        subscriptions: Directory of an index, or files to build one from that is removed again.
+        messages: A file, or a directory of files.
+        out: Directory to make.
+        shape: ``rows`` or ``lists``.
+        file_format: Format of what is written.
+        columns: Names of the messages' columns by field, where they differ.
+        ids: Kind of the messages' ids; by default as the first ones look.
+        on_error: ``raise`` at the first bad row, or ``reject`` bad rows and match the others.
+        rejects: Directory for these.
+    """
+    n_rejects = 0
+    with ExitStack() as stack:
+        if isinstance(subscriptions, SubscriptionsConfig):
+            # Beside the output, which all machines reach.
+            folder = Folder(out)
+            parent, _, name = folder.uri.rpartition("/")
+            draft = f"_{name}-index-{uuid4().hex[:8]}"
+            stack.callback(Folder(parent).remove, draft)
+            index = f"{parent}/{draft}"
+            n_rejects = build_index(session, subscriptions, index, rejects=rejects).n_rejects
+        else:
+            index = str(subscriptions)
+        store = IndexStore(index)
+        version = store.latest()
+        rows = file_rows(session, messages)
+        task = match_task(
+            rows, store, version,
+            shape=shape, form="files", columns=columns,
+            ids=ids or ids_in(messages, "messages", columns or {}, store.settings.space),
+            stop_at_rejects=on_error == "raise", has_notes=True,
+        )  # fmt: skip
+        started = time.perf_counter()
+        did = Observation()
+        found = run_match(rows, task).observe(did, *note_sums())
+        write_files(without_notes(found), out, file_format)
+        note = note_of_sums(did.get)
+        match_s = time.perf_counter() - started
+        if note.rejects and rejects is not None:
+            # Read again rather than kept: there are few, or the job is not worth much.
+            refused = rejects_in(canonical_rows(rows, task.reading, task.settings.row_check))
+            write_files(refused, f"{rejects}/messages", "ndjson")
+    return MatchSummary(
+        version.n_subscriptions, version.number, note.messages, note.updates,
+        note.rejects + n_rejects, match_s,
+    )  # fmt: skip
+
+
+@dataclass(frozen=True)
+class ChangesSummary:
+    """What became of files of changes."""
+
+    n_changes: int
+    n_rejects: int
+    version: int
+    n_subscriptions: int
+
+
+def change_files(
+    index: str | Path,
+    changes: str | Path,
+    *,
+    columns: Mapping[str, str] | None = None,
+    on_error: OnError = "raise",
+    rejects: RejectSink,
+) -> ChangesSummary:
+    """Take files of changes into an index, as one version; runs without Spark.
+
+    Files are taken by name and rows in their order, or all by time where all have one.
+
+    Args:
+        index: Directory of the index.
+        changes: A file, or a directory of files.
+        columns: Names of their columns by field, where they differ.
+        on_error: ``raise`` at the first bad row and leave the index as it was, or ``reject``.
+        rejects: Takes refused rows.
+    """
+    store = IndexStore(index)
+    settings = store.settings
+    schema = changes_schema(id_type(settings.ids))
+    parts, sources, numbers = [schema.empty_table()], [], [np.empty(0, np.int64)]
+    for file in files_in(changes):
+        for part in read_changes(
+            file, columns=columns, space=settings.space, ids=settings.ids, on_error=on_error
+        ):
+            rejects.write(part.rejects)
+            parts.append(pa.Table.from_batches([part.batch]))
+            sources += [part.source] * part.batch.num_rows
+            numbers.append(part.rows)
+    table, rows = pa.concat_tables(parts).combine_chunks(), np.concatenate(numbers)
+    order = np.arange(table.num_rows)
+    if table.num_rows and table.column("time").null_count == 0:
+        order = np.argsort(table.column("time").cast(pa.int64()).to_numpy(), kind="stable")
+        table = table.take(pa.array(order)).combine_chunks()
+
+    def write_rejects(errors: list[InvalidRow]) -> None:
+        for error in errors:
+            at = int(order[error.row])
+            located = InvalidRow(sources[at], int(rows[at]), error.field, error.reason)
+            batch = table.slice(error.row, 1).combine_chunks().to_batches()[0]
+            rejects.write(rejects_of_batch([located], batch, np.array([located.row])))
+
+    took = take_in(store, table, on_rejects=write_rejects)
+    store.clean()
+    version = took.version
+    return ChangesSummary(
+        table.num_rows - len(took.rejects),
+        rejects.n_rows,
+        version.number,
+        version.n_subscriptions,
+    )
+
+
+def index_facts(index: str | Path) -> dict[str, Any]:
+    """Return what there is to know about an index."""
+    store = IndexStore(index)
+    settings = store.settings
+    version = store.latest()
+    base = version.base
+    return {
+        "index": store.folder.path,
+        **settings.facts(),
+        "semantics": settings.matcher.name,
+        **asdict(settings.semantics),
+        "versions": store.version_numbers(),
+        "version": version.number,
+        "n_subscriptions": version.n_subscriptions,
+        "placement": base.placement,
+        "n_shards": base.n_shards,
+        "shard_subscriptions": list(base.n_subscriptions),
+        "shard_bytes": list(base.n_bytes),
+        "n_deltas": len(version.deltas),
+        "n_changes": version.n_changes,
+        "clock": None if version.clock_us is None else instant(version.clock_us).isoformat(),
+        "report": base.report,
+    }

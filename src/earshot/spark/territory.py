@@ -1,0 +1,191 @@
+"""How the subscriptions of an index are spread over shards, by which messages find them.
+
+A message is analysed once, where it is routed: with the *shared* vocabulary of the territory, which
+has every word that a subscription of any shard has named. Shards get its tokens, not its text.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any, Self
+
+import numpy as np
+import pyarrow as pa
+
+from earshot import storage
+from earshot.encoding import EncodedMessages, encode_messages, encode_subscriptions
+from earshot.files import FileBatch
+from earshot.model.arrays import (
+    EVERYWHERE_TOKEN,
+    ClauseArrays,
+    Float64s,
+    Int32s,
+    Int64s,
+    all_thresholds,
+)
+from earshot.model.ranking import SCORE_TOLERANCE, Ranking
+from earshot.placement.plan import ShardPlan
+from earshot.placement.routing import Router, UnitArrays, merge_units, units_of
+from earshot.spark.shards import warm_up_machine
+from earshot.spark.store import IndexSettings, IndexStore, Version
+from earshot.text import Vocabulary
+from earshot.text.vocabulary import VocabularyArrays
+
+_ANYWHERE = (-np.inf, -np.inf, np.inf, np.inf)
+
+
+@dataclass(frozen=True)
+class Territory:
+    """How the subscriptions of a version are spread.
+
+    Attributes:
+        plan: Where a subscription belongs.
+        vocabulary: The words of all subscriptions, shared by all shards.
+        frequencies: How often each of the words that the plan was cut by occurs; they come first.
+        parts: What each shard holds: units of the base and of each delta.
+        settings: Those of the index.
+    """
+
+    plan: ShardPlan
+    vocabulary: Vocabulary
+    frequencies: Int64s
+    parts: tuple[UnitArrays, ...]
+    settings: IndexSettings
+
+    def save(self, directory: Path) -> None:
+        """Write it to a new directory."""
+        vocabulary = self.vocabulary.arrays._replace(frequencies=self.frequencies)
+        groups = {"vocabulary": vocabulary, "units": merge_units(self.parts)}
+        storage.save(directory, {}, groups, inner={"plan": self.plan.save})
+
+    @classmethod
+    def open(cls, directory: Path, settings: IndexSettings) -> Self:
+        """Open a saved one."""
+        storage.read_facts(directory)
+        vocabulary = Vocabulary.from_arrays(
+            storage.open_group(directory, "vocabulary", VocabularyArrays)
+        )
+        units = storage.open_group(directory, "units", UnitArrays)
+        plan = ShardPlan.open(directory / "plan")
+        return cls(plan, vocabulary, vocabulary.frequencies, (units,), settings)
+
+    @cached_property
+    def router(self) -> Router:
+        """Where messages go."""
+        return Router(merge_units(self.parts), self.plan.n_shards)
+
+    def route(self, rows: FileBatch) -> tuple[EncodedMessages, Int64s, Int32s]:
+        """Return the accepted messages of a batch, and offsets and shards of each."""
+        settings = self.settings
+        encoded = encode_messages(
+            rows.batch, settings.analyzer, self.vocabulary, settings.space,
+            form=settings.form, source=rows.source, rows=rows.rows,
+        )  # fmt: skip
+        return encoded, *self.router.route(encoded.messages)
+
+    def assign(self, batch: pa.RecordBatch | pa.Table) -> tuple[Int32s, UnitArrays]:
+        """Return the shard of each subscription of a canonical batch, and the units they make.
+
+        Their words are added to the vocabulary. A refused row has shard 0, which refuses it again
+        and says why.
+        """
+        settings = self.settings
+        encoded = encode_subscriptions(
+            batch, settings.analyzer, self.vocabulary, settings.space, form=settings.form
+        )
+        clauses = encoded.asked
+        shards = np.zeros(batch.num_rows, np.int32)
+        accepted = np.delete(np.arange(len(shards)), [error.row for error in encoded.rejects])
+        assigned = self.plan.assign(clauses, self.frequencies)
+        shards[accepted] = assigned
+        reach = REACHES.get(settings.matcher.name, reach_of_any)
+        return shards, reach(clauses, assigned, self.frequencies, settings.semantics)
+
+    def growing(self) -> Territory:
+        """Return the same with a vocabulary of its own, to which words can be added."""
+        return replace(self, vocabulary=self.vocabulary.copy())
+
+    def words_since(self, earlier: Territory) -> list[str]:
+        """Return the words that the vocabulary has gained, in their order."""
+        return self.vocabulary.tokens(np.arange(len(earlier.vocabulary), len(self.vocabulary)))
+
+
+# ---- reach --------------------------------------------------------------------------------------
+
+
+def _reach_of_boolean(
+    clauses: ClauseArrays, shards: Int32s, frequencies: Int64s, _: Any
+) -> UnitArrays:
+    """All words are needed, so the rarest one draws messages, inside the box."""
+    return units_of(clauses, shards, frequencies)
+
+
+def _reach_of_ranked(
+    clauses: ClauseArrays, shards: Int32s, _: Int64s, ranking: Ranking
+) -> UnitArrays:
+    """Any word can be enough, inside the box; place or text alone can where they score enough."""
+    own = all_thresholds(clauses)
+    cuts = np.where(np.isnan(own), ranking.threshold, own) - 2 * SCORE_TOLERANCE
+    boxes = np.where((1 - ranking.alpha >= cuts)[:, None], _ANYWHERE, clauses.boxes)
+    needs_no_word = np.flatnonzero(ranking.alpha >= cuts)
+    rows = np.repeat(np.arange(len(cuts)), np.diff(clauses.token_offsets))
+    is_drawing = (clauses.token_ids >= 0) & (ranking.alpha < cuts)[rows]
+    rows = np.concatenate([rows[is_drawing], needs_no_word])
+    everywhere = np.full(len(needs_no_word), EVERYWHERE_TOKEN, np.int32)
+    tokens = np.concatenate([clauses.token_ids[is_drawing], everywhere])
+    return merge_units([UnitArrays(tokens, shards[clauses.subscriptions[rows]], boxes[rows])])
+
+
+def reach_of_any(clauses: ClauseArrays, shards: Int32s, _: Int64s, __: Any) -> UnitArrays:
+    """Every message may be for every subscription."""
+    boxes = np.tile(_ANYWHERE, (len(clauses.subscriptions), 1))
+    return units_anywhere(boxes, shards[clauses.subscriptions])
+
+
+REACHES: dict[str, Callable[[ClauseArrays, Int32s, Int64s, Any], UnitArrays]] = {
+    "boolean": _reach_of_boolean,
+    "ranked": _reach_of_ranked,
+}
+"""Which messages the clauses of each shard draw, by semantics; for any other, all of them."""
+
+
+def units_anywhere(boxes: Float64s, shards: Int32s) -> UnitArrays:
+    """Return units that draw all messages in each box to a shard, whatever they say."""
+    tokens = np.full(len(shards), EVERYWHERE_TOKEN, np.int32)
+    return merge_units([UnitArrays(tokens, shards, boxes)])
+
+
+# ---- opened -------------------------------------------------------------------------------------
+
+
+_territories: dict[str, tuple[tuple[str, ...], Territory]] = {}
+
+
+def open_territory(index: str, version: Version, settings: IndexSettings) -> Territory:
+    """Return how the subscriptions of a version are spread, opening what is not open yet.
+
+    Every process gives the same tokens to the same words: those of the base, then those of each
+    delta in order.
+    """
+    warm_up_machine(settings.semantics, settings.structure)
+    store = IndexStore(index)
+    state = (version.base.name, *version.deltas)
+    known, territory = _territories.get(index, ((), None))
+    if territory is None or known != state[: len(known)]:
+        folder = store.base_folder(version.base)
+        territory = Territory.open(folder.local("territory"), settings)
+        known = state[:1]
+    parts = list(territory.parts)
+    for name in state[len(known) :]:
+        folder = store.delta_folder(name)
+        parts.append(storage.open_group(folder.local("units"), "units", UnitArrays))
+        words = folder.read_json("delta.json")["words"]
+        if words:
+            territory.vocabulary.add(words)
+    if len(parts) > len(territory.parts):
+        territory = replace(territory, parts=tuple(parts))
+    _territories[index] = (state, territory)
+    return territory
