@@ -24,12 +24,13 @@ messages = pa.table(
 )
 
 engine = Engine(n_threads=2)
-for error in engine.try_subscribe_batch(subscriptions, source="subscriptions"):
+added = engine.subscribe_batch(subscriptions, on_error="reject", source="subscriptions")
+for error in added.rejects:
     print("refused:", error)
 
-deliveries = engine.publish_batch(messages, on_error="reject", source="messages")
-for error in deliveries.rejects:
+updates = engine.publish_batch(messages, on_error="reject", source="messages")
+for error in updates.rejects:
     print("refused:", error)
-matches = deliveries.table().select(["message_id", "subscription_id"])
+matches = updates.table(["message_id", "subscription_id"])
 for row in sorted(matches.to_pylist(), key=lambda row: (row["message_id"], row["subscription_id"])):
     print(row)

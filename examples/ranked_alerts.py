@@ -5,7 +5,7 @@ from earshot import Engine, Message, Point, Ranking, Rectangle, Subscription
 HARBOUR = Rectangle(151.19, -33.88, 151.24, -33.84)
 
 # Half of the score is the place's, half the text's.
-engine = Engine(ranking=Ranking(alpha=0.5, threshold=0.7))
+engine = Engine(Ranking(alpha=0.5, threshold=0.7))
 engine.subscribe(
     Subscription("ann", ("ferry", "delay"), region=HARBOUR),
     Subscription("ben", ("ferry", "delay"), region=HARBOUR, threshold=0.9),  # near hits only

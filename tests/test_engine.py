@@ -124,7 +124,7 @@ def test_batches_and_single_calls_give_equal_updates() -> None:
     assert len(single) > 50
     assert len(set(single)) == len(single)
     for engine in (at_once, threaded):
-        assert set(list(engine.publish_batch(message_batch(messages)))) == set(single)
+        assert set(engine.publish_batch(message_batch(messages))) == set(single)
     assert set(one_by_one.publish(*messages)) == set(single)
 
 

@@ -19,7 +19,7 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, rule
 
-import earshot.engine.engine
+import earshot.semantics.index_matcher
 from earshot import (
     Circle,
     Engine,
@@ -157,11 +157,11 @@ class EngineMachine(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
         self.folder = Path(tempfile.mkdtemp(prefix="earshot-machine-"))
-        self.least = earshot.engine.engine.REBUILD_LEAST
+        self.least = earshot.semantics.index_matcher.REBUILD_LEAST
         self.n_saves = self.n_messages = 0
 
     def teardown(self) -> None:
-        earshot.engine.engine.REBUILD_LEAST = self.least
+        earshot.semantics.index_matcher.REBUILD_LEAST = self.least
         if hasattr(self, "engine"):
             self.engine.wait()
         shutil.rmtree(self.folder)
@@ -176,12 +176,12 @@ class EngineMachine(RuleBasedStateMachine):
     def start(
         self, space: Space, index: str, has_text_ids: bool, least: int, n_threads: int
     ) -> None:
-        self.engine = Engine(space=space, index=index, n_threads=n_threads)
+        self.engine = Engine(space=space, structure=index, n_threads=n_threads)
         self.space, self.has_text_ids, self.n_threads = space, has_text_ids, n_threads
         self.oracle: Oracle[Id] = Oracle(space)
         self.expires: dict[Id, datetime] = {}
         self.clock: datetime | None = None
-        earshot.engine.engine.REBUILD_LEAST = least
+        earshot.semantics.index_matcher.REBUILD_LEAST = least
 
     def id(self, number: int) -> Id:
         return f"s{number}-é" if self.has_text_ids else number - 5
@@ -286,7 +286,7 @@ class EngineMachine(RuleBasedStateMachine):
     def publish(self, posts: Sequence[Post], *, in_one_call: bool) -> None:
         messages = [self.message(post) for post in posts]
         if in_one_call:
-            updates = self.engine.publish(*messages)
+            updates = list(self.engine.publish(*messages))
         else:
             updates = [update for each in messages for update in self.engine.publish(each)]
         found = defaultdict(list)
@@ -346,7 +346,7 @@ class EngineMachine(RuleBasedStateMachine):
     @rule()
     def rebuild(self) -> None:
         self.engine.rebuild()
-        assert self.engine.index.n_changes == 0
+        assert self.engine.matcher.index.n_changes == 0
 
     @rule()
     def wait(self) -> None:

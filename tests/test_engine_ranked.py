@@ -34,6 +34,7 @@ from earshot import (
     Subscribe,
     Subscription,
     Unsubscribe,
+    Update,
 )
 from earshot.checks.ranked_oracle import RankedOracle
 from earshot.errors import InvalidInput, InvalidParameter, InvalidRow, SavedIndexError

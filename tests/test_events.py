@@ -120,4 +120,4 @@ def test_records_are_values() -> None:
         assert pickle.loads(pickle.dumps(record)) == record
         assert hash(record) == hash(pickle.loads(pickle.dumps(record)))
     assert Publish(message).time == NOON
-    assert Update("+", "m", "s").reason == "match"
+    assert Update("m", "s").reason == "match"

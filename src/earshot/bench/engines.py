@@ -39,7 +39,8 @@ def open_engine(directory: Path, n_threads: int = 1) -> Engine:
 
 def settled_index(engine: Engine) -> Index:
     """Return the index of an engine, new subscriptions taken in."""
-    return engine.index
+    index: Index = engine.matcher.index
+    return index
 
 
 def encoded_batches(engine: Engine, messages: Path) -> list[MessageArrays]:

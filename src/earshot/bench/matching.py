@@ -86,4 +86,4 @@ def real_case(context: Context, name: str, messages: pa.Table, chosen: Int64s) -
     rejects = [*subscriptions.rejects, *encoded.rejects]
     if rejects:
         context.say(f"{name}: {len(rejects)} rows cannot be used, first: {rejects[0]}")
-    return Case(name, subscriptions.clauses, encoded.messages, "lonlat", len(vocabulary))
+    return Case(name, subscriptions.asked, encoded.messages, "lonlat", len(vocabulary))

@@ -34,7 +34,8 @@ from earshot.bench.measuring import elapsed_s, rates
 from earshot.bench.results import Row
 from earshot.engine.engine import Engine
 from earshot.model.arrays import Int64s
-from earshot.spark import IndexStore, Version, build, local_session, match
+from earshot.spark import build, local_session, match
+from earshot.spark.store import IndexStore, Version
 from earshot.workloads.synthetic import Workload, message_table, subscription_table
 
 N_CORES = 2

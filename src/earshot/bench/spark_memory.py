@@ -23,8 +23,8 @@ from earshot.bench.context import Context
 from earshot.bench.results import Row
 from earshot.bench.spark import N_CORES, Answers, engine_answers, stage, write_messages
 from earshot.engine.engine import Engine
-from earshot.spark import Version
 from earshot.spark.shards import close_shards, open_shard, warm_up_machine
+from earshot.spark.store import Version
 from earshot.workloads.synthetic import Workload, message_table
 
 MOST_MESSAGES = 2_000
@@ -93,12 +93,12 @@ def _task(
     for _ in batches:
         pass
     warm_up_machine()
-    _use(open_shard(*small, 0), path)
+    _use(open_shard(*small, 0).engine, path)
     close_shards(small[0])
     before = _memory_bytes()
     others.barrier()
     began = time.perf_counter()
-    engine = open_shard(*index, 0)
+    engine = open_shard(*index, 0).engine
     open_s = time.perf_counter() - began
     opened = _memory_bytes()
     answers = _use(engine, path)

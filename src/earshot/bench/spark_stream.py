@@ -33,8 +33,9 @@ from earshot.bench.spark import (
     stage,
     write_messages,
 )
-from earshot.spark import FileSink, Pipeline, Status, Stream, file_stream, match_stream
+from earshot.spark import FileSink, Stream, match_stream
 from earshot.spark.schemas import spark_schema
+from earshot.spark.stream import Pipeline, Status
 from earshot.workloads.synthetic import Workload, message_table
 
 WARM_BATCHES = 2
@@ -107,9 +108,8 @@ def _row(
 def _start_matched(
     made: Stage, incoming: Path, target: Path, files_per_batch: int | None = None, **options: Any
 ) -> Pipeline:
-    files = file_stream(made.session, incoming, files_per_batch=files_per_batch)
     return match_stream(
-        Stream(files, "files", ids="integer"),
+        Stream.of_files(made.session, incoming, ids="integer", files_per_batch=files_per_batch),
         made.index,
         FileSink(target),
         Path(f"{target}-checkpoint"),

@@ -26,6 +26,7 @@ from earshot.errors import MissingExtra
 
 if TYPE_CHECKING:
     from earshot.jobs import FileOptions
+    from earshot.model.arrays import Space
 
 FILES = f"{FORMATS} file, or a directory of such files"
 
@@ -222,7 +223,7 @@ def run_info(arguments: argparse.Namespace) -> None:
 def _subscriptions_config(arguments: argparse.Namespace, files: FileOptions) -> Any:
     from earshot.spark.config import SubscriptionsConfig
 
-    space = arguments.space or "lonlat"
+    space: Space = arguments.space or "lonlat"
     semantics, given = chosen_semantics(arguments)
     return SubscriptionsConfig(
         path=arguments.subscriptions,
