@@ -304,6 +304,11 @@ def json_fields(batch: pa.RecordBatch) -> dict[str, pa.Array]:
 
 def json_objects(fields: dict[str, pa.Array]) -> pa.Array:
     """Return JSON objects of columns of JSON values; nulls are left out."""
+    if not any(values.null_count for values in fields.values()):
+        pieces: list[Any] = []
+        for name, values in fields.items():
+            pieces += [f"{',' if pieces else '{'}{json.dumps(name)}:", values]
+        return pc.binary_join_element_wise(*pieces, "}", "")
     members = [
         pc.binary_join_element_wise(f"{json.dumps(name)}:", values, "")
         for name, values in fields.items()
@@ -340,8 +345,7 @@ def _json_values(array: pa.Array, name: str) -> pa.Array:
 
 
 def _quoted(array: pa.Array) -> pa.Array:
-    special = pc.match_substring_regex(array, r'["\\\x00-\x1f]')
-    if pc.any(special).as_py():
+    if _has_special(array):
         return pa.array(
             [
                 None if text is None else json.dumps(text, ensure_ascii=False)
@@ -350,3 +354,16 @@ def _quoted(array: pa.Array) -> pa.Array:
             pa.string(),
         )
     return pc.binary_join_element_wise('"', array, '"', "")
+
+
+def _has_special(texts: pa.Array) -> bool:
+    """Whether a text has characters that JSON wants escaped.
+
+    All bytes are looked at together: a regular expression takes ten times as long.
+    """
+    _, ends, data = texts.buffers()
+    if not len(texts) or data is None:
+        return False
+    first, last = np.frombuffer(ends, np.int32)[[texts.offset, texts.offset + len(texts)]]
+    found = np.frombuffer(data, np.uint8)[first:last]
+    return bool(((found < 0x20) | (found == ord('"')) | (found == ord("\\"))).any())

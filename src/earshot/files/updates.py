@@ -73,8 +73,8 @@ class UpdateWriter(Draft):
     ) -> None:
         self.path, self.fields = Path(path), tuple(fields)
         self.n_rows = 0
-        self._has_dictionaries = format_of(path) == "parquet"
         self._is_ragged = {"message_id", "subscription_id", "score"}.issuperset(fields)
+        self._has_dictionaries = format_of(path) == "parquet" and self._is_ragged
         self._subscription_id_type = subscription_id_type
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="update-writer")
         self._pending: deque[Future[None]] = deque()
@@ -126,14 +126,11 @@ class UpdateWriter(Draft):
         # A window's ids are large strings; in a file they are strings, or nothing at all.
         ids = id_type(id_kind(message_id_type) or "integer")
         schema = updates_schema(ids, self._subscription_id_type, self.fields)
-        self._plain = schema
-        if self._has_dictionaries:
-            for position, field in enumerate(schema):
-                if is_text(field.type) and field.name != "subscription_id":
-                    dictionary = pa.dictionary(pa.int32(), field.type)
-                    schema = schema.set(position, field.with_type(dictionary))
+        if self._has_dictionaries and is_text(ids):
+            dictionary = pa.dictionary(pa.int32(), ids)
+            schema = schema.set(self.fields.index("message_id"), pa.field("message_id", dictionary))
         self._schema = schema
-        self._writer = TableWriter(self.path, schema, is_fast=True)
+        self._writer = TableWriter(self.path, schema, is_fast=self._is_ragged)
 
     def _check(self, updates: Updates, n_rows: int) -> None:
         n_messages, offsets = len(updates.event_ids), updates.offsets
@@ -158,12 +155,11 @@ class UpdateWriter(Draft):
     def _write_all(self, waiting: list[Updates]) -> None:
         assert self._writer is not None
         if self._is_ragged:
-            # Each part has a dictionary of its own; Parquet wants one per row group.
             table = pa.concat_tables([self._ragged_table(each) for each in waiting])
-            table = table.unify_dictionaries() if self._has_dictionaries else table
         else:
             table = pa.concat_tables([each.table(self.fields) for each in waiting])
-            table = self._encoded(table.cast(self._plain))
+        if self._has_dictionaries:  # each part has its own; Parquet wants one per row group
+            table = table.unify_dictionaries()
         if table.schema != self._schema:
             table = table.cast(self._schema)
         self._writer.write(table)
@@ -184,10 +180,3 @@ class UpdateWriter(Draft):
         if updates.scores is not None:
             columns["score"] = pa.array(updates.scores)
         return pa.table([columns[name] for name in self.fields], names=self.fields)
-
-    def _encoded(self, table: pa.Table) -> pa.Table:
-        for position, field in enumerate(self._schema):
-            if pa.types.is_dictionary(field.type):
-                column = table.column(position).dictionary_encode()
-                table = table.set_column(position, field, column)
-        return table
