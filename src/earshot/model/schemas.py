@@ -16,6 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from typing import Literal, NamedTuple, TypeAlias, get_args
 
 import numpy as np
@@ -216,24 +217,11 @@ def schema_of(content: Content, ids: pa.DataType) -> pa.Schema:
     return pa.schema([(field.name, field.type or ids) for field in fields_of(content)])
 
 
-def subscriptions_schema(ids: pa.DataType) -> pa.Schema:
-    """Return the schema of subscriptions with ids of the given type."""
-    return schema_of("subscriptions", ids)
-
-
-def messages_schema(ids: pa.DataType) -> pa.Schema:
-    """Return the schema of messages with ids of the given type."""
-    return schema_of("messages", ids)
-
-
-def changes_schema(ids: pa.DataType) -> pa.Schema:
-    """Return the schema of changes: what happens to a subscription, which one, and when.
-
-    ``subscribe`` takes all columns of a subscription, ``move`` its id and region, ``unsubscribe``
-    its id.
-    """
-    return schema_of("changes", ids)
-
+subscriptions_schema = partial(schema_of, "subscriptions")
+messages_schema = partial(schema_of, "messages")
+changes_schema = partial(schema_of, "changes")
+"""What happens to a subscription: ``subscribe`` takes all its columns, ``move`` its id and region,
+``unsubscribe`` its id."""
 
 UPDATE_FIELDS = tuple(field.name for field in fields_of("updates"))
 
