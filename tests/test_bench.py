@@ -208,7 +208,7 @@ def test_the_command_line_must_find_what_the_index_finds(
 ) -> None:
     def forgetting(arguments: list[str]) -> dict[str, Any]:
         facts = run_command(arguments)
-        return {**facts, "n_matches": facts.get("n_matches", 0) - 1}
+        return {**facts, "n_updates": facts.get("n_updates", 0) - 1}
 
     monkeypatch.setattr("earshot.bench.files.run_command", forgetting)
     with pytest.raises(AnswersDiffer, match="earshot match"):

@@ -8,7 +8,6 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import numpy as np
 import pyarrow as pa
 
 from earshot.encoding import encode_messages
@@ -67,8 +66,7 @@ def ids_of_file(engine: Engine, messages: Path) -> Iterator[FoundIds]:
     """Match a file, batch by batch; yield the pairs of each."""
     for part in read_messages(messages, space=engine.space):
         found = engine.match_batch(part.batch)
-        message_ids = np.repeat(found.message_ids.to_numpy(), np.diff(found.offsets))
-        yield FoundIds(message_ids, found.subscription_ids.to_numpy())
+        yield FoundIds(found.message_ids.to_numpy(), found.subscription_ids.to_numpy())
 
 
 # ---- top-k ---------------------------------------------------------------------------------------

@@ -66,7 +66,7 @@ def measure_command_line(context: Context, workloads: Iterable[Workload]) -> Ite
             alone_s.append(sum(elapsed_s(index.match, batch) for batch in batches))
             facts.append(run_command(["match", *map(str, arguments)]))
             matches.unlink()
-        told = (facts[-1]["n_matches"], facts[-1]["n_messages"])
+        told = (facts[-1]["n_updates"], facts[-1]["n_messages"])
         if told != (n_answers, n_messages):
             raise AnswersDiffer(
                 f"'earshot match' found {told[0]} matches of {told[1]} messages, "
