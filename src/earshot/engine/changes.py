@@ -18,7 +18,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from earshot.encoding import NEVER_US, NO_TIME_US
-from earshot.engine.engine import OnError
+from earshot.engine.rejects import OnError
 from earshot.errors import InvalidRow
 from earshot.model.arrays import Int64s
 from earshot.model.batches import instant, time_us

@@ -18,12 +18,12 @@ left) leaves it unusable, and later calls say so. One that only matches can be i
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import nullcontext
 from dataclasses import asdict
 from datetime import datetime
 from pathlib import Path
-from typing import Any, Literal, Self, TypeAlias, get_args
+from typing import Any, Self, TypeAlias, get_args
 
 import numpy as np
 import numpy.typing as npt
@@ -33,6 +33,7 @@ from earshot import storage
 from earshot.encoding import (
     NO_TIME_US,
     EncodedMessages,
+    accepted_rows,
     encode_messages,
     encode_moves,
     encode_subscriptions,
@@ -41,6 +42,7 @@ from earshot.encoding import (
 from earshot.engine import rehearsal
 from earshot.engine.guard import Guard
 from earshot.engine.rebuilding import Background
+from earshot.engine.rejects import OnError, by_name, by_row, check_on_error, unknown_rows
 from earshot.engine.state import State
 from earshot.engine.updates import Updates
 from earshot.errors import (
@@ -50,7 +52,6 @@ from earshot.errors import (
     InvalidParameter,
     InvalidRow,
     LateRow,
-    UnknownRow,
     UnknownSubscription,
     raise_first,
 )
@@ -75,7 +76,6 @@ from earshot.semantics import matcher_type
 from earshot.text import Analyzer, Vocabulary
 
 Batch: TypeAlias = pa.RecordBatch | pa.Table
-OnError: TypeAlias = Literal["raise", "reject"]
 
 
 class Engine:
@@ -141,13 +141,13 @@ class Engine:
 
     def unsubscribe(self, *ids: Id) -> Updates:
         """End subscriptions; their results go without updates."""
-        with _by_name():
+        with by_name():
             return self.unsubscribe_batch(id_array(ids))
 
     def move(self, subscription_id: Id, region: Region) -> Updates:
         """Let a subscription listen elsewhere; what else it asks for stays."""
         event = Move(subscription_id, region)  # which checks both
-        with _by_name():
+        with by_name():
             return self.move_batch(region_batch([event.id], [event.region]))
 
     def publish(self, *messages: Message) -> Updates:
@@ -238,7 +238,7 @@ class Engine:
             rows: Number of each row there, where they do not follow one another.
         """
         with self._lock:
-            _check_on_error(on_error)
+            check_on_error(on_error)
             with self._lock.change(unless=Exception):  # the vocabulary grows; errors come before it
                 encoded = encode_subscriptions(
                     batch, self.analyzer, self._state.vocabulary, self.space,
@@ -265,7 +265,7 @@ class Engine:
         The arguments are as for :meth:`subscribe_batch`.
         """
         with self._lock:
-            _check_on_error(on_error)
+            check_on_error(on_error)
             self._settle()
             known = np.flatnonzero(self.contains_batch(ids))
             slots, firsts = np.unique(
@@ -273,8 +273,8 @@ class Engine:
             )
             known = known[np.sort(firsts)]
             unknown = np.delete(np.arange(len(ids)), known)
-            numbers = _numbers(len(ids), first_row, rows)
-            rejects = _unknown_rows(ids, unknown, numbers, source)
+            numbers = accepted_rows(len(ids), None, first_row, rows)
+            rejects = unknown_rows(ids, unknown, numbers, source)
             if on_error == "raise":
                 raise_first(rejects)
             with self._lock.change():
@@ -300,14 +300,14 @@ class Engine:
         and the others are wrong. The arguments are as for :meth:`subscribe_batch`.
         """
         with self._lock:
-            _check_on_error(on_error)
+            check_on_error(on_error)
             self._settle()
             matcher = self._state.matcher
             encoded = encode_moves(
                 batch, self.space, form=matcher.form, source=source, first_row=first_row, rows=rows
             )
             known = self.contains_batch(encoded.ids)
-            rejects = encoded.rejects + _unknown_rows(
+            rejects = encoded.rejects + unknown_rows(
                 encoded.ids, np.flatnonzero(~known), encoded.rows, source
             )
             chosen = np.flatnonzero(known)
@@ -318,7 +318,7 @@ class Engine:
                 InvalidRow(source, int(encoded.rows[chosen[at]]), field, reason)
                 for at, field, reason in wrong
             ]
-            rejects = _by_row(rejects)
+            rejects = by_row(rejects)
             if on_error == "raise":
                 raise_first(rejects)
             if wrong:
@@ -354,7 +354,7 @@ class Engine:
                 rejects = [
                     LateRow(source, int(encoded.rows[at]), "time", reason) for at, reason in late
                 ]
-                encoded = encoded._replace(rejects=_by_row(encoded.rejects, rejects))
+                encoded = encoded._replace(rejects=by_row(encoded.rejects, rejects))
             if on_error == "raise":
                 raise_first(encoded.rejects)
             if late:
@@ -647,7 +647,7 @@ class Engine:
     def _encode_messages(
         self, batch: Batch, on_error: str, source: str, first_row: int, rows: Int64s | None
     ) -> EncodedMessages:
-        _check_on_error(on_error)
+        check_on_error(on_error)
         form = self._state.matcher.form
         # Where the vocabulary grows; errors come before it.
         growing = self._lock.change(unless=Exception) if form.is_point else nullcontext()
@@ -679,35 +679,3 @@ class Engine:
                 self._state.take_over(rebuild, ids)
 
         self._background.start(rebuild, finish)
-
-
-def _check_on_error(on_error: str) -> None:
-    if on_error not in get_args(OnError):
-        raise InvalidParameter(f"on_error is {on_error!r}; expected 'raise' or 'reject'")
-
-
-def _numbers(n: int, first_row: int, rows: Int64s | None) -> Int64s:
-    return np.arange(first_row, first_row + n) if rows is None else np.asarray(rows)
-
-
-def _unknown_rows(ids: pa.Array, at: Int64s, numbers: Int64s, source: str) -> list[InvalidRow]:
-    """Return that some rows name ids that nobody has subscribed."""
-    return [
-        UnknownRow(source, int(numbers[row]), "id", f"no subscription {ids[row].as_py()!r}")
-        for row in at.tolist()
-    ]
-
-
-class _by_name:  # noqa: N801 - used as a statement
-    """Raise an unknown id as such, where the caller named it and has no rows."""
-
-    def __enter__(self) -> None:
-        return
-
-    def __exit__(self, kind: Any, error: BaseException | None, _: object) -> None:
-        if isinstance(error, UnknownRow):
-            raise UnknownSubscription(error.reason) from None
-
-
-def _by_row(*rejects: Sequence[InvalidRow]) -> list[InvalidRow]:
-    return sorted((each for part in rejects for each in part), key=lambda each: each.row)

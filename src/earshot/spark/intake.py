@@ -23,7 +23,8 @@ from pyspark.sql import functions as F  # noqa: N812 - its usual name
 from earshot import storage
 from earshot.encoding import NO_TIME_US, encode_moves
 from earshot.engine.changes import apply_changes
-from earshot.engine.engine import Engine, OnError
+from earshot.engine.engine import Engine
+from earshot.engine.rejects import OnError
 from earshot.engine.updates import Updates
 from earshot.errors import InvalidRow, SavedIndexError
 from earshot.model.arrays import Int32s, Int64s
