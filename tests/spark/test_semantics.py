@@ -35,7 +35,7 @@ def subscriptions() -> pa.Table:
 
 @pytest.fixture
 def toys() -> Iterator[Any]:
-    from . import toys
+    from . import worker_toys as toys
 
     toys.register()
     yield toys

@@ -67,6 +67,13 @@ def _key(
     return field(default=default, metadata=facts)
 
 
+def _kafka_key(meaning: str) -> Any:
+    return _key(meaning, "", is_required=True, only_for="kafka")
+
+
+_CONNECTOR = "further options of Spark's Kafka connector"
+
+
 @dataclass(frozen=True)
 class SubscriptionsConfig:
     """The table ``[subscriptions]``: what the index is built from."""
@@ -99,18 +106,13 @@ class SourceConfig:
     )  # fmt: skip
     pattern: str | None = _key("such as `*.ndjson`; leave other files alone", only_for="files")
     files_per_batch: int | None = _key("most files in a batch", only_for="files", least=1)
-    servers: str = _key(
-        "`host:port` of some brokers, with commas between", "",
-        is_required=True, only_for="kafka",
-    )  # fmt: skip
-    topic: str = _key("the topic", "", is_required=True, only_for="kafka")
+    servers: str = _kafka_key("`host:port` of some brokers, with commas between")
+    topic: str = _kafka_key("the topic")
     start: Literal["earliest", "latest"] = _key(
         "where the very first start begins", "earliest", only_for="kafka"
     )
     records_per_batch: int | None = _key("most records in a batch", only_for="kafka", least=1)
-    options: Mapping[str, str] = _key(
-        "further options of Spark's Kafka connector", {}, only_for="kafka"
-    )
+    options: Mapping[str, str] = _key(_CONNECTOR, {}, only_for="kafka")
     columns: Mapping[str, str] = _key("names of columns by field, where they differ", {})
 
 
@@ -139,14 +141,9 @@ class SinkConfig:
         is_required=True, is_location=True, only_for="files",
     )  # fmt: skip
     format: FileFormat = _key("format of the files", "parquet", only_for="files")
-    servers: str = _key(
-        "`host:port` of some brokers, with commas between", "",
-        is_required=True, only_for="kafka",
-    )  # fmt: skip
-    topic: str = _key("the topic", "", is_required=True, only_for="kafka")
-    options: Mapping[str, str] = _key(
-        "further options of Spark's Kafka connector", {}, only_for="kafka"
-    )
+    servers: str = _kafka_key("`host:port` of some brokers, with commas between")
+    topic: str = _kafka_key("the topic")
+    options: Mapping[str, str] = _key(_CONNECTOR, {}, only_for="kafka")
     shape: Shape = _key("one row per update, or one per message with all its subscribers", "rows")
     carry: tuple[str, ...] = _key("columns of the messages that go along", ())
     keep_unmatched: bool = _key("let `lists` have messages that reach nobody", False)

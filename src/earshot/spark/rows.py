@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal, NamedTuple
@@ -217,26 +218,17 @@ def needed_columns(reading: RowReading, schema: pa.Schema, carry: Sequence[str] 
     return [name for name in schema.names if name in chosen or name in carry]
 
 
-class _readable:  # noqa: N801 - used like a function
-    """A path at which a file can be read: its own, or that of a copy."""
-
-    def __init__(self, location: str, content: pa.Scalar | None) -> None:
-        self.location = location
-        self.content = content
-        self._copy: tempfile.TemporaryDirectory[str] | None = None
-
-    def __enter__(self) -> Path:
-        path = _path_of(self.location)
-        if self.content is None:
-            return path
-        self._copy = tempfile.TemporaryDirectory(prefix="earshot-")
-        copy = Path(self._copy.name) / path.name
-        copy.write_bytes(self.content.as_buffer() if self.content.is_valid else b"")
-        return copy
-
-    def __exit__(self, *_: object) -> None:
-        if self._copy is not None:
-            self._copy.cleanup()
+@contextmanager
+def _readable(location: str, content: pa.Scalar | None) -> Iterator[Path]:
+    """Yield a path at which a file can be read: its own, or that of a copy."""
+    path = _path_of(location)
+    if content is None:
+        yield path
+        return
+    with tempfile.TemporaryDirectory(prefix="earshot-") as folder:
+        copy = Path(folder) / path.name
+        copy.write_bytes(content.as_buffer() if content.is_valid else b"")
+        yield copy
 
 
 def _path_of(location: str) -> Path:

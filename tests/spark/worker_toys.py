@@ -1,6 +1,7 @@
-"""A structure and a semantics that only the tests know, registered as any other is.
+"""A structure and a semantics that only the tests know, registered when this module is imported.
 
-Workers of Spark import this module when they unpickle what is defined here.
+Workers of Spark import it when they unpickle what is defined here; what a test registers by itself
+stays in the test's own process.
 """
 
 from __future__ import annotations
