@@ -111,7 +111,7 @@ def test_the_join_finds_what_the_engine_finds(spark: SparkSession) -> None:
     engine = Engine(space="planar")
     engine.subscribe_batch(subscription_table(workload))
     found = engine.match_batch(messages).table()
-    engine_answers = spark_answers(spark.createDataFrame(found.select([1, 2])))
+    engine_answers = spark_answers(spark.createDataFrame(found.select(["message_id", "subscription_id"])))
     assert engine_answers.n == found.num_rows > 20
     subscriptions = sql_subscriptions(spark.createDataFrame(subscription_table(workload)))
     for plan in SQL_PLANS:
