@@ -196,7 +196,7 @@ def test_wrong_options(options: list[str], words: str, folder: Folder) -> None:
 def test_thresholds_need_ranked_matching(folder: Folder) -> None:
     code, _, err = folder.run("match", *folder.files, "--out", folder / "o.csv")
     assert code == 1
-    assert "s.csv, row 1, field 'threshold': is for ranked matching; give" in err
+    assert "s.csv, row 1, field 'threshold': is not for boolean matching but for ranked" in err
     assert "--rank" in err
     facts = folder.facts(
         "match", *folder.files, "--out", folder / "o.csv",

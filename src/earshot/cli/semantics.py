@@ -159,7 +159,8 @@ class TopkOptions(SemanticsOptions):
 
     def lines(self, summary: Summary) -> list[str]:
         """Return how results are kept, and the memory that takes."""
-        n_subscriptions, n_kept = max(summary.n_subscriptions, 1), summary.engine["n_messages"]
+        n_kept = summary.engine["n_messages"]
+        n_subscriptions = max(summary.engine["n_subscriptions"], 1)
         of_messages = sum(summary.memory[part] for part in _PARTS_OF_MESSAGES)
         of_subscriptions = sum(summary.memory[part] for part in _PARTS_OF_SUBSCRIPTIONS)
         return [

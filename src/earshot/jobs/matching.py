@@ -19,7 +19,7 @@ class Summary:
     """What a matching job did.
 
     Attributes:
-        n_subscriptions: Subscriptions at the end.
+        n_subscriptions: Subscriptions that the first message found.
         n_messages: Messages that were taken.
         n_updates: Updates that were written.
         n_late: Messages that came too late; they are among the rejects.
@@ -78,7 +78,7 @@ def match_files(
                 f"{matcher.form.noun} keeps no results to write to {results}; leave that file out"
             )
         format_of(results)  # an unknown one is refused before the work begins
-    summary = Summary(counters=matcher.no_changes(0).counters._asdict())
+    summary = Summary(len(engine), counters=matcher.no_changes(0).counters._asdict())
     started = time.perf_counter()
     fields = update_fields(matcher.has_scores, matcher.keeps_results)
     with UpdateWriter(out, None, engine.id_type, fields) as writer:
@@ -101,6 +101,6 @@ def match_files(
         with TableWriter(results, table.schema) as results_writer:
             results_writer.write(table)
     summary.match_s = time.perf_counter() - started
-    summary.n_subscriptions, summary.n_rejects = len(engine), rejects.n_rows
+    summary.n_rejects = rejects.n_rows
     summary.memory, summary.engine = engine.memory(), engine.facts()
     return summary
