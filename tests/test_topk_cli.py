@@ -278,6 +278,19 @@ def test_a_built_index_gives_the_same_updates(folder: Folder) -> None:
     assert rows_in(out) == expected
 
 
+def test_a_sample_of_messages_is_for_weights(folder: Folder) -> None:
+    build = ("index", "build", folder.files[0], "--out", folder / "index")
+    for options, words in (
+        (["--messages", folder.files[1]], "--messages is for semantics that weigh words by them"),
+        (["--rank", "--messages", folder.files[1]], "--messages is for semantics that weigh"),
+        (["--top-k", 2, "--window", 2, "--weights", 5], "--weights needs --messages SAMPLE"),
+    ):
+        code, _, err = folder.run(*build, *options)
+        assert code == 1
+        assert words in err
+    assert not (folder / "index").exists()
+
+
 def test_explain_finds_what_the_messages_before_left(folder: Folder) -> None:
     def ask(message: int, subscription: str) -> dict[str, Any]:
         return folder.facts(

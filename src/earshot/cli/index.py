@@ -8,6 +8,8 @@ from typing import Any
 
 from earshot.cli.options import FORMATS, add_engine, add_output, file_options, load
 from earshot.cli.output import counted, rejected, show, show_facts
+from earshot.cli.semantics import chosen_semantics
+from earshot.errors import InvalidParameter
 
 
 def add(commands: Any) -> None:
@@ -33,6 +35,11 @@ def run_build(arguments: argparse.Namespace) -> None:
     from earshot.jobs import RejectSink
 
     files = file_options(arguments)
+    semantics, given = chosen_semantics(arguments)
+    if arguments.messages is not None and not semantics.n_learned(given):
+        raise InvalidParameter("--messages is for semantics that weigh words by them, as --top-k")
+    if arguments.weights is not None and arguments.messages is None:
+        raise InvalidParameter("--weights needs --messages SAMPLE, in which words are counted")
     with RejectSink(files.rejects) as rejects:
         started = time.perf_counter()
         engine = load(arguments, files, rejects)
