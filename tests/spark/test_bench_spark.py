@@ -110,8 +110,8 @@ def test_the_join_finds_what_the_engine_finds(spark: SparkSession) -> None:
     messages = message_table(workload)
     engine = Engine(space="planar")
     engine.subscribe_batch(subscription_table(workload))
-    found = engine.match_batch(messages).table()
-    engine_answers = spark_answers(spark.createDataFrame(found.select(["message_id", "subscription_id"])))
+    found = engine.match_batch(messages).table(["message_id", "subscription_id"])
+    engine_answers = spark_answers(spark.createDataFrame(found))
     assert engine_answers.n == found.num_rows > 20
     subscriptions = sql_subscriptions(spark.createDataFrame(subscription_table(workload)))
     for plan in SQL_PLANS:
