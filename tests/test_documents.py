@@ -16,20 +16,26 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
-from typing import NamedTuple, get_args
+from typing import Any, NamedTuple, get_args
 
 import pytest
 
+import earshot
+import earshot.spark
 from earshot import errors
 from earshot.cli import main
-from earshot.indexes import default_structure, structures_of
-from earshot.model.schemas import Content, Relation, fields_of
+from earshot.indexes import STRUCTURES
+from earshot.model.schemas import UPDATE_FIELDS, Content, Relation, fields_of
+from earshot.semantics import SEMANTICS
+from earshot.semantics.topk import DISSEMINATIONS, REEVALUATIONS
 
 ROOT = Path(__file__).resolve().parents[1]
-RUN = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+RUN = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 DOCUMENTS = [*RUN, ROOT / "CHANGELOG.md", ROOT / "bench" / "README.md"]
 EXAMPLES = sorted((ROOT / "examples").glob("*.py"))
 PAPERS = ("KDD13", "TKDE15", "CIKM15", "VLDBJ15", "PVLDB16")
+README_LINES = 120
+GENERATE: dict[str, Any] = runpy.run_path(str(ROOT / "docs" / "generate.py"))
 
 each_document = pytest.mark.parametrize(
     "path", DOCUMENTS, ids=lambda path: str(path.relative_to(ROOT))
@@ -198,6 +204,10 @@ def test_readme_links_all_documents_and_examples() -> None:
     assert set(RUN[1:]) | set(EXAMPLES) | {ROOT / "LICENSE", ROOT / "CHANGELOG.md"} <= linked
 
 
+def test_readme_stays_short() -> None:
+    assert len((ROOT / "README.md").read_text(encoding="utf-8").splitlines()) <= README_LINES
+
+
 def test_make_targets_exist() -> None:
     targets = set(re.findall(r"^([a-z]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
     for path in DOCUMENTS:
@@ -208,37 +218,54 @@ def test_make_targets_exist() -> None:
 # ---- nothing is left out ------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", structures_of("boolean"))
-def test_indexes_are_documented(name: str) -> None:
-    readme = (ROOT / "README.md").read_text(encoding="utf-8")
-    assert re.search(rf"^\| `{name}` \|", readme, re.MULTILINE)
-    assert f"`{name}`" in (ROOT / "docs" / "papers.md").read_text(encoding="utf-8")
+def text_of(name: str) -> str:
+    return (ROOT / "docs" / name).read_text(encoding="utf-8")
 
 
-@pytest.mark.parametrize("name", structures_of("ranked"))
-def test_ranked_indexes_are_documented(name: str) -> None:
-    readme = (ROOT / "README.md").read_text(encoding="utf-8")
-    table = readme.partition("### Ranked indexes")[2].partition("##")[0]
-    assert re.search(rf"^\| `{name}` \|", table, re.MULTILINE)
+@pytest.mark.parametrize("name", [*STRUCTURES, *DISSEMINATIONS, *REEVALUATIONS])
+def test_structures_are_documented(name: str) -> None:
+    assert re.search(rf"^\| `{name}`[ (\w)]* \|", text_of("structures.md"), re.MULTILINE)
+    if name != "scan":  # no paper has it
+        assert f"`{name}`" in text_of("papers.md")
 
 
-def test_the_defaults_come_first() -> None:
-    readme = (ROOT / "README.md").read_text(encoding="utf-8")
-    for heading, semantics in (("## Indexes", "boolean"), ("### Ranked indexes", "ranked")):
-        name = default_structure(semantics)
-        table = readme.partition(heading)[2].partition("##")[0]
-        assert re.findall(r"^\| `(\w+)` \|", table, re.MULTILINE)[0] == name
+@pytest.mark.parametrize("name", SEMANTICS)
+def test_every_semantics_has_a_page(name: str) -> None:
+    assert (ROOT / "docs" / "semantics" / f"{name}.md").exists()
+    assert f"(semantics/{name}.md)" in text_of("semantics.md")
 
 
-def test_only_indexes_that_exist_are_documented() -> None:
-    readme = (ROOT / "README.md").read_text(encoding="utf-8")
-    table = readme.partition("## Indexes")[2].partition("##")[0]
-    assert re.findall(r"^\| `(\w+)` \|", table, re.MULTILINE) == list(structures_of("boolean"))
+def test_columns_of_updates_are_documented() -> None:
+    section = text_of("semantics.md").partition("## Updates")[2].partition("\n## ")[0]
+    assert tuple(re.findall(r"^\| `(\w+)` \|", section, re.MULTILINE)) == UPDATE_FIELDS
+
+
+def test_rooms_are_documented() -> None:
+    section = text_of("architecture.md").partition("## Rooms")[2].partition("\n## ")[0]
+    rooms = re.findall(r"^\| `src/earshot/([\w.]+)/?` \|", section, re.MULTILINE)
+    package = ROOT / "src" / "earshot"
+    found = {path.parent.name for path in package.glob("*/__init__.py")}
+    found |= {path.name for path in package.glob("*.py") if not path.name.startswith("__")}
+    assert len(rooms) == len(set(rooms))
+    assert set(rooms) == found
+
+
+@pytest.mark.parametrize(
+    ("module", "names"),
+    [
+        ("earshot", set(earshot.__all__) - {"__version__"}),
+        ("earshot.spark", set(earshot.spark.__all__)),
+        ("earshot.errors", {name for name, each in vars(errors).items() if isinstance(each, type)}),
+    ],
+)
+def test_public_names_are_in_the_reference(module: str, names: set[str]) -> None:
+    section = text_of("reference.md").partition(f"reference of {module}:begin")[2]
+    section = section.partition(":end")[0]
+    assert set(re.findall(r"^### `(\w+)`", section, re.MULTILINE)) == names
 
 
 def test_errors_are_documented() -> None:
-    semantics = (ROOT / "docs" / "semantics.md").read_text(encoding="utf-8")
-    table = semantics.partition("## Errors")[2]
+    table = text_of("semantics.md").partition("## Errors")[2]
     documented = dict(re.findall(r"^\| `(\w+)` \| `(\w+)` \|", table, re.MULTILINE))
     classes = {name: each for name, each in vars(errors).items() if isinstance(each, type)}
     assert set(documented) == set(classes)
@@ -257,39 +284,42 @@ def test_commands_and_options_are_documented(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("COLUMNS", "200")
-    readme = (ROOT / "README.md").read_text(encoding="utf-8")
-    files = (ROOT / "docs" / "files.md").read_text(encoding="utf-8")
-    benchmark = (ROOT / "bench" / "README.md").read_text(encoding="utf-8")
     found = []
     waiting: list[list[str]] = [[]]
     while waiting:
         command = waiting.pop()
         text = help_of(command, capsys)
         inner = re.findall(r"^    (\w+)  +\w", text, re.MULTILINE)
-        if "COMMAND" in text.partition("\n")[0]:
+        if text.partition("\n")[0].endswith("..."):
             assert inner
             waiting += [[*command, name] for name in inner]
             continue
         found.append(" ".join(["earshot", *command]))
-        assert f"`{found[-1]}`" in readme
-        for option in set(re.findall(r"--[a-z][a-z-]+", text)) - {"--help"}:
-            assert f"`{option}`" in (benchmark if command == ["bench"] else files), option
+        section = text_of("cli.md").partition(f"## {found[-1]}\n")[2].partition("\n## ")[0]
+        for option in set(re.findall(r"--[a-z][a-z-]+", text)):
+            assert option in section, (found[-1], option)
     assert "earshot index build" in found
-    assert "earshot bench" in found
+    assert "earshot bench run" in found
 
 
-@pytest.mark.parametrize("path", RUN[1:], ids=lambda path: path.name)
+def test_options_of_the_benchmark_are_explained(capsys: pytest.CaptureFixture[str]) -> None:
+    benchmark = (ROOT / "bench" / "README.md").read_text(encoding="utf-8")
+    for command in ("run", "report"):
+        text = help_of(["bench", command], capsys)
+        for option in set(re.findall(r"--[a-z][a-z-]+", text)) - {"--help"}:
+            assert f"`{option}`" in benchmark, option
+
+
+@pytest.mark.parametrize("path", RUN[1:], ids=lambda path: str(path.relative_to(ROOT)))
 def test_generated_parts_are_up_to_date(path: Path) -> None:
     text = path.read_text(encoding="utf-8")
-    generated = runpy.run_path(str(ROOT / "docs" / "generate.py"))["generated"]
-    assert generated(text) == text, "run python docs/generate.py"
+    assert GENERATE["generated"](text) == text, "run make docs"
     assert text.count(":begin -->") == text.count(":end -->")
 
 
 @pytest.mark.parametrize("relation", [*get_args(Content), "updates", "rejects"])
 def test_columns_are_documented(relation: Relation) -> None:
-    text = (ROOT / "docs" / "files.md").read_text(encoding="utf-8")
-    table = text.partition(f"columns of {relation}:begin")[2].partition(":end")[0]
+    table = text_of("files.md").partition(f"columns of {relation}:begin")[2].partition(":end")[0]
     own = "subscriptions" if relation == "changes" else relation
     for field in fields_of(relation, in_files=True):
         if relation == own or own not in field.of:
@@ -298,7 +328,7 @@ def test_columns_are_documented(relation: Relation) -> None:
 
 @pytest.mark.parametrize("key", PAPERS)
 def test_files_that_cite_a_paper_are_in_the_map(key: str) -> None:
-    papers = (ROOT / "docs" / "papers.md").read_text(encoding="utf-8")
+    papers = text_of("papers.md")
     assert re.search(rf"^\| {key} \|", papers, re.MULTILINE)
     for path in (ROOT / "src" / "earshot").rglob("*.py"):
         if key in path.read_text(encoding="utf-8"):
@@ -306,7 +336,12 @@ def test_files_that_cite_a_paper_are_in_the_map(key: str) -> None:
 
 
 def test_version_has_a_changelog_entry() -> None:
-    import earshot
-
     changelog = (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")
     assert f"## {earshot.__version__}" in changelog
+
+
+@each_document
+def test_names_that_are_gone_are_not_mentioned(path: Path) -> None:
+    gone = r"Topk" r"Engine|earshot topk\b|\btry_\w+_batch|--index\b|\bindex=|\branking=|Deliveries"
+    if path.name != "CHANGELOG.md":  # which says that they went
+        assert not re.search(gone, path.read_text(encoding="utf-8"), re.IGNORECASE)
