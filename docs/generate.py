@@ -196,7 +196,7 @@ def _signature(name: str, value: Any, *, is_private_left_out: bool = False) -> s
         if each.kind is each.KEYWORD_ONLY and not is_keyword_only:
             parameters.append("*")
             is_keyword_only = True
-        stars = {each.VAR_POSITIONAL: "*", each.VAR_KEYWORD: "**"}.get(each.kind, "")
+        stars = {"VAR_POSITIONAL": "*", "VAR_KEYWORD": "**"}.get(each.kind.name, "")
         text = f"{stars}{each.name}"
         if each.annotation is not each.empty:
             text += f": {_annotation(each.annotation)}"
@@ -217,7 +217,7 @@ def _annotation(annotation: Any) -> str:
 
 
 def _documented(value: Any) -> str:
-    if is_dataclass(value) and (value.__doc__ or "").startswith(f"{value.__name__}("):
+    if inspect.isclass(value) and (value.__doc__ or "").startswith(f"{value.__name__}("):
         return ""  # made up by dataclass
     return markdown(inspect.getdoc(value) or "")
 

@@ -1,1 +1,1 @@
-"""Numba kernels: flat arrays in, flat arrays out; a file for each room or structure above."""
+"""Numba kernels that several rooms use: flat arrays in, flat arrays out."""
