@@ -307,7 +307,7 @@ def test_options_of_the_benchmark_are_explained(capsys: pytest.CaptureFixture[st
     for command in ("run", "report"):
         text = help_of(["bench", command], capsys)
         for option in set(re.findall(r"--[a-z][a-z-]+", text)) - {"--help"}:
-            assert f"`{option}`" in benchmark, option
+            assert option in benchmark, option
 
 
 @pytest.mark.parametrize("path", RUN[1:], ids=lambda path: str(path.relative_to(ROOT)))
