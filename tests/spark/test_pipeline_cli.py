@@ -193,7 +193,7 @@ def test_run_says_what_is_missing(
     code, _, err = run(capsys, "pipeline", "run", config, "--quiet")
     missing = tmp_path / "subscriptions.parquet"
     assert (code, err) == (1, f"earshot: {missing} is not a file or directory\n")
-    config.write_text("semantics = 'all'")
+    config.write_text(f"semantics = 'all'{CONFIG}")
     code, _, err = run(capsys, "pipeline", "run", config)
     assert (code, err) == (
         1,
