@@ -25,7 +25,7 @@ from earshot.errors import SavedIndexError
 
 FORMAT = "earshot-arrays"
 _MADV_POPULATE_READ = 22  # Linux 5.14; Python has no name for it yet
-VERSION = 3
+VERSION = 4
 
 Group = TypeVar("Group", bound=tuple[Any, ...])
 

@@ -108,10 +108,13 @@ class State:
         offsets, slots, kept_scores = keep_unexpired(
             found.offsets, found.slots, scores, ends_us, clocks_us
         )
+        counters = found.counters
+        if "answers" in counters._fields:
+            counters = counters._replace(answers=len(slots))
         return found._replace(
             offsets=offsets,
             slots=slots,
-            counters=found.counters._replace(answers=len(slots)),
+            counters=counters,
             scores=None if found.scores is None else kept_scores,
         )
 
