@@ -4,19 +4,13 @@ from __future__ import annotations
 
 import json
 import math
-import shutil
-import tempfile
-from collections import Counter, defaultdict
-from collections.abc import Hashable, Iterable, Sequence
+from collections import Counter
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pytest
-from hypothesis import HealthCheck, settings
-from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, initialize, rule
 
 import earshot.semantics.index_matcher
 from earshot import (
@@ -26,7 +20,6 @@ from earshot import (
     Event,
     Everywhere,
     Message,
-    Move,
     Point,
     Publish,
     Ranking,
@@ -36,25 +29,12 @@ from earshot import (
     Unsubscribe,
     Update,
 )
-from earshot.checks.ranked_oracle import RankedOracle
 from earshot.errors import InvalidInput, InvalidParameter, InvalidRow, SavedIndexError
 from earshot.indexes import default_structure, index_type, structures_of
 from earshot.indexes.contract import Parameters
-from earshot.model.arrays import Space
 from earshot.model.batches import message_batch, subscription_batch
 from earshot.model.regions import Place, Region
 from earshot.model.subscriptions import Id
-from test_engine_machine import (
-    EPOCH,
-    EXPRESSIONS,
-    WORDS,
-    Condition,
-    Post,
-    numbers,
-    posts,
-    regions,
-    times,
-)
 
 NOON = datetime(2026, 5, 1, 12, tzinfo=UTC)
 SQUARE = Rectangle(0, 0, 2, 2)
@@ -499,235 +479,3 @@ def test_an_explanation_tells_a_score_from_the_threshold() -> None:
     engine.subscribe(Subscription("s", ("a", "b")))
     assert "score 0.5 = 0 * 1 + 1 * 0.5 is below" in reasons(engine, "a", "s")[-1]
     assert reasons(engine, "a", "s")[-1].endswith("threshold 0.500000002")
-
-
-# ---- in lock-step with the oracle ----------------------------------------------------------------
-
-
-class Wish:
-    """A subscription, and what its condition means in clauses."""
-
-    def __init__(
-        self,
-        number: int,
-        condition: tuple[str, ...] | int,
-        region: Region,
-        expires: datetime | None,
-        threshold: float | None,
-    ) -> None:
-        self.number, self.expires, self.threshold = number, expires, threshold
-        self.keywords: tuple[str, ...] = ()
-        self.expression: str | None = None
-        self.clauses: Condition
-        if isinstance(condition, int):
-            self.expression, self.clauses = EXPRESSIONS[condition]
-        else:
-            self.keywords, self.clauses = condition, [(condition, ())]
-            if not condition and isinstance(region, Everywhere):  # refused: it says nothing
-                region = Rectangle(-1, -1, 1, 1)
-        self.region = region
-
-    def subscription(self, key: Id) -> Subscription:
-        return Subscription(
-            key, self.keywords, self.expression, self.region, self.expires, self.threshold
-        )
-
-    def __repr__(self) -> str:
-        return (
-            f"Wish({self.number}, {self.clauses}, {self.region}, {self.expires}, {self.threshold})"
-        )
-
-
-def wishes(space: Space) -> st.SearchStrategy[Wish]:
-    keywords = st.lists(st.sampled_from(WORDS), max_size=3, unique=True).map(tuple)
-    condition = st.one_of(keywords, keywords, st.integers(0, len(EXPRESSIONS) - 1))
-    own = st.sampled_from([None, None, 0.01, 0.25, 0.5, 1.0])
-    return st.builds(Wish, numbers, condition, regions(space), st.none() | times, own)
-
-
-WORLDS: dict[str, dict[str, st.SearchStrategy[Any]]] = {
-    space: {
-        "wishes": st.lists(wishes(space), min_size=1, max_size=8, unique_by=lambda w: w.number),
-        "posts": st.lists(posts(space), min_size=1, max_size=6),
-        "region": regions(space),
-    }
-    for space in ("lonlat", "planar")
-}
-
-
-class RankedEngineMachine(RuleBasedStateMachine):
-    """What the ranked engine says against what the oracle says, event by event."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.folder = Path(tempfile.mkdtemp(prefix="earshot-ranked-machine-"))
-        self.least = earshot.semantics.index_matcher.REBUILD_LEAST
-        self.n_saves = self.n_messages = 0
-
-    def teardown(self) -> None:
-        earshot.semantics.index_matcher.REBUILD_LEAST = self.least
-        if hasattr(self, "engine"):
-            self.engine.wait()
-        shutil.rmtree(self.folder)
-
-    @initialize(
-        space=st.sampled_from(["lonlat", "planar"]),
-        structure=st.sampled_from(sorted(structures_of("ranked"))),
-        alpha=st.sampled_from([0.0, 0.1, 0.3, 0.5, 0.9, 1.0]),
-        threshold=st.sampled_from([0.05, 0.3, 0.5, 0.55, 0.6, 1.0]),
-        least=st.sampled_from([2, 6, 20_000]),
-        n_threads=st.sampled_from([1, 2]),
-    )
-    def start(
-        self,
-        space: Space,
-        structure: str,
-        alpha: float,
-        threshold: float,
-        least: int,
-        n_threads: int,
-    ) -> None:
-        self.space, self.n_threads = space, n_threads
-        self.engine = Engine(
-            Ranking(alpha, threshold), space=space, structure=structure, n_threads=n_threads
-        )
-        self.weights: dict[Hashable, float] = {}
-        self.later_weight = 1.0
-        self.oracle: RankedOracle[Id] = RankedOracle(
-            space, alpha, threshold, lambda word: self.weights.get(word, self.later_weight)
-        )
-        self.expires: dict[Id, datetime] = {}
-        self.clock: datetime | None = None
-        earshot.semantics.index_matcher.REBUILD_LEAST = least
-
-    # ---- the model: the oracle, with a clock and weights
-
-    def model_advance(self, time: datetime | None) -> None:
-        if time is not None:
-            self.clock = time if self.clock is None else max(self.clock, time)
-        if self.clock is not None:
-            for key in [key for key, end in self.expires.items() if end <= self.clock]:
-                self.model_remove(key)
-
-    def model_remove(self, key: Id) -> None:
-        self.oracle.remove(key)
-        self.expires.pop(key, None)
-
-    def model_subscribe(self, wish: Wish) -> None:
-        self.oracle.subscribe(wish.number, wish.clauses, wish.region, wish.threshold)
-        if wish.expires is not None:
-            self.expires[wish.number] = wish.expires
-        self.model_advance(None)  # it may be over before it begins
-
-    # ---- subscriptions come, go, move and are weighed
-
-    @rule(data=st.data(), in_one_call=st.booleans())
-    def subscribe(self, data: st.DataObject, in_one_call: bool) -> None:
-        drawn = data.draw(WORLDS[self.space]["wishes"])
-        new = [wish for wish in drawn if wish.number not in self.oracle.subscriptions]
-        made = [wish.subscription(wish.number) for wish in new]
-        for part in [made] if in_one_call else [[each] for each in made]:
-            self.engine.subscribe(*part)
-        for wish in new:
-            self.model_subscribe(wish)
-
-    @rule(chosen=st.sets(numbers, min_size=1, max_size=5))
-    def unsubscribe(self, chosen: set[int]) -> None:
-        live = [number for number in chosen if number in self.oracle.subscriptions]
-        self.engine.unsubscribe(*live)
-        for number in live:
-            self.model_remove(number)
-
-    @rule(data=st.data(), number=numbers)
-    def move(self, data: st.DataObject, number: int) -> None:
-        region = data.draw(WORLDS[self.space]["region"])
-        if number in self.oracle.subscriptions:
-            clauses = self.oracle.subscriptions[number].clauses
-            if isinstance(region, Everywhere) and clauses == [(frozenset(), frozenset())]:
-                return  # refused, as test_engine_machine.py checks
-            time = self.clock or EPOCH
-            assert list(self.engine.process([Move(number, region, time)])) == []
-            self.model_advance(time)
-            if number in self.oracle.subscriptions:
-                self.oracle.move(number, region)
-
-    @rule(data=st.data())
-    def reweigh(self, data: st.DataObject) -> None:
-        self.engine.reweigh()
-        live = self.oracle.subscriptions.values()
-        asked = Counter(
-            word for each in live for word in {w for required, _ in each.clauses for w in required}
-        )
-        n = max(len(live), 1)
-        self.weights = {word: idf(n, asked[word]) for word in asked}
-        self.later_weight = idf(n, 0)
-        self.publish(data.draw(WORLDS[self.space]["posts"]), True)
-
-    # ---- messages
-
-    def publish(self, drawn: Sequence[Post], in_one_call: bool) -> None:
-        messages = []
-        for words, _, place, time in drawn:
-            self.n_messages += 1
-            messages.append(Message(self.n_messages, " ".join(words), place=place, time=time))
-        groups: Iterable[Sequence[Message]] = (
-            [messages] if in_one_call else [[each] for each in messages]
-        )
-        found: dict[Id, dict[Id, float]] = defaultdict(dict)
-        for update in (update for group in groups for update in self.engine.publish(*group)):
-            assert update.subscription_id not in found[update.message_id]
-            assert update.score is not None
-            found[update.message_id][update.subscription_id] = update.score
-        for message, (words, _, place, time) in zip(messages, drawn, strict=True):
-            self.model_advance(time)
-            expected = self.oracle.match(words, place)
-            assert found[message.id] == pytest.approx(expected, rel=0, abs=1e-12), message
-
-    @rule(data=st.data(), in_one_call=st.booleans())
-    def publish_some(self, data: st.DataObject, in_one_call: bool) -> None:
-        self.publish(data.draw(WORLDS[self.space]["posts"]), in_one_call)
-
-    @rule(data=st.data(), number=numbers)
-    def explain(self, data: st.DataObject, number: int) -> None:
-        words, _, place, _ = data.draw(WORLDS[self.space]["posts"])[0]
-        if number in self.oracle.subscriptions:
-            found = self.engine.explain(Message(0, " ".join(words), place=place), number)
-            assert found.matched == (number in self.oracle.match(words, place))
-            expected = self.oracle.scores(words, place).get(number, -1.0)  # -1: it is out
-            score = -1.0 if found.score is None else found.score
-            assert score == pytest.approx(expected, rel=0, abs=1e-12)
-
-    @rule(time=times)
-    def advance(self, time: datetime) -> None:
-        self.engine.advance(time)
-        self.model_advance(time)
-        assert len(self.engine) == len(self.oracle.subscriptions)
-
-    # ---- the same engine in another shape
-
-    @rule()
-    def save_and_open(self) -> None:
-        self.n_saves += 1
-        directory = self.folder / str(self.n_saves)
-        self.engine.save(directory)
-        self.engine.wait()
-        self.engine = Engine.open(directory, n_threads=self.n_threads)
-
-    @rule()
-    def rebuild(self) -> None:
-        self.engine.rebuild()
-        assert self.engine.matcher.index.n_changes == 0
-
-    @rule()
-    def wait(self) -> None:
-        self.engine.wait()
-
-
-TestRankedEngineMachine = RankedEngineMachine.TestCase
-TestRankedEngineMachine.settings = settings(
-    max_examples=40,
-    stateful_step_count=30,
-    deadline=None,
-    report_multiple_bugs=False,
-    suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
-)

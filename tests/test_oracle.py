@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
 
 import numpy as np
 import pytest
@@ -10,8 +12,10 @@ import shapely
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from earshot.checks.oracle import Oracle, matches_of, touches
+from earshot.checks.engine_oracle import BooleanOracle, clauses_of
+from earshot.checks.oracle import matches_of, touches
 from earshot.model.arrays import EARTH_RADIUS_M, ClauseArrays, MessageArrays, Space
+from earshot.model.messages import Message
 from earshot.model.regions import (
     Circle,
     Everywhere,
@@ -23,6 +27,20 @@ from earshot.model.regions import (
     boxes,
     shape_arrays,
 )
+from earshot.model.subscriptions import Id, Subscription
+
+
+class World:
+    """An oracle on the plane that is spoken to in words."""
+
+    def __init__(self) -> None:
+        self.oracle = BooleanOracle(None, "planar")
+
+    def subscribe(self, key: Id, words: str, region: Region) -> None:
+        self.oracle.subscribe(Subscription(key, words.split(), region=region))
+
+    def match(self, words: str, place: Place) -> set[Id]:
+        return {line[1] for line in self.oracle.publish(Message("m", words, place=place))}
 
 
 def test_example_1_of_kdd13() -> None:
@@ -31,35 +49,69 @@ def test_example_1_of_kdd13() -> None:
     Subscriptions s8, s10, s11 and s12 with a point message m_p and range messages. The figure's
     coordinates are lost; these keep what the text says about them.
     """
-    truth: Oracle[str] = Oracle("planar")
-    truth.subscribe("s8", [({"AT&T", "ipad2", "iphone4s"}, ())], Rectangle(0, 0, 4, 4))
-    truth.subscribe("s10", [({"32GB", "AT&T", "iphone4s"}, ())], Rectangle(4, 4, 8, 8))
-    truth.subscribe("s11", [({"AT&T", "iphone4s"}, ())], Rectangle(5, 5, 8, 8))
-    truth.subscribe("s12", [({"AT&T", "ipad2"}, ())], Rectangle(6, 4, 9, 8))
+    truth = World()
+    truth.subscribe("s8", "AT&T ipad2 iphone4s", Rectangle(0, 0, 4, 4))
+    truth.subscribe("s10", "32GB AT&T iphone4s", Rectangle(4, 4, 8, 8))
+    truth.subscribe("s11", "AT&T iphone4s", Rectangle(5, 5, 8, 8))
+    truth.subscribe("s12", "AT&T ipad2", Rectangle(6, 4, 9, 8))
     # s10 has a token that m_p lacks, s8 does not overlap it.
-    assert truth.match({"iphone4s", "ipad2", "AT&T", "64GB"}, Point(7, 7)) == {"s11", "s12"}
+    assert truth.match("iphone4s ipad2 AT&T 64GB", Point(7, 7)) == {"s11", "s12"}
     around = Rectangle(3, 3, 7, 7)
-    assert truth.match({"iphone4s", "ipad2", "AT&T", "64GB"}, around) == {"s8", "s11", "s12"}
+    assert truth.match("iphone4s ipad2 AT&T 64GB", around) == {"s8", "s11", "s12"}
     # Example 3: s8, s10 and s11 have iphone4s, which the message lacks.
-    assert truth.match({"ipad2", "AT&T", "32GB", "64GB"}, around) == {"s12"}
+    assert truth.match("ipad2 AT&T 32GB 64GB", around) == {"s12"}
 
 
 def test_subscriptions_come_go_and_move() -> None:
-    truth: Oracle[int] = Oracle("planar")
-    truth.subscribe(1, [({"a"}, {"b"}), ({"c"}, ())], Rectangle(0, 0, 1, 1))
-    truth.subscribe(2, [((), ())], Circle(5, 5, 1))
-    truth.subscribe(3, [({"a"}, ())], Everywhere())
-    assert truth.match({"a"}, Point(1, 1)) == {1, 3}
-    assert truth.match({"a", "b"}, Point(1, 1)) == {3}
-    assert truth.match({"a", "b", "c"}, Point(1, 1)) == {1, 3}
-    assert truth.match(set(), Point(5, 6)) == {2}
-    truth.move(1, Rectangle(5, 5, 6, 6))
-    assert truth.match({"a"}, Point(1, 1)) == {3}
-    assert truth.match({"a"}, Point(5, 6)) == {1, 2, 3}
-    truth.remove(3)
-    assert truth.match({"a"}, Point(5, 6)) == {1, 2}
+    truth = World()
+    oracle = truth.oracle
+    oracle.subscribe(
+        Subscription(1, expression="a and not b or c", region=Rectangle(0, 0, 1, 1)),
+        Subscription(2, region=Circle(5, 5, 1)),
+    )
+    truth.subscribe(3, "a", Everywhere())
+    assert truth.match("a", Point(1, 1)) == {1, 3}
+    assert truth.match("a b", Point(1, 1)) == {3}
+    assert truth.match("a b c", Point(1, 1)) == {1, 3}
+    assert truth.match("", Point(5, 6)) == {2}
+    oracle.move(1, Rectangle(5, 5, 6, 6))
+    assert truth.match("a", Point(1, 1)) == {3}
+    assert truth.match("a", Point(5, 6)) == {1, 2, 3}
+    oracle.unsubscribe(3)
+    assert truth.match("a", Point(5, 6)) == {1, 2}
     with pytest.raises(ValueError, match="2 is already subscribed"):
-        truth.subscribe(2, [((), ())], Everywhere())
+        truth.subscribe(2, "a", Everywhere())
+
+
+@pytest.mark.parametrize(
+    ("expression", "clauses"),
+    [
+        ("fire or rain", [("fire", ""), ("rain", "")]),
+        ("fire and not rain", [("fire", "rain")]),
+        ("(fire and rain) or bus", [("fire rain", ""), ("bus", "")]),
+        ("bus and (fire or not rain)", [("bus fire", ""), ("bus", "rain")]),
+        ("bus and not (fire or märz)", [("bus", "fire märz")]),
+        ("fire and rain or fire and bus", [("fire rain", ""), ("fire bus", "")]),
+        ("fire or fire and rain", [("fire", "")]),
+        ("fire and not 'new york'", [("fire", "new"), ("fire", "york")]),
+    ],
+)
+def test_clauses_by_hand(expression: str, clauses: list[tuple[str, str]]) -> None:
+    expected = {(frozenset(a.split()), frozenset(b.split())) for a, b in clauses}
+    assert set(clauses_of(Subscription(1, expression=expression))) == expected
+
+
+def test_subscriptions_end_with_the_clock() -> None:
+    noon = datetime(2026, 5, 1, 12, tzinfo=UTC)
+    oracle = BooleanOracle(None, "planar")
+    oracle.subscribe(Subscription(1, ["a"], expires=noon), Subscription(2, ["a"]))
+    message = Message("m", "A!", place=Point(0, 0))
+    assert [line[1] for line in oracle.publish(message)] == [1, 2]
+    assert oracle.publish(replace(message, time=noon)) == [("m", 2, "+", None, "match", noon)]
+    assert oracle.advance(noon - timedelta(1)) == []
+    assert oracle.clock == noon
+    oracle.subscribe(Subscription(1, ["a"], expires=noon))
+    assert set(oracle.live) == {2}
 
 
 @pytest.mark.parametrize(
@@ -170,10 +222,13 @@ def test_arrays_and_regions_give_the_same_answers(space: Space, data: st.DataObj
     messages = data.draw(
         st.lists(st.tuples(st.sets(st.integers(1, 5)), places(space)), min_size=1, max_size=4)
     )
-    truth: Oracle[int] = Oracle(space)
-    for slot, (clauses, region) in enumerate(subscriptions):
-        sets = [({t for t in each if t > 0}, {~t for t in each if t < 0}) for each in clauses]
-        truth.subscribe(slot, sets, region)
+
+    def is_met(clauses: list[list[int]], found: set[int]) -> bool:
+        return any(
+            all((t >= 0) == ((t if t >= 0 else ~t) in {0, *found}) for t in each)
+            for each in clauses
+        )
+
     place_boxes = [
         (p.x, p.y, p.x, p.y) if isinstance(p, Point) else (p.min_x, p.min_y, p.max_x, p.max_y)
         for _, p in messages
@@ -184,7 +239,14 @@ def test_arrays_and_regions_give_the_same_answers(space: Space, data: st.DataObj
         np.array(place_boxes),
     )
     found = matches_of(clause_arrays(subscriptions, space), arrays, space)
-    assert found == [truth.match(tokens, place) for tokens, place in messages]
+    assert found == [
+        {
+            slot
+            for slot, (clauses, region) in enumerate(subscriptions)
+            if is_met(clauses, tokens) and touches(region, place, space)
+        }
+        for tokens, place in messages
+    ]
 
 
 def test_empty_arrays() -> None:

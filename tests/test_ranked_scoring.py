@@ -8,8 +8,9 @@ from typing import Any
 import numpy as np
 import pytest
 
+from earshot.checks.engine_oracle import RankedOracle
 from earshot.checks.generate import ragged
-from earshot.checks.ranked_oracle import RankedOracle, boxes_around, spatial_score
+from earshot.checks.ranked_oracle import boxes_around, spatial_score
 from earshot.errors import InvalidParameter
 from earshot.kernels.scoring import (
     ScoringArrays,
@@ -23,13 +24,24 @@ from earshot.kernels.scoring import (
     textual_share,
 )
 from earshot.model.arrays import ClauseArrays, ShapeArrays, Space, box_clauses
+from earshot.model.messages import Message
 from earshot.model.ranking import (
     SCORE_TOLERANCE,
     Ranking,
     check_threshold,
     idf_weights,
 )
-from earshot.model.regions import Circle, Everywhere, Point, Polygon, Rectangle, Region, boxes
+from earshot.model.regions import (
+    Circle,
+    Everywhere,
+    Place,
+    Point,
+    Polygon,
+    Rectangle,
+    Region,
+    boxes,
+)
+from earshot.model.subscriptions import Subscription
 
 INF = math.inf
 
@@ -252,21 +264,27 @@ def test_own_thresholds_become_cuts() -> None:
 
 
 def test_oracle_by_hand() -> None:
-    weights = {"fire": 3.0, "smoke": 2.0, "forest": 5.0, "drill": 1.0}
-    truth: RankedOracle[str] = RankedOracle("planar", 0.5, 0.6, lambda token: weights[str(token)])
-    truth.subscribe("all", [({"fire", "smoke", "forest"}, ())], Rectangle(*REGION))
-    truth.subscribe("low", [({"fire", "smoke", "forest"}, ())], Rectangle(*REGION), threshold=0.4)
-    truth.subscribe("calm", [({"fire"}, {"drill"}), ({"smoke"}, ())], Everywhere())
-    truth.subscribe("place", [((), ())], Circle(1, 1, 1))
-    found = truth.match({"fire", "smoke"}, Point(1, 1))
-    assert found == {"all": 0.75, "low": 0.75, "calm": 1.0, "place": 1.0}
-    assert truth.match({"smoke", "drill"}, Point(4, 2)) == {"low": 0.6, "calm": 1.0, "all": 0.6}
-    assert truth.match({"drill", "fire"}, Rectangle(2, 0, 6, 1)) == {}
+    truth = RankedOracle(Ranking(0.5, 0.6), "planar")
+    truth.weights = {"fire": 3.0, "smoke": 2.0, "forest": 5.0, "drill": 1.0}
+    words, square = ("fire", "smoke", "forest"), Rectangle(*REGION)
+    truth.subscribe(
+        Subscription("all", words, region=square),
+        Subscription("low", words, region=square, threshold=0.4),
+        Subscription("calm", expression="fire and not drill or smoke"),
+        Subscription("place", region=Circle(1, 1, 1)),
+    )
+
+    def match(text: str, place: Place) -> dict[Any, Any]:
+        return {line[1]: line[3] for line in truth.publish(Message("m", text, place=place))}
+
+    assert match("fire smoke", Point(1, 1)) == {"all": 0.75, "low": 0.75, "calm": 1.0, "place": 1.0}
+    assert match("smoke drill", Point(4, 2)) == {"low": 0.6, "calm": 1.0, "all": 0.6}
+    assert match("drill fire", Rectangle(2, 0, 6, 1)) == {}
     truth.move("low", Rectangle(8, 8, 9, 9))
-    truth.remove("all")
-    assert set(truth.match({"fire", "smoke"}, Point(1, 1))) == {"calm", "place"}
+    truth.unsubscribe("all")
+    assert set(match("fire smoke", Point(1, 1))) == {"calm", "place"}
     with pytest.raises(ValueError, match="already"):
-        truth.subscribe("low", [], Everywhere())
+        truth.subscribe(Subscription("low", ["fire"]))
 
 
 def test_oracle_measures_what_crosses_the_antimeridian() -> None:

@@ -31,17 +31,6 @@ from hypothesis.stateful import (
 import earshot.semantics.topk.monitor
 import earshot.semantics.topk.window
 from earshot.checks.generate import ragged
-from earshot.checks.topk_cases import (
-    TopkCase,
-    TopkRecipe,
-    assert_same_changes,
-    lines_of,
-    make_topk_case,
-    messages_of,
-    places_of,
-    run,
-    small_recipe,
-)
 from earshot.checks.topk_oracle import Line, OracleMonitor
 from earshot.model.arrays import Float64s, Int32s
 from earshot.semantics.topk import DISSEMINATIONS, REEVALUATIONS
@@ -54,6 +43,17 @@ from earshot.semantics.topk.kernels.arrays import (
 )
 from earshot.semantics.topk.monitor import Counters, Monitor
 from earshot.semantics.topk.window import Window
+from topk_cases import (
+    TopkCase,
+    TopkRecipe,
+    assert_same_changes,
+    lines_of,
+    make_topk_case,
+    messages_of,
+    places_of,
+    run,
+    small_recipe,
+)
 
 SMALL_DISSEMINATIONS: dict[str, list[dict[str, Any]]] = {
     "igpt": [{"cell_capacity": 2, "n_groups": 2}],

@@ -10,7 +10,9 @@ import numpy as np
 import pytest
 
 from earshot.checks.generate import ragged
-from earshot.checks.topk_cases import (
+from earshot.checks.topk_oracle import Line, OracleMonitor
+from earshot.semantics.topk.kernels.arrays import REASONS, Changes
+from topk_cases import (
     assert_same_changes,
     lines_of,
     make_topk_case,
@@ -19,8 +21,6 @@ from earshot.checks.topk_cases import (
     run,
     small_recipe,
 )
-from earshot.checks.topk_oracle import Line, OracleMonitor
-from earshot.semantics.topk.kernels.arrays import REASONS, Changes
 
 WORDS = ("coffee", "fire", "noodles", "pizza", "smoke")
 TOKENS = {word: token for token, word in enumerate(WORDS, 1)}

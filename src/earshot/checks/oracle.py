@@ -1,7 +1,7 @@
-"""The truth: what every index and engine must answer, in plain Python.
+"""The truth: what every index must answer, in plain Python.
 
-Nothing here is shared with what it judges. Texts are sets of tokens, subscriptions a dict, and
-geometry is written down a second time:
+Nothing here is shared with what it judges. Texts are sets of tokens, and geometry is written down a
+second time:
 
 - A rectangle or point is a list of plain boxes, cut at the antimeridian and repeated where it
   touches one of its two names, -180 and 180.
@@ -14,62 +14,18 @@ geometry is written down a second time:
 from __future__ import annotations
 
 import math
-from collections.abc import Hashable, Iterable, Sequence
+from collections.abc import Sequence
 from fractions import Fraction
 from itertools import pairwise
-from typing import Any, Generic, TypeAlias, TypeVar
+from typing import Any, TypeAlias
 
 from earshot.model.arrays import EVERYWHERE_TOKEN, ClauseArrays, MessageArrays, ShapeArrays, Space
 from earshot.model.regions import Circle, Everywhere, Place, Point, Polygon, Rectangle, Region
 
 Box: TypeAlias = tuple[float, float, float, float]
-Token: TypeAlias = Hashable
-Clause: TypeAlias = tuple[frozenset[Token], frozenset[Token]]
 Rings: TypeAlias = Sequence[Sequence[tuple[float, float]]]
-Key = TypeVar("Key", bound=Hashable)
 
 EARTH_RADIUS_M = 6_371_008.8
-
-
-class Oracle(Generic[Key]):
-    """A dict of subscriptions that is scanned for each message."""
-
-    def __init__(self, space: Space) -> None:
-        self.space = space
-        self.subscriptions: dict[Key, tuple[list[Clause], Region]] = {}
-
-    def subscribe(
-        self,
-        key: Key,
-        clauses: Iterable[tuple[Iterable[Token], Iterable[Token]]],
-        region: Region,
-    ) -> None:
-        """Add a subscription: clauses of (required, forbidden) tokens, any of which may match.
-
-        One that asks for a region alone has a single clause without tokens.
-        """
-        if key in self.subscriptions:
-            raise ValueError(f"{key!r} is already subscribed")
-        sets = [(frozenset(required), frozenset(forbidden)) for required, forbidden in clauses]
-        self.subscriptions[key] = (sets, region)
-
-    def remove(self, key: Key) -> None:
-        """Remove a subscription."""
-        del self.subscriptions[key]
-
-    def move(self, key: Key, region: Region) -> None:
-        """Give a subscription another region."""
-        self.subscriptions[key] = (self.subscriptions[key][0], region)
-
-    def match(self, tokens: Iterable[Token], place: Place) -> set[Key]:
-        """Return the subscriptions that a message is delivered to."""
-        found = frozenset(tokens)
-        return {
-            key
-            for key, (clauses, region) in self.subscriptions.items()
-            if any(required <= found and not forbidden & found for required, forbidden in clauses)
-            and touches(region, place, self.space)
-        }
 
 
 def matches_of(

@@ -1,4 +1,4 @@
-"""The truth of ranked matching: what every ranked index and engine must answer, in plain Python.
+"""The truth of ranked matching: what every ranked index must answer, in plain Python.
 
 Nothing here is shared with what it judges. Overlaps and areas are rational numbers, sums of weights
 are rounded once. Only whether an area counts at all is decided in floating point, by one product,
@@ -9,16 +9,14 @@ from __future__ import annotations
 
 import math
 import sys
-from collections.abc import Callable, Hashable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import astuple
 from fractions import Fraction
-from typing import Generic, NamedTuple, TypeAlias, TypeVar
+from typing import TypeAlias
 
 from earshot.checks.oracle import (
     EARTH_RADIUS_M,
     Box,
-    Clause,
-    Token,
     boxes_touch,
     cut,
     rows_of,
@@ -29,7 +27,6 @@ from earshot.checks.oracle import (
 from earshot.model.arrays import EVERYWHERE_TOKEN, ClauseArrays, MessageArrays, Space
 from earshot.model.regions import Circle, Everywhere, Place, Point, Polygon, Rectangle, Region
 
-Key = TypeVar("Key", bound=Hashable)
 Parts: TypeAlias = tuple[float, float]
 """Spatial and textual score of one alternative."""
 
@@ -49,88 +46,8 @@ def is_delivered(score: float | None, threshold: float) -> bool:
     return score is not None and score > 0 and score >= threshold - TOLERANCE
 
 
-# ---- subscriptions and messages as a person writes them -----------------------------------------
-
-
-class _Subscription(NamedTuple):
-    clauses: list[Clause]
-    region: Region
-    threshold: float | None
-
-
-class RankedOracle(Generic[Key]):
-    """A dict of subscriptions that are scored one by one for each message.
-
-    Args:
-        space: Metric of circles, and whether rectangles may cross the antimeridian.
-        alpha: Share of the place in the score.
-        threshold: Score that is delivered to subscriptions that name none.
-        weight: Weight of a token.
-    """
-
-    def __init__(
-        self, space: Space, alpha: float, threshold: float, weight: Callable[[Token], float]
-    ) -> None:
-        self.space = space
-        self.alpha = alpha
-        self.threshold = threshold
-        self.weight = weight
-        self.subscriptions: dict[Key, _Subscription] = {}
-
-    def subscribe(
-        self,
-        key: Key,
-        clauses: Iterable[tuple[Iterable[Token], Iterable[Token]]],
-        region: Region,
-        threshold: float | None = None,
-    ) -> None:
-        """Add a subscription: clauses of (required, forbidden) tokens, the best of which counts.
-
-        One that asks for a region alone has a single clause without tokens.
-        """
-        if key in self.subscriptions:
-            raise ValueError(f"{key!r} is already subscribed")
-        sets = [(frozenset(required), frozenset(forbidden)) for required, forbidden in clauses]
-        self.subscriptions[key] = _Subscription(sets, region, threshold)
-
-    def remove(self, key: Key) -> None:
-        """Remove a subscription."""
-        del self.subscriptions[key]
-
-    def move(self, key: Key, region: Region) -> None:
-        """Give a subscription another region."""
-        self.subscriptions[key] = self.subscriptions[key]._replace(region=region)
-
-    def match(self, tokens: Iterable[Token], place: Place) -> dict[Key, float]:
-        """Return the subscriptions that a message is delivered to, with their scores."""
-        result = {}
-        for key, score in self.scores(tokens, place).items():
-            own = self.subscriptions[key].threshold
-            if is_delivered(score, self.threshold if own is None else own):
-                result[key] = score
-        return result
-
-    def scores(self, tokens: Iterable[Token], place: Place) -> dict[Key, float]:
-        """Return the scores of all subscriptions of which some alternative is not out."""
-        found = frozenset(tokens)
-        result = {}
-        for key, (clauses, region, _) in self.subscriptions.items():
-            spatial = spatial_score(region, place, self.space)
-            score = score_of(
-                (
-                    (spatial, textual_score(required, found, self.weight))
-                    for required, forbidden in clauses
-                    if not forbidden & found
-                ),
-                self.alpha,
-            )
-            if score is not None:
-                result[key] = score
-        return result
-
-
 def textual_score(
-    required: frozenset[Token], found: frozenset[Token], weight: Callable[[Token], float]
+    required: frozenset[str], found: frozenset[str], weight: Callable[[str], float]
 ) -> float:
     """Return the share of the required weight that was found; all of it where nothing is asked."""
     if not required:
