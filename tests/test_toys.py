@@ -10,6 +10,9 @@ import pytest
 
 import toys
 from earshot import Circle, Engine, Message, Point, Subscription, cli
+from earshot.checks.engine_laws import EngineSubject, engine_laws_for
+from earshot.checks.laws import laws_for
+from earshot.checks.subjects import subject_of
 from earshot.errors import InvalidParameter
 
 SUBSCRIPTIONS = """\
@@ -169,3 +172,20 @@ def test_the_command_with_the_toy_structure(
     code = cli.main(["match", *map(str, files), "--out", str(out), "--rank", "--structure", "toy"])
     assert code == 1
     assert "no ranked structure is called 'toy'" in capsys.readouterr().err
+
+
+@pytest.mark.usefixtures("structure")
+def test_the_toy_structure_obeys_the_laws() -> None:
+    subject = subject_of(toys.ToyIndex)
+    slow = {"check_long_lists", "check_long_lists_of_few_tokens", "check_many_distinct_coordinates",
+            "check_skewed_tokens", "check_growing_answers", "check_repeated_batches"}  # fmt: skip
+    for law in laws_for(subject):
+        if law.__name__ not in slow:  # it compares everything with everything, in Python
+            law(subject)
+
+
+@pytest.mark.usefixtures("structure")
+def test_an_engine_over_the_toy_structure_obeys_the_laws() -> None:
+    subject = EngineSubject(None, toys.ToyIndex.name)
+    for law in engine_laws_for(subject):
+        law(subject)

@@ -8,6 +8,19 @@ from earshot.checks.generate import MIXED, Recipe, case_of
 from earshot.checks.subjects import Subject
 from earshot.model.arrays import EVERYWHERE_TOKEN
 
+_WEST, _EAST = [170.0, 0.0, 180.0, 10.0], [-180.0, 0.0, -160.0, 10.0]
+CROSSING_REGIONS = case_of(
+    [[1, 2], [1, 2], [1, 2], [2], [2], [3], [3]],
+    [_WEST, _EAST, _WEST, _EAST, [180.0, 0.0, 180.0, 10.0], _EAST, _WEST],
+    [[1], [1, 2], [2], [1, 3], [], [3], [1, 2, 3]],
+    [
+        [165, -5, 175, 5], [175, 0, -175, 10], [-170, 0, -160, 10], [180, 5, 180, 5],
+        [160, 0, -150, 10], [-180, 2, -180, 2], [179, 5, -179, 5],
+    ],
+    slots=[0, 0, 1, 2, 2, 3, 3], space="lonlat", weights=[1.0, 1.0, 2.0, 3.0],
+)  # fmt: skip
+"""Two thirds of the first region lie east; the second has the west alone."""
+
 
 def check_points(subject: Subject) -> None:
     """Messages at points reach exactly the oracle's subscriptions."""
@@ -41,18 +54,7 @@ def check_crossing_messages(subject: Subject) -> None:
 
 def check_crossing_regions(subject: Subject) -> None:
     """A region cut at the antimeridian is one, under any message."""
-    west, east = [170.0, 0.0, 180.0, 10.0], [-180.0, 0.0, -160.0, 10.0]
-    case = case_of(
-        [[1, 2], [1, 2], [1, 2], [2], [2], [3], [3]],
-        [west, east, west, east, [180.0, 0.0, 180.0, 10.0], east, west],
-        [[1], [1, 2], [2], [1, 3], [], [3], [1, 2, 3]],
-        [
-            [165, -5, 175, 5], [175, 0, -175, 10], [-170, 0, -160, 10], [180, 5, 180, 5],
-            [160, 0, -150, 10], [-180, 2, -180, 2], [179, 5, -179, 5],
-        ],
-        slots=[0, 0, 1, 2, 2, 3, 3], space="lonlat", weights=[1.0, 1.0, 2.0, 3.0],
-    )  # fmt: skip
-    subject.assert_case(case)
+    subject.assert_case(CROSSING_REGIONS)
 
 
 def check_shapes(subject: Subject) -> None:

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from earshot.checks.generate import MIXED, Recipe, case_of
+from earshot.checks.laws.answers import CROSSING_REGIONS
 from earshot.checks.subjects import SCORE_ERROR, Setting, Subject, needs
 from earshot.model.arrays import EVERYWHERE_TOKEN
 
@@ -30,13 +31,9 @@ def check_every_alpha_and_threshold(subject: Subject) -> None:
 @needs("has_scores")
 def check_share_of_a_crossing_region(subject: Subject) -> None:
     """A region across the antimeridian is measured as one, on both of its sides."""
-    west, east = [170.0, 0.0, 180.0, 10.0], [-180.0, 0.0, -160.0, 10.0]
-    case = case_of(
-        [[1], [1], [1]], [west, east, west], [[1]], [[175, 0, -175, 10]],
-        slots=[0, 0, 1], space="lonlat",
-    )  # fmt: skip
-    subject.assert_case(case, GRID)
-    (found,) = subject.answers(subject.build(case, (1.0, 0.1)).match(case.messages))
+    subject.assert_case(CROSSING_REGIONS, GRID)
+    index = subject.build(CROSSING_REGIONS, (1.0, 0.1))
+    found = subject.answers(index.match(CROSSING_REGIONS.messages))[1]
     assert abs(found[0] - 100 / 300) < SCORE_ERROR
     assert abs(found[1] - 50 / 100) < SCORE_ERROR
 
