@@ -86,5 +86,4 @@ class Router:
             )
             return next_row
 
-        offsets, (shards,) = collect_answers(len(messages.boxes), run)
-        return offsets, shards
+        return collect_answers(len(messages.boxes), run)
