@@ -226,8 +226,11 @@ class TopkOracle(EngineOracle):
     def learn(self, *messages: Message) -> None:
         """Count the words of messages without publishing them."""
         for each in messages:
-            self.counts.update(set(words_of(each)))
+            words = dict.fromkeys(words_of(each))
+            self.counts.update(words.keys())
             self.n_counted += 1
+            for word in words:  # what was learned has a weight of its own at the next reweighing
+                self._number(word)
 
     def forget(self) -> None:
         """Count from 0 again."""
