@@ -23,8 +23,7 @@ from earshot.errors import InvalidParameter
 from earshot.indexes import STRUCTURES
 from earshot.indexes.answers import Matches
 from earshot.indexes.contract import Index, Parameters
-from earshot.indexes.linear_scan.index import LinearScan
-from earshot.indexes.linear_scan.ranked import RankedLinearScan
+from earshot.indexes.linear_scan.index import LinearScan, RankedLinearScan
 from earshot.model.arrays import ClauseArrays, MessageArrays
 from earshot.workloads import synthetic
 

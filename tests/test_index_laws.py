@@ -17,8 +17,7 @@ from earshot.checks.laws.batches import check_prunes
 from earshot.checks.laws.scores import check_every_alpha_and_threshold
 from earshot.checks.subjects import Law, Setting, Subject, subject_of
 from earshot.indexes import SEMANTICS, structures_of
-from earshot.indexes.linear_scan.index import LinearScan
-from earshot.indexes.linear_scan.ranked import RankedLinearScan
+from earshot.indexes.linear_scan.index import LinearScan, RankedLinearScan
 from earshot.model.arrays import EVERYWHERE_TOKEN
 
 SUBJECTS = [subject_of(each) for name in SEMANTICS for each in structures_of(name).values()]

@@ -21,7 +21,7 @@ from earshot.indexes.keyword_first.index import KeywordFirst
 from earshot.indexes.linear_scan.index import LinearScan
 from earshot.indexes.ranked_contract import RankedIndex
 from earshot.indexes.spatial_first.index import SpatialFirst, SpatialFirstParameters
-from earshot.indexes.spatial_first.kernels.boolean import hilbert_position
+from earshot.indexes.spatial_first.kernels import hilbert_position
 from earshot.model.arrays import (
     Int32s,
     Int64s,

@@ -10,8 +10,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from earshot.kernels.box_keys import prefetch
 from earshot.kernels.jit import kernel, lean_kernel
+from earshot.kernels.processor import prefetch
 
 FREE = -1
 GONE = -2
@@ -95,5 +95,5 @@ def gather_integers(values, rows, out):
     n = len(rows)
     for i in range(n):
         if i + _AHEAD < n:
-            prefetch(values, np.int64(rows[i + _AHEAD]))
+            prefetch(values, rows[i + _AHEAD])
         out[i] = values[rows[i]]

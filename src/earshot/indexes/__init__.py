@@ -16,10 +16,8 @@ from earshot.errors import InvalidParameter, SavedIndexError
 from earshot.indexes.block_lists.index import BlockLists
 from earshot.indexes.block_trie.index import BlockTrie
 from earshot.indexes.contract import Index
-from earshot.indexes.keyword_first.index import KeywordFirst
-from earshot.indexes.keyword_first.ranked import RankedKeywordFirst
-from earshot.indexes.linear_scan.index import LinearScan
-from earshot.indexes.linear_scan.ranked import RankedLinearScan
+from earshot.indexes.keyword_first.index import KeywordFirst, RankedKeywordFirst
+from earshot.indexes.linear_scan.index import LinearScan, RankedLinearScan
 from earshot.indexes.ranked_contract import RankedIndex
 from earshot.indexes.rtree.variants import (
     IrTree,
@@ -31,8 +29,7 @@ from earshot.indexes.rtree.variants import (
     RtPlusTree,
     RtTree,
 )
-from earshot.indexes.spatial_first.index import SpatialFirst
-from earshot.indexes.spatial_first.ranked import RankedSpatialFirst
+from earshot.indexes.spatial_first.index import RankedSpatialFirst, SpatialFirst
 
 SEMANTICS = (Index.semantics, RankedIndex.semantics)
 

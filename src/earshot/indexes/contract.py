@@ -27,10 +27,12 @@ import numpy.typing as npt
 
 from earshot import storage
 from earshot.errors import InvalidInput, InvalidParameter, SavedIndexError, check_threads
-from earshot.indexes.answers import Counters, Matches, concat_matches
-from earshot.indexes.delta import Delta
+from earshot.indexes.answers import Matches, concat_matches, match_rows, merge_matches
+from earshot.indexes.delta import ChainedDelta, Delta
+from earshot.indexes.kernels.matching import Scratch, View
 from earshot.indexes.quantizing import quantizer_of
-from earshot.kernels.answers import drop_repeats, merge_answers
+from earshot.indexes.scratches import Scratches
+from earshot.kernels.answers import drop_repeats
 from earshot.kernels.box_keys import Quantizer
 from earshot.model.arrays import (
     ClauseArrays,
@@ -41,6 +43,7 @@ from earshot.model.arrays import (
     Space,
     concat_clauses,
     gather_ranges,
+    largest_token,
     nbytes,
     take_clauses,
     take_messages,
@@ -124,7 +127,7 @@ class Index(ABC):
         self.has_repeats = bool(len(clauses.subscriptions) > self.n_base_slots)
         self.delta: Delta | None = None
         self._n_dead = len(alive) - int(np.count_nonzero(alive))
-        self._scratches: list[Any] = []
+        self._scratches = Scratches()
         self._rows_by_slot: RowsBySlot | None = None  # made when something is removed or moved
 
     # ---- life cycle -------------------------------------------------------------------------
@@ -139,6 +142,8 @@ class Index(ABC):
         frequencies: npt.NDArray[np.int64] | None = None,
         parameters: Parameters | None = None,
         n_threads: int = 1,
+        weights: Float64s | None = None,
+        later_weight: float | None = None,
     ) -> Self:
         """Build an index over ``clauses``.
 
@@ -151,11 +156,17 @@ class Index(ABC):
                 ones; by default counted in the clauses.
             parameters: Options of this structure.
             n_threads: Threads used while building.
+            weights: For an index that ranks: weight of each token, from token 0 on, all finite and
+                greater than 0; by default computed from the frequencies.
+            later_weight: Weight of tokens beyond ``weights``; by default the largest of them, or 1
+                if there are none.
         """
+        n_tokens = max(n_tokens or 0, 0 if weights is None else len(weights))
         parameters, n_slots, counts = cls._prepare(
             clauses, space, n_tokens, frequencies, parameters
         )
-        arrays = cls._build_arrays(clauses, counts, parameters, n_threads)
+        known = cls._know_tokens(clauses, counts, parameters, weights, later_weight)
+        arrays = cls._build_arrays(clauses, known, parameters, n_threads)
         return cls(parameters, space, clauses, arrays, counts, np.ones(n_slots, np.uint8))
 
     @classmethod
@@ -179,8 +190,7 @@ class Index(ABC):
         cls._check_clauses(clauses)
         n_slots = _check_slots(clauses.subscriptions, 0)
         tokens = clauses.token_ids
-        largest = int(max(tokens.max(initial=-1), (~tokens).max(initial=-1)))
-        n_tokens = max(largest + 1, n_tokens or 0)
+        n_tokens = max(largest_token(clauses) + 1, n_tokens or 0)
         counts = np.zeros(n_tokens, np.int64)
         if frequencies is None:
             required = tokens[tokens >= 0]
@@ -188,6 +198,22 @@ class Index(ABC):
         else:
             counts[: len(frequencies)] = frequencies[:n_tokens]
         return parameters, n_slots, counts
+
+    @classmethod
+    def _know_tokens(
+        cls,
+        clauses: ClauseArrays,
+        frequencies: Int64s,
+        parameters: Any,
+        weights: Float64s | None,
+        later_weight: float | None,
+    ) -> Any:
+        """Return what the structure is to know of the tokens: how frequent they are."""
+        if weights is not None or later_weight is not None:
+            raise InvalidParameter(
+                f"weights are for an index that ranks, not a {cls.semantics} one"
+            )
+        return frequencies
 
     @classmethod
     def _check_clauses(cls, clauses: ClauseArrays) -> None:
@@ -199,21 +225,26 @@ class Index(ABC):
     def _build_arrays(
         cls,
         clauses: ClauseArrays,
-        frequencies: Any,  # Int64s here; other semantics know more of the tokens
+        known: Any,  # of the tokens, by _know_tokens
         parameters: Any,
         n_threads: int,
     ) -> Any:
         """Return the structure's arrays over ``clauses``."""
 
-    @abstractmethod
-    def _match_rows(
-        self, messages: MessageArrays, start: int, stop: int, scratch: Any
-    ) -> tuple[Any, ...]:
-        """Match messages ``start:stop`` against the arrays: offsets, slots and counters.
+    def _match_rows(self, messages: MessageArrays, start: int, stop: int, scratch: Any) -> Matches:
+        """Match messages ``start:stop`` against the arrays.
 
         Dead subscriptions must not be reported. A subscription with several clauses may be
         reported several times; the caller drops repeats (see ``reports_once``).
         """
+        return match_rows(self._view(), messages, start, stop, scratch, self.has_scores)
+
+    def _view(self) -> View:
+        """Return what the structure's kernel matches against."""
+        return View(self.arrays, self.clauses, self.alive, self.space == "lonlat")
+
+    has_scores: ClassVar[bool] = False
+    """Whether answers have scores."""
 
     reports_once: ClassVar[bool] = False
     """Whether ``_match_rows`` itself reports a subscription with several clauses only once."""
@@ -226,7 +257,7 @@ class Index(ABC):
 
     def _new_scratch(self) -> Any:
         """Return working memory for one thread; it is reused from call to call."""
-        return np.zeros(self.n_tokens, np.uint8)
+        return Scratch(np.zeros(self.n_tokens, np.uint8), np.zeros(1, np.int64))
 
     def _fits(self, scratch: Any) -> bool:
         """Whether working memory from an earlier call is still large enough."""
@@ -269,7 +300,7 @@ class Index(ABC):
         self.delta.insert(clauses)
 
     def _new_delta(self) -> Delta:
-        return Delta(self.space, self.n_base_slots, self._quantizer(), self.frequencies)
+        return ChainedDelta(self.space, self.n_base_slots, self._quantizer(), self.frequencies)
 
     def _quantizer(self) -> Quantizer:
         """Return cells for the box keys of the delta."""
@@ -429,34 +460,19 @@ class Index(ABC):
             index.remove(np.flatnonzero(alive == 0) + index.n_base_slots)
         return index
 
-    def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_scratches": []}  # working memory is not part of the index
-
     # ---- matching, in one way for all ----------------------------------------------------------
 
-    def _match_base(self, messages: MessageArrays, start: int, stop: int) -> tuple[Any, ...]:
-        """Return what ``_match_rows`` finds, with working memory of this thread's own."""
-        try:
-            scratch = self._scratches.pop()
-        except IndexError:
-            scratch = None
-        if scratch is None or not self._fits(scratch):
-            scratch = self._new_scratch()
-        found = self._match_rows(messages, start, stop, scratch)
-        self._scratches.append(scratch)
-        return found
-
     def _match_chunk(self, messages: MessageArrays, start: int, stop: int) -> Matches:
-        offsets, answers, counters = self._match_base(messages, start, stop)
+        scratch = self._scratches.take(self._fits, self._new_scratch)
+        found = self._match_rows(messages, start, stop, scratch)
+        self._scratches.give_back(scratch)
         if self.has_repeats and not self.reports_once:
-            offsets, answers = drop_repeats(offsets, answers, self.n_base_slots)
-            counters = counters._replace(answers=len(answers))
+            offsets, slots = drop_repeats(found.offsets, found.subscriptions, self.n_base_slots)
+            counters = found.counters._replace(answers=len(slots))
+            found = Matches(offsets, slots, counters)
         if self.delta is None or self.matches_delta:
-            return Matches(offsets, answers, counters)
-        more_offsets, more, more_counters = self.delta.match_rows(messages, start, stop)
-        offsets, answers = merge_answers(offsets, answers, more_offsets, more)
-        added = (a + b for a, b in zip(counters, more_counters, strict=True))
-        return Matches(offsets, answers, Counters(*added))
+            return found
+        return merge_matches(found, self.delta.match_rows(messages, start, stop))
 
     def _refuse_crossing_planar(
         self, messages: MessageArrays, crossing: npt.NDArray[np.bool_]

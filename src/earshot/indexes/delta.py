@@ -1,27 +1,23 @@
 """The delta: clauses inserted since an index was built, matched beside it.
 
-Each clause hangs in the chain of its rarest required token; a chain is a list of blocks of sixteen
-box keys, so a message tests sixteen clauses at a time. Chains are in order of arrival, without a
-spatial order, which is fast enough while the delta is a few percent of the index.
+One clause log serves every semantics. How the clauses of the log are found is up to the semantics:
+boolean ones hang in chains (:class:`ChainedDelta`), ranked ones stand in a smaller index
+(:class:`~earshot.indexes.ranked_delta.RankedDelta`).
 """
 
 from __future__ import annotations
 
-from typing import Any
+from abc import ABC, abstractmethod
 
 import numpy as np
 import numpy.typing as npt
 
-from earshot.indexes.answers import Counters, run_kernel
-from earshot.indexes.kernels.delta import (
-    DeltaArrays,
-    DeltaScratch,
-    DeltaState,
-    insert_clauses,
-    match_delta,
-)
+from earshot.indexes.answers import Matches, match_rows
+from earshot.indexes.kernels.delta import DeltaArrays, insert_clauses
+from earshot.indexes.kernels.matching import SlotScratch, View
+from earshot.indexes.scratches import Scratches
 from earshot.kernels.box_keys import BLOCK, DEAD_KEY, Quantizer
-from earshot.kernels.growing import GrowingArray, GrowingClauses
+from earshot.kernels.growing import GrowingArray, GrowingClauses, GrowingScoring
 from earshot.model.arrays import (
     ClauseArrays,
     Int32s,
@@ -29,22 +25,25 @@ from earshot.model.arrays import (
     MessageArrays,
     Space,
     gather_ranges,
+    largest_token,
 )
 
 
-class ClauseLog:
-    """Clauses that were inserted since an index was built, in the order of their slots.
+class Delta(ABC):
+    """A growing set of clauses, in the order of their slots.
 
     Attributes:
         first_slot: Slot of the first one; the slots follow on those of the index.
     """
 
-    def __init__(self, first_slot: int) -> None:
+    def __init__(self, space: Space, first_slot: int) -> None:
+        self.space = space
         self.first_slot = first_slot
         self._clauses = GrowingClauses()
         self._slot_clauses = GrowingArray(np.zeros(1, np.int64))  # where each slot's end
         self._alive = GrowingArray(np.empty(0, np.uint8))
         self._n_dead = 0
+        self._scratches = Scratches()
 
     @property
     def n_slots(self) -> int:
@@ -55,6 +54,17 @@ class ClauseLog:
     def n_subscriptions(self) -> int:
         """Number of live subscriptions."""
         return self.n_slots - self._n_dead
+
+    @property
+    @abstractmethod
+    def n_tokens(self) -> int:
+        """One more than the largest token of any clause, at least."""
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the clauses and what leads to them, room to grow included."""
+        growing = (GrowingArray, GrowingClauses, GrowingScoring)
+        return sum(v.nbytes for v in self.__dict__.values() if isinstance(v, growing))
 
     def clauses(self) -> ClauseArrays:
         """Return all clauses ever inserted, dead ones included; valid until the next insertion."""
@@ -74,28 +84,69 @@ class ClauseLog:
         _, rows = gather_ranges(self._slot_clauses.view, slots - self.first_slot)
         return rows
 
-    def _log(self, clauses: ClauseArrays) -> None:
-        """Append clauses; those of one slot stand together, slots ascending."""
+    def insert(self, clauses: ClauseArrays) -> None:
+        """Add clauses; those of one slot stand together, slots ascending."""
         first_clause, n = len(self._clauses), len(clauses.subscriptions)
+        if n == 0:
+            return
         self._clauses.append(clauses)
         starts = np.flatnonzero(np.diff(clauses.subscriptions, prepend=-1))
         self._slot_clauses.append((np.append(starts[1:], n) + first_clause)[: len(starts)])
         self._alive.append(np.ones(len(starts), np.uint8))
+        self._take_in(clauses)
 
-    def _strike(self, slots: Int32s) -> None:
+    def remove(self, slots: Int32s) -> None:
         """Make slots dead."""
+        self._bury(slots)
         self._alive.view[slots - self.first_slot] = 0
         self._n_dead += len(slots)
 
+    @abstractmethod
+    def match_rows(self, messages: MessageArrays, start: int, stop: int) -> Matches:
+        """Match messages ``start:stop``; slots are the delta's own."""
 
-class Delta(ClauseLog):
-    """A growing set of clauses; slots follow on those of the index it belongs to."""
+    @abstractmethod
+    def view(self) -> View:
+        """Return what a kernel matches against; valid until the next insertion."""
+
+    @abstractmethod
+    def _take_in(self, clauses: ClauseArrays) -> None:
+        """Let clauses that were logged last be found."""
+
+    @abstractmethod
+    def _bury(self, slots: Int32s) -> None:
+        """Let no clause of the slots be found any more."""
+
+    def _match_view(
+        self, messages: MessageArrays, start: int, stop: int, n_slots: int, has_scores: bool
+    ) -> Matches:
+        """Match with a kernel that remembers slots."""
+        n_tokens = self.n_tokens
+        scratch = self._scratches.take(
+            lambda old: len(old.marks) >= n_tokens and len(old.last_seen) >= n_slots,
+            lambda: SlotScratch(
+                np.zeros(n_tokens + n_tokens // 4, np.uint8),
+                np.zeros(1, np.int64),
+                np.zeros(2 * n_slots, np.int64),
+            ),
+        )
+        found = match_rows(self.view(), messages, start, stop, scratch, has_scores)
+        self._scratches.give_back(scratch)
+        return found
+
+
+class ChainedDelta(Delta):
+    """The delta of a boolean index.
+
+    Each clause hangs in the chain of its rarest required token; a chain is a list of blocks of
+    sixteen box keys, so a message tests sixteen clauses at a time. Chains are in order of arrival,
+    without a spatial order, which is fast enough while the delta is a few percent of the index.
+    """
 
     def __init__(
         self, space: Space, first_slot: int, quantizer: Quantizer, frequencies: Int64s
     ) -> None:
-        super().__init__(first_slot)
-        self.space = space
+        super().__init__(space, first_slot)
         self._quantizer = quantizer
         self._frequencies = frequencies
         # The chains, field by field as in DeltaArrays.
@@ -107,27 +158,24 @@ class Delta(ClauseLog):
         self._key_tokens = GrowingArray(np.empty(0, np.int32), fill=-1)
         # Where things are, for removal.
         self._clause_positions = GrowingArray(np.empty(0, np.int64))
-        self._scratches: list[DeltaScratch | None] = []
 
     @property
     def n_tokens(self) -> int:
         """One more than the largest token of any clause."""
         return len(self._heads)
 
-    @property
-    def nbytes(self) -> int:
-        """Bytes of clauses and chains, room to grow included."""
-        growing = (GrowingArray, GrowingClauses)
-        return sum(v.nbytes for v in self.__dict__.values() if isinstance(v, growing))
+    def match_rows(self, messages: MessageArrays, start: int, stop: int) -> Matches:
+        """Match messages ``start:stop``."""
+        return self._match_view(messages, start, stop, self.n_slots, has_scores=False)
 
-    def insert(self, clauses: ClauseArrays) -> None:
-        """Add clauses; those of one slot stand together, slots ascending."""
-        first_clause = len(self._clauses)
+    def view(self) -> View:
+        """Return what kernels match against; valid until the next insertion."""
+        return View(self._arrays(), self.clauses(), self.alive(), self.space == "lonlat")
+
+    def _take_in(self, clauses: ClauseArrays) -> None:
         n = len(clauses.subscriptions)
-        self._log(clauses)
-        tokens = clauses.token_ids
-        largest = int(max(tokens.max(initial=-1), (~tokens).max(initial=-1)))
-        self._heads.resize(max(len(self._heads), largest + 1))
+        first_clause = len(self._clauses) - n
+        self._heads.resize(max(len(self._heads), largest_token(clauses) + 1))
         # A clause opens a block where its token has none or a full one; what is too much is given
         # back below.
         n_blocks = len(self._block_next)
@@ -139,41 +187,9 @@ class Delta(ClauseLog):
         )  # fmt: skip
         self._resize_blocks(n_blocks)
 
-    def remove(self, slots: Int32s) -> None:
-        """Make slots dead: their keys stop touching anything."""
+    def _bury(self, slots: Int32s) -> None:
+        """Let the keys of the slots' clauses touch nothing."""
         self._keys.view[self._clause_positions.view[self.rows(slots)]] = DEAD_KEY
-        self._strike(slots)
-
-    def state(self) -> DeltaState:
-        """Return what kernels match against; valid until the next insertion."""
-        return DeltaState(self._arrays(), self.clauses(), np.array([self.first_slot], np.int64))
-
-    def match_rows(
-        self, messages: MessageArrays, start: int, stop: int
-    ) -> tuple[Int64s, Int32s, Counters]:
-        """Match messages ``start:stop``; return offsets, slots and counters."""
-        scratch = self._scratch()
-        head = (self.state(), self.space == "lonlat")
-        found = run_kernel(match_delta, head, messages, start, stop, scratch)
-        self._scratches.append(scratch)
-        return found
-
-    def _scratch(self) -> DeltaScratch:
-        try:
-            scratch = self._scratches.pop()
-        except IndexError:
-            scratch = None
-        n_tokens, n_slots = self.n_tokens, self.n_slots
-        if scratch and len(scratch.marks) >= n_tokens and len(scratch.last_seen) >= n_slots:
-            return scratch
-        return DeltaScratch(
-            np.zeros(n_tokens + n_tokens // 4, np.uint8),
-            np.zeros(2 * n_slots, np.int64),
-            np.zeros(1, np.int64),
-        )
-
-    def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_scratches": []}  # working memory is not part of the delta
 
     def _arrays(self) -> DeltaArrays:
         return DeltaArrays(
@@ -184,6 +200,7 @@ class Delta(ClauseLog):
             self._keys.view,
             self._key_clauses.view,
             self._key_tokens.view,
+            np.array([self.first_slot], np.int64),
         )
 
     def _resize_blocks(self, n_blocks: int) -> None:

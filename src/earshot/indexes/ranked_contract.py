@@ -18,19 +18,18 @@ and ``_bury``.
 
 from __future__ import annotations
 
-from abc import abstractmethod
 from dataclasses import dataclass
-from typing import Any, Self
+from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from earshot.errors import InvalidInput, InvalidParameter
-from earshot.indexes.answers import Matches, merge_matches
 from earshot.indexes.contract import Index, Parameters
+from earshot.indexes.delta import Delta
+from earshot.indexes.kernels.matching import SlotScratch
 from earshot.indexes.ranked_delta import RankedDelta
-from earshot.kernels.scoring import RankedScratch, ScoringArrays, build_scoring
-from earshot.model.arrays import ClauseArrays, Float64s, Int64s, MessageArrays, Space
+from earshot.kernels.scoring import ScoringArrays, build_scoring
+from earshot.model.arrays import ClauseArrays, Float64s, Int64s
 from earshot.model.ranking import Ranking, idf_weights
 
 
@@ -63,60 +62,25 @@ class RankedIndex(Index):
     semantics = "ranked"
     parameters_type = RankedParameters
     parameters: RankedParameters
+    has_scores = True
     reports_once = True
     splits_crossing = False
-    delta: RankedDelta | None  # type: ignore[assignment]  # another class, the same interface
 
     @classmethod
-    def build(
+    def _know_tokens(
         cls,
         clauses: ClauseArrays,
-        *,
-        space: Space = "lonlat",
-        n_tokens: int | None = None,
-        frequencies: npt.NDArray[np.int64] | None = None,
-        parameters: Parameters | None = None,
-        n_threads: int = 1,
-        weights: Float64s | None = None,
-        later_weight: float | None = None,
-    ) -> Self:
-        """Build an index over ``clauses``; what is not said here is as for boolean ones.
-
-        Args:
-            clauses: Subscriptions to index.
-            space: Metric of circles, and whether message boxes may cross the antimeridian.
-            n_tokens: Size of the vocabulary.
-            frequencies: How often each token occurs, from which the weights are computed unless
-                they are given.
-            parameters: Options of this structure, ``alpha`` and ``threshold`` among them.
-            n_threads: Threads used while building.
-            weights: Weight of each token, from token 0 on; all finite and greater than 0.
-            later_weight: Weight of tokens beyond ``weights``; by default the largest of them, or 1
-                if there are none.
-        """
-        n_tokens = max(n_tokens or 0, 0 if weights is None else len(weights))
-        checked, n_slots, counts = cls._prepare(clauses, space, n_tokens, frequencies, parameters)
-        assert isinstance(checked, RankedParameters)
+        frequencies: Int64s,
+        parameters: Any,
+        weights: Float64s | None,
+        later_weight: float | None,
+    ) -> ScoringArrays:
+        """Return what scoring needs; it is the first of the structure's arrays."""
         if weights is None:
-            weights, later_weight = idf_weights(counts)
-        weights, later_weight = _all_weights(weights, later_weight, len(counts))
-        scoring = build_scoring(clauses, weights, later_weight, checked.alpha, checked.threshold)
-        arrays = cls._build_arrays(clauses, scoring, checked, n_threads)
-        return cls(checked, space, clauses, arrays, counts, np.ones(n_slots, np.uint8))
-
-    @classmethod
-    @abstractmethod
-    def _build_arrays(
-        cls, clauses: ClauseArrays, scoring: ScoringArrays, parameters: Any, n_threads: int
-    ) -> Any:
-        """Return the structure's arrays over ``clauses``, ``scoring`` first."""
-
-    @abstractmethod
-    def _match_rows(self, messages: MessageArrays, start: int, stop: int, scratch: Any) -> Matches:
-        """Match messages ``start:stop`` against the arrays, without the delta.
-
-        Each subscription is reported once, with its score; dead ones must not be reported.
-        """
+            weights, later_weight = idf_weights(frequencies)
+        weights, later_weight = _all_weights(weights, later_weight, len(frequencies))
+        alpha, threshold = parameters.alpha, parameters.threshold
+        return build_scoring(clauses, weights, later_weight, alpha, threshold)
 
     @classmethod
     def _check_clauses(cls, clauses: ClauseArrays) -> None:
@@ -127,25 +91,19 @@ class RankedIndex(Index):
         return {"weights": self.weights, "later_weight": self.later_weight}
 
     def _new_scratch(self) -> Any:
-        return RankedScratch(
-            np.zeros(self.n_tokens, np.uint8), self._new_last_seen(), np.zeros(1, np.int64)
+        return SlotScratch(
+            np.zeros(self.n_tokens, np.uint8), np.zeros(1, np.int64), self._new_last_seen()
         )
 
     def _new_last_seen(self) -> Int64s:
         """Return what :func:`~earshot.kernels.scoring.delivered_score` remembers slots in."""
         return np.zeros(self.n_base_slots if self.has_repeats else 0, np.int64)
 
-    def _new_delta(self) -> RankedDelta:  # type: ignore[override]  # as for the attribute
+    def _new_delta(self) -> Delta:
         return RankedDelta(
             type(self), self.parameters, self.space, self.n_base_slots, self.weights,
             self.later_weight,
         )  # fmt: skip
-
-    def _match_chunk(self, messages: MessageArrays, start: int, stop: int) -> Matches:
-        found = Matches(*self._match_base(messages, start, stop))
-        if self.delta is None or self.matches_delta:
-            return found
-        return merge_matches(found, self.delta.match_rows(messages, start, stop))
 
     @property
     def weights(self) -> Float64s:

@@ -164,23 +164,3 @@ def trailing_zeros(typing_context: Any, mask: Any) -> Any:
         return builder.zext(count, ir.IntType(64))
 
     return types.int64(types.uint32), generate
-
-
-@intrinsic
-def prefetch(typing_context: Any, array: Any, position: Any) -> Any:
-    """Ask for the cache line of an element that will be read soon."""
-
-    def generate(context: Any, builder: Any, sig: Any, args: Any) -> Any:
-        values = context.make_array(sig.args[0])(context, builder, args[0])
-        i8_pointer = ir.IntType(8).as_pointer()
-        address = builder.bitcast(builder.gep(values.data, [args[1]]), i8_pointer)
-        i32 = ir.IntType(32)
-        signature = ir.FunctionType(ir.VoidType(), [i8_pointer, i32, i32, i32])
-        function = builder.module.globals.get("llvm.prefetch.p0") or ir.Function(
-            builder.module, signature, "llvm.prefetch.p0"
-        )
-        # A read (0), kept in all levels of the cache (3), of data (1).
-        builder.call(function, [address, i32(0), i32(3), i32(1)])
-        return context.get_dummy_value()
-
-    return types.void(array, types.int64), generate

@@ -1,4 +1,4 @@
-"""Arrays with room to grow, and clauses in such arrays."""
+"""Arrays with room to grow, and clauses and their scoring in such arrays."""
 
 from __future__ import annotations
 
@@ -7,10 +7,38 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from earshot.model.arrays import ClauseArrays, ShapeArrays, all_thresholds, box_clauses
+from earshot.kernels.scoring import ScoringArrays, build_scoring
+from earshot.model.arrays import (
+    ClauseArrays,
+    Int32s,
+    ShapeArrays,
+    all_thresholds,
+    box_clauses,
+    largest_token,
+)
 
-_DOUBLING = 1 << 20
-"""Rows up to which an array doubles; larger ones grow by a quarter."""
+_HALVES = 1 << 20
+"""Rows up to which an array grows by half; larger ones grow by a quarter."""
+
+
+def resized(array: npt.NDArray[Any], n: int, fill: Any = 0) -> npt.NDArray[Any]:
+    """Return a copy with ``n`` rows, no fewer than there are; new ones filled, or not if None."""
+    larger = np.empty((n, *array.shape[1:]), array.dtype)
+    larger[: len(array)] = array
+    if fill is not None:
+        larger[len(array) :] = fill
+    return larger
+
+
+def with_room(array: npt.NDArray[Any], n: int, fill: Any = 0) -> npt.NDArray[Any]:
+    """Return the array if it has ``n`` rows or more, else a copy with those and some to spare.
+
+    The spare rows make appending cost the same for each row, however many there are.
+    """
+    n_now = len(array)
+    if n <= n_now:
+        return array
+    return resized(array, max(n, n_now + max(n_now // 4, min(n_now, _HALVES) // 2, 64)), fill)
 
 
 class GrowingArray:
@@ -32,16 +60,13 @@ class GrowingArray:
     def append(self, rows: npt.NDArray[Any]) -> None:
         """Add rows at the end."""
         start = self._n
-        self.resize(start + len(rows))
+        self._rows = with_room(self._rows, start + len(rows), fill=None)
+        self._n += len(rows)
         self._rows[start : self._n] = rows
 
     def resize(self, n: int) -> None:
-        """Grow to ``n`` rows, new ones filled."""
-        if n > len(self._rows):
-            room = len(self._rows) + max(len(self._rows) // 4, min(len(self._rows), _DOUBLING), 64)
-            larger = np.empty((max(n, room), *self._rows.shape[1:]), self.dtype)
-            larger[: self._n] = self._rows[: self._n]
-            self._rows = larger
+        """Grow to ``n`` rows, new ones filled, or give up those beyond."""
+        self._rows = with_room(self._rows, n, fill=None)
         if n > self._n:
             self._rows[self._n : n] = self._fill
         self._n = n
@@ -128,3 +153,80 @@ class GrowingClauses:
         self._ring_offsets.append(shapes.ring_offsets[1:] + n_rings)
         self._vertex_offsets.append(shapes.vertex_offsets[1:] + len(self._vertices))
         self._vertices.append(shapes.vertices)
+
+
+class GrowingScoring:
+    """Scoring arrays that the clauses of further slots can be appended to.
+
+    Args:
+        initial: Those of the first clauses.
+        slots: The slots of these; later ones come in the order of their slots.
+        threshold: Score that is delivered, unless the subscription names its own.
+    """
+
+    def __init__(self, initial: ScoringArrays, slots: Int32s, threshold: float) -> None:
+        self._initial, self._slots, self._threshold = initial, slots, threshold
+        self._n_slots = int(slots.max(initial=-1)) + 1
+        self._weights = GrowingArray(initial.weights, fill=initial.later_weight[0])
+        self._totals = GrowingArray(initial.totals)
+        self._areas = GrowingArray(initial.areas)
+        self._cuts = GrowingArray(initial.cuts)
+        self._is_compound = GrowingArray(initial.is_compound)
+        self._piece_starts = GrowingArray(initial.piece_starts)
+        self._piece_rows = GrowingArray(initial.piece_rows)
+
+    @property
+    def n_tokens(self) -> int:
+        """Tokens that have a weight of their own."""
+        return len(self._weights)
+
+    @property
+    def n_slots(self) -> int:
+        """Slots of the clauses, from 0 on."""
+        return self._n_slots
+
+    @property
+    def view(self) -> ScoringArrays:
+        """The arrays; valid until the next clause is appended."""
+        return ScoringArrays(
+            self._weights.view,
+            self._initial.later_weight,
+            self._totals.view,
+            self._areas.view,
+            self._cuts.view,
+            self._initial.alpha,
+            self._is_compound.view,
+            self._piece_starts.view,
+            self._piece_rows.view,
+        )
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes allocated, room to grow included."""
+        return sum(v.nbytes for v in self.__dict__.values() if isinstance(v, GrowingArray))
+
+    def append(self, clauses: ClauseArrays) -> None:
+        """Add the clauses of further slots, in the order of these; there must be some."""
+        self._weights.resize(max(len(self._weights), largest_token(clauses) + 1))
+        new = build_scoring(
+            clauses, self._weights.view, float(self._initial.later_weight[0]),
+            float(self._initial.alpha[0]), self._threshold, int(clauses.subscriptions[0]),
+        )  # fmt: skip
+        n_before, n_new = len(self._totals), len(new.totals)
+        if len(new.piece_starts) and not len(self._piece_starts):
+            # All slots had one clause so far; the first of them are not always in their order.
+            rows = np.arange(n_before, dtype=np.int32)
+            rows[self._slots] = np.arange(len(self._slots), dtype=np.int32)
+            self._piece_starts.append(np.arange(n_before + 1))
+            self._piece_rows.append(rows)
+        if len(self._piece_starts):
+            starts, rows = new.piece_starts, new.piece_rows
+            if not len(starts):
+                starts, rows = np.arange(n_new + 1), np.arange(n_new, dtype=np.int32)
+            self._piece_starts.append(starts[1:] + n_before)
+            self._piece_rows.append(np.where(rows >= 0, rows + n_before, rows - n_before))
+        self._totals.append(new.totals)
+        self._areas.append(new.areas)
+        self._cuts.append(new.cuts)
+        self._is_compound.append(new.is_compound)
+        self._n_slots += int(clauses.subscriptions[-1] - clauses.subscriptions[0]) + 1

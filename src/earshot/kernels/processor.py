@@ -31,7 +31,7 @@ def ticks(typing_context: Any) -> Any:
 
 @intrinsic
 def prefetch(typing_context: Any, array: Any, row: Any) -> Any:
-    """Ask for the memory of a row of an array, to be read soon.
+    """Ask for the cache line in which a row of an array begins, to be read soon; unchecked.
 
     Where rows lie anywhere in memory, waiting for one after the other is what takes the time.
     """
@@ -40,10 +40,12 @@ def prefetch(typing_context: Any, array: Any, row: Any) -> Any:
         kind = signature.args[0]
         view = make_array(kind)(context, builder, arguments[0])
         at = context.cast(builder, arguments[1], signature.args[1], types.intp)
-        first_stride = cgutils.unpack_tuple(builder, view.strides)[0]
         byte = ir.IntType(8).as_pointer()
-        start = builder.bitcast(view.data, byte)
-        address = builder.gep(start, [builder.mul(at, first_stride)])
+        if kind.ndim == 1 and kind.layout == "C":
+            address = builder.bitcast(builder.gep(view.data, [at]), byte)
+        else:
+            first_stride = cgutils.unpack_tuple(builder, view.strides)[0]
+            address = builder.gep(builder.bitcast(view.data, byte), [builder.mul(at, first_stride)])
         number = ir.IntType(32)
         function = cgutils.get_or_insert_function(
             builder.module,

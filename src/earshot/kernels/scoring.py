@@ -49,14 +49,6 @@ class ScoringArrays(NamedTuple):
     piece_rows: Int32s  # (n_clauses,)
 
 
-class RankedScratch(NamedTuple):
-    """Working memory of one thread, as far as scoring needs it."""
-
-    marks: npt.NDArray[np.uint8]  # (>= n_tokens,) 1 for tokens of the current message
-    last_seen: Int64s  # (>= n_slots,) serial of the message a compound slot was last scored for
-    serial: Int64s  # (1,) number of messages matched with this scratch so far
-
-
 def build_scoring(
     clauses: ClauseArrays,
     weights: Float64s,

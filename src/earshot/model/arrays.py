@@ -132,6 +132,12 @@ def box_clauses(
     )
 
 
+def largest_token(clauses: ClauseArrays) -> int:
+    """Return the largest token of any clause, forbidden ones included; -1 if there is none."""
+    tokens = clauses.token_ids
+    return int(max(tokens.max(initial=-1), (~tokens).max(initial=-1)))
+
+
 def take_clauses(clauses: ClauseArrays, rows: npt.NDArray[Any]) -> ClauseArrays:
     """Return the given rows of ``clauses``, in that order, with the shapes that they use."""
     offsets, positions = gather_ranges(clauses.token_offsets, rows)

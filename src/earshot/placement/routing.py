@@ -86,4 +86,5 @@ class Router:
             )
             return next_row
 
-        return collect_answers(len(messages.boxes), run)
+        offsets, (shards,) = collect_answers(len(messages.boxes), run)
+        return offsets, shards

@@ -38,7 +38,6 @@ from typing import Any
 
 import numpy as np
 
-from earshot.indexes.answers import Matches, run_scored_kernel
 from earshot.indexes.block_lists.kernels.build import (
     fill_all_summaries,
     fill_group_needed,
@@ -59,7 +58,6 @@ from earshot.indexes.block_lists.kernels.match import (
     SLOT,
     BlockListsArrays,
     BlockListsScratch,
-    match_block_lists,
 )
 from earshot.indexes.block_trie.kernels.build import fill_codes
 from earshot.indexes.kernels.blocks import SIGNATURE_WORDS
@@ -67,7 +65,7 @@ from earshot.indexes.quantizing import quantizer_of
 from earshot.indexes.ranked_contract import RankedIndex
 from earshot.kernels.box_keys import BLOCK, DEAD_KEY, build_keys
 from earshot.kernels.scoring import BOUND_SLACK, ScoringArrays
-from earshot.model.arrays import ClauseArrays, Int32s, Int64s, MessageArrays
+from earshot.model.arrays import ClauseArrays, Int32s, Int64s
 
 
 class BlockLists(RankedIndex):
@@ -133,8 +131,8 @@ class BlockLists(RankedIndex):
         longest = int(self.arrays.longest_list[0])
         return BlockListsScratch(
             np.zeros(self.n_tokens, np.uint8),
-            self._new_last_seen(),
             np.zeros(1, np.int64),
+            self._new_last_seen(),
             np.zeros(SIGNATURE_WORDS, np.uint64),
             np.empty(PENDING, np.int32),
             np.empty(PENDING, np.uint8),
@@ -142,12 +140,6 @@ class BlockLists(RankedIndex):
             np.empty(4, np.int64),
             np.empty(2 * (longest // BLOCK + 2 * BLOCK), np.int32),
         )
-
-    def _match_rows(
-        self, messages: MessageArrays, start: int, stop: int, scratch: BlockListsScratch
-    ) -> Matches:
-        head = (self.arrays, self.clauses, self.space == "lonlat")
-        return run_scored_kernel(match_block_lists, head, messages, start, stop, scratch)
 
     def _bury(self, slots: Int32s) -> None:
         """Flag the records of the slots' clauses, and take them out of the sure lists."""

@@ -31,12 +31,10 @@ from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
 from earshot.errors import InvalidParameter
-from earshot.indexes.answers import Counters, run_kernel
 from earshot.indexes.block_trie.kernels.build import (
     build_nodes,
     build_roots,
@@ -51,14 +49,13 @@ from earshot.indexes.block_trie.kernels.match import (
     PENDING,
     BlockTrieArrays,
     BlockTrieScratch,
-    match_block_trie,
 )
 from earshot.indexes.contract import Index, Parameters
 from earshot.indexes.kernels.blocks import SIGNATURE_WORDS, n_summary_keys
-from earshot.indexes.kernels.delta import DeltaState
+from earshot.indexes.kernels.matching import View
 from earshot.indexes.quantizing import quantizer_of
 from earshot.kernels.box_keys import BLOCK, DEAD_KEY, Quantizer, build_keys
-from earshot.model.arrays import ClauseArrays, Int32s, Int64s, MessageArrays
+from earshot.model.arrays import ClauseArrays, Int32s, Int64s
 
 
 @dataclass(frozen=True)
@@ -88,7 +85,7 @@ class BlockTrie(Index):
     reports_once = True
     matches_delta = True
 
-    _empty_delta: DeltaState | None = None
+    _empty_delta: View | None = None
     _clause_positions: Int32s | None = None
     """Where each clause stands in a node's list and in the root list."""
 
@@ -185,14 +182,11 @@ class BlockTrie(Index):
     def _delta_sizes(self) -> tuple[int, int]:
         return (0, 0) if self.delta is None else (self.delta.n_tokens, self.delta.n_slots)
 
-    def _match_rows(
-        self, messages: MessageArrays, start: int, stop: int, scratch: Any
-    ) -> tuple[Int64s, Int32s, Counters]:
+    def _view(self) -> View:
         if self.delta is None and self._empty_delta is None:
-            self._empty_delta = self._new_delta().state()
-        delta = self._empty_delta if self.delta is None else self.delta.state()
-        head = (self.arrays, self.clauses, delta, self.space == "lonlat")
-        return run_kernel(match_block_trie, head, messages, start, stop, scratch)
+            self._empty_delta = self._new_delta().view()
+        delta = self._empty_delta if self.delta is None else self.delta.view()
+        return super()._view()._replace(delta=delta)
 
     def _bury(self, slots: Int32s) -> None:
         """Overwrite the keys of the slots' clauses, so that no test finds them any more."""

@@ -15,12 +15,12 @@ import numpy as np
 from earshot.kernels.box_keys import (
     BLOCK,
     DEAD_KEY,
-    prefetch,
     touching_mask,
     trailing_zeros,
     union_key,
 )
-from earshot.kernels.jit import kernel, lean_kernel
+from earshot.kernels.jit import inlined_kernel, kernel, lean_kernel
+from earshot.kernels.processor import prefetch
 
 AHEAD = 4
 """How many blocks ahead keys are prefetched."""
@@ -135,3 +135,20 @@ def touching_blocks(n, summary_keys, summary, limit, frontier, most, work):
             n_level = (n_level + BLOCK - 1) // BLOCK
         level_start -= n_level
     return here, n_here
+
+
+@inlined_kernel
+def touching_keys(keys, beside, start, n, blocks, k, limit, work):
+    """Return where the k-th of some blocks of a list begins, and a mask of its keys that touch.
+
+    Asks for the keys of a block to come, and for what stands beside them.
+    """
+    if k + AHEAD < len(blocks):
+        ahead = start + np.int64(blocks[k + AHEAD]) * BLOCK
+        prefetch(keys, ahead)
+        prefetch(keys, ahead + 8)
+        prefetch(beside, ahead)
+        prefetch(beside, ahead + 15)
+    offset = np.int64(blocks[k]) * BLOCK
+    work[1] += min(BLOCK, n - offset)
+    return start + offset, touching_mask(keys, start + offset, limit) & low_bits(n - offset)

@@ -7,18 +7,19 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from earshot.indexes.kernels.matching import appends_answers
 from earshot.kernels.box_keys import (
     BLOCK,
     Quantizer,
     box_key,
     box_limit,
-    prefetch,
     touching_mask,
     trailing_zeros,
 )
 from earshot.kernels.jit import lean_kernel
-from earshot.kernels.verify import mark_tokens, region_touches, tokens_match
-from earshot.model.arrays import ClauseArrays, Int32s, Int64s
+from earshot.kernels.processor import prefetch
+from earshot.kernels.verify import region_touches, tokens_match
+from earshot.model.arrays import Int32s, Int64s
 
 
 class DeltaArrays(NamedTuple):
@@ -31,22 +32,7 @@ class DeltaArrays(NamedTuple):
     keys: npt.NDArray[np.uint64]  # (n_blocks * BLOCK,) box keys, DEAD_KEY where unused or removed
     key_clauses: Int32s  # (n_blocks * BLOCK,) clause of each key
     key_tokens: Int32s  # (n_blocks * BLOCK,) the clause's second rarest token, -1 where it has one
-
-
-class DeltaState(NamedTuple):
-    """All that matching needs of a delta."""
-
-    arrays: DeltaArrays
-    clauses: ClauseArrays
     first_slot: Int64s  # (1,)
-
-
-class DeltaScratch(NamedTuple):
-    """Working memory of one matching thread; may be longer than the delta is."""
-
-    marks: npt.NDArray[np.uint8]  # (>= n_tokens,)
-    last_seen: Int64s  # (>= n_slots,) serial of the message that reported the slot
-    serial: Int64s  # (1,) number of messages matched with this scratch so far
 
 
 @lean_kernel
@@ -81,19 +67,16 @@ def insert_clauses(arrays, clauses, first_clause, n_blocks, frequencies, clause_
     return n_blocks
 
 
+@appends_answers(DeltaArrays)
 @lean_kernel
-def append_delta_answers(
-    delta, is_lonlat, message_tokens, box, marks, last_seen, serial, answers, n_answers, work
-):
-    """Append one message's answers among the delta; return their new number, or -1 when full.
-
-    The message's tokens are marked; ``serial`` is a number that no message before it had.
-    """
-    arrays, clauses = delta.arrays, delta.clauses
-    first_slot = delta.first_slot[0]
+def append_delta_answers(view, tokens, box, scratch, answers, n_answers, work):
+    """Append one message's answers among the delta."""
+    arrays, clauses, is_lonlat = view.arrays, view.clauses, view.is_lonlat
+    marks, last_seen, serial = scratch.marks, scratch.last_seen, scratch.serial[0]
+    first_slot = arrays.first_slot[0]
     limit = box_limit(arrays.quantizer, box[0], box[1], box[2], box[3])
-    for i in range(len(message_tokens)):
-        token = message_tokens[i]
+    for i in range(len(tokens)):
+        token = tokens[i]
         block = np.int64(arrays.heads[token]) if token < len(arrays.heads) else np.int64(-1)
         n_used = np.int64(arrays.block_counts[block]) if block >= 0 else np.int64(0)
         while block >= 0:
@@ -131,25 +114,3 @@ def append_delta_answers(
                     n_answers += 1
             block = following
     return n_answers
-
-
-@lean_kernel
-def match_delta(delta, is_lonlat, messages, start, stop, row, scratch, answers, offsets, work):
-    """Match messages ``start + row`` to ``stop``; see ``collect_answers`` for the protocol."""
-    n_answers = offsets[row]
-    for m in range(start + row, stop):
-        first, last = messages.token_offsets[m], messages.token_offsets[m + 1]
-        n_nodes, n_candidates = work[0], work[1]
-        scratch.serial[0] += 1
-        mark_tokens(messages.token_ids, first, last, scratch.marks, 1)
-        n_found = append_delta_answers(
-            delta, is_lonlat, messages.token_ids[first:last], messages.boxes[m], scratch.marks,
-            scratch.last_seen, scratch.serial[0], answers, n_answers, work,
-        )  # fmt: skip
-        mark_tokens(messages.token_ids, first, last, scratch.marks, 0)
-        if n_found < 0:
-            work[0], work[1] = n_nodes, n_candidates
-            return m - start
-        n_answers = n_found
-        offsets[m - start + 1] = n_answers
-    return stop - start

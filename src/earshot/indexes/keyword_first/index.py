@@ -2,6 +2,9 @@
 
 The keyword-first baseline of [KDD13] §2.2 and [TKDE15] §2.3. It has no spatial pruning: its
 candidates are all clauses that the message's text satisfies, wherever they are.
+
+Ranked, under the scores of [TKDE15] §6, the lists add up the weights of common tokens. Where a
+subscription's threshold is at most alpha, no list leads to it: it is scored against every message.
 """
 
 from __future__ import annotations
@@ -10,15 +13,18 @@ from typing import Any
 
 import numpy as np
 
-from earshot.indexes.answers import Counters, run_kernel
 from earshot.indexes.contract import Index
-from earshot.indexes.keyword_first.kernels.boolean import (
+from earshot.indexes.keyword_first.kernels import (
     KeywordFirstArrays,
     KeywordFirstScratch,
+    RankedKeywordFirstArrays,
+    RankedKeywordFirstScratch,
     build_keyword_first,
-    match_keyword_first,
+    build_lists,
 )
-from earshot.model.arrays import ClauseArrays, Int32s, Int64s, MessageArrays
+from earshot.indexes.ranked_contract import RankedIndex
+from earshot.kernels.scoring import BOUND_SLACK, ScoringArrays
+from earshot.model.arrays import ClauseArrays, Int64s
 
 
 class KeywordFirst(Index):
@@ -37,11 +43,35 @@ class KeywordFirst(Index):
 
     def _new_scratch(self) -> KeywordFirstScratch:
         return KeywordFirstScratch(
-            np.zeros(self.n_tokens, np.uint8), np.array(self.arrays.n_counted)
+            np.zeros(self.n_tokens, np.uint8),
+            np.zeros(1, np.int64),
+            np.array(self.arrays.n_counted),
         )
 
-    def _match_rows(
-        self, messages: MessageArrays, start: int, stop: int, scratch: KeywordFirstScratch
-    ) -> tuple[Int64s, Int32s, Counters]:
-        head = (self.arrays, self.clauses, self.alive, self.space == "lonlat")
-        return run_kernel(match_keyword_first, head, messages, start, stop, scratch)
+
+class RankedKeywordFirst(RankedIndex):
+    """Text first, place second, by weights; counters: lists read, clauses scored."""
+
+    name = "keyword_first"
+    arrays_type = RankedKeywordFirstArrays
+
+    @classmethod
+    def _build_arrays(
+        cls, clauses: ClauseArrays, scoring: ScoringArrays, parameters: Any, n_threads: int
+    ) -> RankedKeywordFirstArrays:
+        is_wordless = scoring.alpha[0] >= scoring.cuts - BOUND_SLACK
+        list_offsets, entries = build_lists(
+            clauses.token_offsets, clauses.token_ids, ~is_wordless, len(scoring.weights)
+        )
+        wordless = np.flatnonzero(is_wordless).astype(np.int32)
+        return RankedKeywordFirstArrays(scoring, list_offsets, entries, wordless)
+
+    def _new_scratch(self) -> RankedKeywordFirstScratch:
+        n = len(self.clauses.subscriptions)
+        return RankedKeywordFirstScratch(
+            np.zeros(self.n_tokens, np.uint8),
+            np.zeros(1, np.int64),
+            self._new_last_seen(),
+            np.zeros(n, np.float64),
+            np.empty(n, np.int32),
+        )

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import Any
 
-from earshot.indexes.answers import Counters, run_kernel
+import numpy as np
+
 from earshot.indexes.contract import Index
-from earshot.indexes.linear_scan.kernels.boolean import match_linear_scan
-from earshot.model.arrays import ClauseArrays, Int32s, Int64s, MessageArrays
-
-
-class LinearScanArrays(NamedTuple):
-    """A scan needs no arrays of its own."""
+from earshot.indexes.linear_scan.kernels import LinearScanArrays, RankedLinearScanArrays
+from earshot.indexes.ranked_contract import RankedIndex
+from earshot.kernels.scoring import ScoringArrays
+from earshot.model.arrays import ClauseArrays, Int64s
 
 
 class LinearScan(Index):
@@ -26,8 +25,15 @@ class LinearScan(Index):
     ) -> LinearScanArrays:
         return LinearScanArrays()
 
-    def _match_rows(
-        self, messages: MessageArrays, start: int, stop: int, scratch: Any
-    ) -> tuple[Int64s, Int32s, Counters]:
-        head = (self.clauses, self.alive, self.space == "lonlat")
-        return run_kernel(match_linear_scan, head, messages, start, stop, scratch)
+
+class RankedLinearScan(RankedIndex):
+    """Every clause is scored against every message."""
+
+    name = "linear_scan"
+    arrays_type = RankedLinearScanArrays
+
+    @classmethod
+    def _build_arrays(
+        cls, clauses: ClauseArrays, scoring: ScoringArrays, parameters: Any, n_threads: int
+    ) -> RankedLinearScanArrays:
+        return RankedLinearScanArrays(scoring, np.zeros(1, np.int64))

@@ -1,32 +1,38 @@
 """The tree that R^t, R^t+, R^t++ and the IR-tree have in common: built, changed in place, packed.
 
 :mod:`earshot.indexes.rtree.kernels.nodes` describes the tree. Unlike the other structures it takes
-changes in place: inserted clauses are appended to the stored ones and find their leaf, removed ones
+changes in place (:mod:`earshot.indexes.in_place`): inserted clauses find their leaf, removed ones
 leave it.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar
 
 import numpy as np
 import numpy.typing as npt
 
 from earshot.errors import InvalidInput, InvalidParameter
-from earshot.indexes.answers import Counters, run_kernel
 from earshot.indexes.block_trie.kernels.build import fill_codes
-from earshot.indexes.contract import Index, Parameters, RowsBySlot
+from earshot.indexes.contract import Parameters
+from earshot.indexes.in_place import (
+    LEAST_PLACES,
+    InPlaceIndex,
+    is_short,
+    is_worth_packing,
+    more_places,
+    packed_places,
+)
 from earshot.indexes.kernels.blocks import SIGNATURE_WORDS
 from earshot.indexes.quantizing import quantizer_of
 from earshot.indexes.rtree.kernels.changes import (
-    DONE,
     NEW_HEIGHT,
     condense,
     insert_clauses,
     remove_clauses,
 )
-from earshot.indexes.rtree.kernels.match import RtScratch, match_rtree
+from earshot.indexes.rtree.kernels.match import RtreeIndexArrays, RtScratch
 from earshot.indexes.rtree.kernels.nodes import (
     FREE_NODE,
     KIND,
@@ -65,8 +71,9 @@ from earshot.indexes.rtree.token_orders import (
     follow_quantizer,
 )
 from earshot.kernels.box_keys import BLOCK, DEAD_KEY, Quantizer, build_keys
-from earshot.kernels.growing import GrowingArray, GrowingClauses
-from earshot.model.arrays import ClauseArrays, Int32s, Int64s, MessageArrays
+from earshot.kernels.growing import resized, with_room
+from earshot.kernels.resuming import DONE, run_until_done
+from earshot.model.arrays import ClauseArrays, Int32s, Int64s
 
 FULL_SHARE = 0.9
 """How full nodes are built, so that not every insertion splits one."""
@@ -74,10 +81,7 @@ FULL_SHARE = 0.9
 MOST_LIST_PLACES = 1 << 30
 """Where a list starts has so many bits in a value of a table."""
 
-_GROWTH = 1.3
-_LEAST_PLACES = 4096
 _SPARE_NODES = 64
-_MOST_GARBAGE = 0.15
 _LEAST_QUANTIZED = 256
 
 
@@ -133,65 +137,29 @@ class OrderedRtreeParameters(RtreeParameters):
         check_order(self.token_order, self.n_cells)
 
 
-class RtreeIndexArrays(NamedTuple):
-    """A tree, and the order of tokens that it was built with."""
-
-    tree: RtreeArrays
-    order: TokenOrderArrays
-
-
-class ChangingTree(Index):
+class ChangingTree(InPlaceIndex):
     """A tree that changes in place; its arrays have a ``tree`` and an ``order`` among them."""
 
     kind: ClassVar[int]
     parameters: Any
 
-    # Where clauses are appended; made when the first ones are.
-    _growing: GrowingClauses | None = None
-    _growing_alive: GrowingArray | None = None
-    _n_built: tuple[int, int] = (-1, -1)
-    """Clauses and slots that there were before anything was appended."""
     _n_quantized: int | None = None
     """Clauses that there were when the cells of the box keys were chosen."""
 
-    # ---- changes ------------------------------------------------------------------------------
-
-    def _take_in(self, clauses: ClauseArrays) -> None:
-        first = len(self.clauses.subscriptions)
-        check_number(self.kind, first + len(clauses.subscriptions))
-        self._append(clauses)
-        n = len(self.clauses.subscriptions)
-        self._n_quantized = first if self._n_quantized is None else self._n_quantized
-        while first < n:
-            # Few at a time into a small tree: its box keys tell newcomers badly apart.
-            stop = min(n, first + max(_LEAST_QUANTIZED, self._n_quantized))
-            self._insert_rows(first, stop)
-            if stop - self._n_quantized >= max(_LEAST_QUANTIZED, self._n_quantized):
-                self._requantize(stop)
-            first = stop
-
-    def _append(self, clauses: ClauseArrays) -> None:
-        """Append clauses to those stored, and their slots to the live ones."""
-        if self._growing is None or self._growing_alive is None:
-            self._n_built = (len(self.clauses.subscriptions), self.n_base_slots)
-            self._growing = GrowingClauses(self.clauses)
-            self._growing_alive = GrowingArray(self.alive)
-        n_new = len(np.unique(clauses.subscriptions))
-        self._growing.append(clauses)
-        self._growing_alive.append(np.ones(n_new, np.uint8))
-        self.clauses = self._growing.view
-        self.alive = self._growing_alive.view
-        self.n_base_slots += n_new
-        self.has_repeats |= len(clauses.subscriptions) > n_new
-        tokens = clauses.token_ids
-        largest = int(max(tokens.max(initial=-1), (~tokens).max(initial=-1)))
-        if largest >= self.n_tokens:
-            added = np.zeros(largest + 1 + largest // 4 - self.n_tokens, np.int64)
-            self.frequencies = np.concatenate([self.frequencies, added])
-        np.add.at(self.frequencies, tokens[tokens >= 0], 1)
+    def _check_number(self, n_clauses: int) -> None:
+        check_number(self.kind, n_clauses)
 
     def _insert_rows(self, first: int, stop: int) -> None:
-        """Let clauses ``first`` to ``stop``, which are stored already, find their leaves."""
+        self._n_quantized = first if self._n_quantized is None else self._n_quantized
+        while first < stop:
+            # Few at a time into a small tree: its box keys tell newcomers badly apart.
+            last = min(stop, first + max(_LEAST_QUANTIZED, self._n_quantized))
+            self._insert_some(first, last)
+            if last - self._n_quantized >= max(_LEAST_QUANTIZED, self._n_quantized):
+                self._requantize(last)
+            first = last
+
+    def _insert_some(self, first: int, stop: int) -> None:
         clauses = self.clauses
         keys = np.empty(stop - first, np.uint64)
         build_keys(self.arrays.tree.quantizer, clauses.boxes, first, keys)
@@ -204,34 +172,40 @@ class ChangingTree(Index):
             self._choose_posted(first, stop)
             if self.kind == LEVELS:
                 fill_prints(self.arrays.tree, clauses, first, stop)
-        while True:
+
+        def insert() -> int:
+            nonlocal first
             first, why = insert_clauses(self.arrays.tree, clauses, first, stop)
-            if why == DONE:
-                return
-            self._make_way(why)
+            return int(why)
+
+        run_until_done(insert, self._make_way)
 
     def _choose_posted(self, first: int, stop: int) -> None:
         """Make what clauses post of their tokens in order, where that is not all of them."""
 
-    def _bury(self, slots: Int32s) -> None:
-        """Take the slots' clauses out of the tree."""
-        rows = self.base_rows(slots).astype(np.int64)
+    def _remove_rows(self, rows: Int64s) -> None:
         rows = rows[self.arrays.tree.leaves[rows] >= 0]  # an insertion that failed leaves none
-        done = 0
-        while done < len(rows):
-            done, node, why = remove_clauses(self.arrays.tree, self.clauses, rows, done)
-            while why != DONE:
-                self._make_way(why)
+        done, node = 0, -1
+
+        def remove() -> int:
+            nonlocal done, node
+            why = DONE
+            if node >= 0:
                 node, why = condense(self.arrays.tree, self.clauses, node)
+            if why == DONE and done < len(rows):
+                done, node, why = remove_clauses(self.arrays.tree, self.clauses, rows, done)
+            return int(why)
+
+        run_until_done(remove, self._make_way)
 
     def _make_room_for_clauses(self, n: int) -> None:
         tree = self.arrays.tree
-        leaves, ordered = _longer(tree.leaves, n, -1), tree.ordered
+        leaves, ordered = with_room(tree.leaves, n, -1), tree.ordered
         if self.kind == SINGLE:
-            ordered = _longer(ordered, n)
+            ordered = with_room(ordered, n)
         if self.kind in (PREFIXES, LEVELS):
-            ordered = _longer(ordered, len(self.clauses.token_ids))
-        prints = _longer(tree.prints, n) if self.kind == LEVELS else tree.prints
+            ordered = with_room(ordered, len(self.clauses.token_ids))
+        prints = with_room(tree.prints, n) if self.kind == LEVELS else tree.prints
         tree = tree._replace(leaves=leaves, ordered=ordered, prints=prints)
         self.arrays = self.arrays._replace(tree=tree)
 
@@ -250,26 +224,15 @@ class ChangingTree(Index):
         self.arrays = self.arrays._replace(tree=tree)
         self._n_quantized = n
 
-    def base_rows(self, slots: Int32s) -> npt.NDArray[Any]:
-        """Return the rows of the clauses that belong to the slots."""
-        if self._growing is None:
-            return super().base_rows(slots)
-        n_rows, n_slots = self._n_built
-        if self._rows_by_slot is None:
-            self._rows_by_slot = RowsBySlot.of(self.clauses.subscriptions[:n_rows], n_slots)
-        # What was appended is in the order of the slots.
-        appended = self.clauses.subscriptions[n_rows:]
-        new = slots[slots >= n_slots]
-        starts = np.searchsorted(appended, new)
-        lengths = np.searchsorted(appended, new, side="right") - starts
-        firsts = np.repeat(starts - np.cumsum(lengths) + lengths, lengths)
-        rows = firsts + np.arange(len(firsts)) + n_rows
-        return np.concatenate([self._rows_by_slot.rows(slots[slots < n_slots]), rows])
-
-    def __getstate__(self) -> dict[str, Any]:
-        # Appending starts anew from the stored clauses.
-        fresh = {"_growing": None, "_growing_alive": None, "_rows_by_slot": None}
-        return {**super().__getstate__(), **fresh}
+    def _scratch_arrays(self) -> dict[str, tuple[int, npt.DTypeLike]]:
+        tree = self.arrays.tree
+        n_levels = int(tree.levels[tree.facts[ROOT]]) + 1
+        return {
+            "marks": (self.n_tokens, np.uint8),
+            "serial": (1, np.int64),
+            "stack": (n_levels * self.parameters.max_entries, np.int32),
+            "signature": (SIGNATURE_WORDS, np.uint64),
+        }
 
 
 class RtreeIndex(ChangingTree):
@@ -277,6 +240,7 @@ class RtreeIndex(ChangingTree):
 
     parameters_type = RtreeParameters
     arrays_type = RtreeIndexArrays
+    scratch_type = RtScratch
 
     @classmethod
     def _build_arrays(
@@ -284,29 +248,6 @@ class RtreeIndex(ChangingTree):
     ) -> RtreeIndexArrays:
         arrays = build_tree(cls.kind, clauses, frequencies, parameters)
         return arrays._replace(tree=filled_tree(arrays.tree, clauses))
-
-    def _new_scratch(self) -> RtScratch:
-        tree = self.arrays.tree
-        n_levels = int(tree.levels[tree.facts[ROOT]]) + 2
-        return RtScratch(
-            np.zeros(self.n_tokens + self.n_tokens // 8, np.uint8),
-            np.empty(n_levels * self.parameters.max_entries, np.int32),
-            np.zeros(SIGNATURE_WORDS, np.uint64),
-        )
-
-    def _fits(self, scratch: RtScratch) -> bool:
-        tree = self.arrays.tree
-        n_levels = int(tree.levels[tree.facts[ROOT]]) + 1
-        return (
-            len(scratch.marks) >= self.n_tokens
-            and len(scratch.stack) >= n_levels * self.parameters.max_entries
-        )
-
-    def _match_rows(
-        self, messages: MessageArrays, start: int, stop: int, scratch: RtScratch
-    ) -> tuple[Int64s, Int32s, Counters]:
-        head = (self.arrays.tree, self.clauses, self.space == "lonlat")
-        return run_kernel(match_rtree, head, messages, start, stop, scratch)
 
 
 def build_tree(
@@ -427,9 +368,9 @@ def _new_tree(
             starts=np.zeros(n_nodes, np.int64),
             sizes=np.zeros(n_nodes, np.int32),
             used=np.zeros(n_nodes, np.int32),
-            tokens=np.empty(_LEAST_PLACES, np.int32),
-            values=np.empty(_LEAST_PLACES, np.int64 if kind >= LEVELS else np.int32),
-            lists=np.empty(_LEAST_PLACES if kind == LEVELS else 0, np.int32),
+            tokens=np.empty(LEAST_PLACES, np.int32),
+            values=np.empty(LEAST_PLACES, np.int64 if kind >= LEVELS else np.int32),
+            lists=np.empty(LEAST_PLACES if kind == LEVELS else 0, np.int32),
             ends=np.zeros(4, np.int64),
         ),
     )
@@ -437,7 +378,7 @@ def _new_tree(
 
 def filled_tree(tree: RtreeArrays, clauses: ClauseArrays) -> RtreeArrays:
     """Return a new tree with the tables of all its nodes, and no room to spare."""
-    return _packed(_filled(tree, clauses), spare=0)
+    return _packed(_filled(tree, clauses), spare=0.0)
 
 
 def _filled(tree: RtreeArrays, clauses: ClauseArrays) -> RtreeArrays:
@@ -449,8 +390,17 @@ def _filled(tree: RtreeArrays, clauses: ClauseArrays) -> RtreeArrays:
     nodes = np.flatnonzero(tree.counts[: tree.facts[N_NODES]])
     nodes = nodes[np.argsort(tree.levels[nodes], kind="stable")]
     done = 0
-    while (done := fill_tables(tree, clauses, nodes, done)) < len(nodes):
+
+    def fill() -> int:
+        nonlocal done
+        done = int(fill_tables(tree, clauses, nodes, done))
+        return len(nodes) - done  # DONE after the last
+
+    def make_room(_: int) -> None:
+        nonlocal tree
         tree = _with_larger_tables(tree)
+
+    run_until_done(fill, make_room)
     return tree
 
 
@@ -463,35 +413,35 @@ def _with_room(tree: RtreeArrays) -> RtreeArrays:
 
 
 def _with_larger_tables(tree: RtreeArrays) -> RtreeArrays:
-    tables = tree.tables
-    garbage = tables.ends[TABLE_GARBAGE] + tables.ends[LIST_GARBAGE]
-    if garbage > _MOST_GARBAGE * (tables.ends[TABLE_END] + tables.ends[LIST_END]):
-        return _packed(tree, spare=0.2)
+    tables, ends = tree.tables, tree.tables.ends
+    garbage, used = ends[TABLE_GARBAGE] + ends[LIST_GARBAGE], ends[TABLE_END] + ends[LIST_END]
+    if is_worth_packing(garbage, used):
+        return _packed(tree)
     n_places, n_list = len(tables.tokens), len(tables.lists)
     has_lists = tree.facts[KIND] == LEVELS
-    is_short = n_places - tables.ends[TABLE_END] < 0.2 * n_places + _LEAST_PLACES
-    list_is_short = has_lists and n_list - tables.ends[LIST_END] < 0.2 * n_list + _LEAST_PLACES
+    table_is_short = is_short(n_places, ends[TABLE_END])
+    list_is_short = has_lists and is_short(n_list, ends[LIST_END])
     # If neither is, what comes is large: both grow.
-    if is_short or not list_is_short:
-        n_places = int(n_places * _GROWTH) + _LEAST_PLACES
-    if has_lists and (list_is_short or not is_short):
-        n_list = int(n_list * _GROWTH) + _LEAST_PLACES
+    if table_is_short or not list_is_short:
+        n_places = more_places(n_places)
+    if has_lists and (list_is_short or not table_is_short):
+        n_list = more_places(n_list)
         if n_list >= MOST_LIST_PLACES:
             raise InvalidInput("the tree's lists are too long; use another index or several shards")
     return tree._replace(
         tables=tables._replace(
-            tokens=_resized(tables.tokens, n_places),
-            values=_resized(tables.values, n_places),
-            lists=_resized(tables.lists, n_list),
+            tokens=resized(tables.tokens, n_places),
+            values=resized(tables.values, n_places),
+            lists=resized(tables.lists, n_list),
         )
     )
 
 
-def _packed(tree: RtreeArrays, spare: float) -> RtreeArrays:
+def _packed(tree: RtreeArrays, **spare: float) -> RtreeArrays:
     """Return the tree with tables free of garbage, and a share of their size to spare."""
-    tables = tree.tables
-    n_places = int((tables.ends[TABLE_END] - tables.ends[TABLE_GARBAGE]) * (1 + spare)) + 1
-    n_list = int((tables.ends[LIST_END] - tables.ends[LIST_GARBAGE]) * (1 + spare)) + 1
+    tables, ends = tree.tables, tree.tables.ends
+    n_places = packed_places(ends[TABLE_END], ends[TABLE_GARBAGE], **spare)
+    n_list = packed_places(ends[LIST_END], ends[LIST_GARBAGE], **spare)
     packed = tables._replace(
         tokens=np.empty(n_places, np.int32),
         values=np.empty(n_places, tables.values.dtype),
@@ -503,33 +453,12 @@ def _packed(tree: RtreeArrays, spare: float) -> RtreeArrays:
 
 def _with_nodes(tree: RtreeArrays, n: int) -> RtreeArrays:
     stride = int(tree.facts[MAX_ENTRIES])
-    tables = tree.tables
+    names = ("counts", "levels", "parents", "n_below", "is_changed")
+    by_node: dict[str, Any] = {name: resized(getattr(tree, name), n) for name in names}
+    tables = {name: resized(getattr(tree.tables, name), n) for name in ("starts", "sizes", "used")}
     return tree._replace(
-        counts=_resized(tree.counts, n),
-        levels=_resized(tree.levels, n),
-        parents=_resized(tree.parents, n),
-        n_below=_resized(tree.n_below, n),
-        is_changed=_resized(tree.is_changed, n),
-        keys=_resized(tree.keys, n * stride + BLOCK),
-        entries=_resized(tree.entries, n * stride),
-        tables=tables._replace(
-            starts=_resized(tables.starts, n),
-            sizes=_resized(tables.sizes, n),
-            used=_resized(tables.used, n),
-        ),
+        **by_node,
+        keys=resized(tree.keys, n * stride + BLOCK),
+        entries=resized(tree.entries, n * stride),
+        tables=tree.tables._replace(**tables),
     )
-
-
-def _longer(array: npt.NDArray[Any], n: int, fill: int = 0) -> npt.NDArray[Any]:
-    """Return the array, or a copy with room for ``n`` and some more if it is too short."""
-    if n <= len(array):
-        return array
-    longer = _resized(array, n + n // 4 + 64)
-    longer[len(array) :] = fill
-    return longer
-
-
-def _resized(array: npt.NDArray[Any], n: int) -> npt.NDArray[Any]:
-    larger = np.zeros(n, array.dtype)
-    larger[: len(array)] = array
-    return larger

@@ -25,6 +25,7 @@ from earshot.indexes.rtree.kernels.token_orders import (
     grown_pairs,
 )
 from earshot.kernels.box_keys import Quantizer
+from earshot.kernels.growing import with_room
 from earshot.model.arrays import ClauseArrays, Int64s
 
 TokenOrder = Literal["random", "df", "idf", "local"]
@@ -107,10 +108,7 @@ def count_clauses(
     """
     kind = arrays.facts[ORDER]
     if kind == IDF:
-        n_known = len(arrays.ranks)
-        if n_tokens > n_known:
-            added = np.zeros(n_tokens + n_tokens // 4 - n_known)
-            arrays = arrays._replace(ranks=np.concatenate([arrays.ranks, added]))
+        arrays = arrays._replace(ranks=with_room(arrays.ranks, n_tokens))
         add_tokens(arrays, clauses, first, stop)
     if kind != LOCAL:
         return arrays

@@ -2,26 +2,31 @@
 
 The spatial-first baseline of [KDD13] §2.2 and [TKDE15] §2.3. It has no textual pruning: its
 candidates are all clauses whose box touches the message's, whatever they ask for.
+
+Ranked, under the scores of [TKDE15] §6, these are scored. Where text alone can reach a
+subscription's threshold, no tree leads to it: it is scored against every message.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
 
 from earshot.errors import InvalidParameter
-from earshot.indexes.answers import Counters, run_kernel
 from earshot.indexes.contract import Index, Parameters
-from earshot.indexes.spatial_first.kernels.boolean import (
+from earshot.indexes.ranked_contract import RankedIndex, RankedParameters
+from earshot.indexes.spatial_first.kernels import (
+    RankedSpatialFirstArrays,
     SpatialFirstArrays,
     SpatialFirstScratch,
     build_spatial_first,
     curve_keys,
-    match_spatial_first,
     rank_cells,
 )
-from earshot.model.arrays import ClauseArrays, Float64s, Int32s, Int64s, MessageArrays
+from earshot.kernels.scoring import BOUND_SLACK, ScoringArrays
+from earshot.model.arrays import ClauseArrays, Float64s, Int64s
 
 FAN_OUTS = (2, 1024)
 
@@ -42,13 +47,39 @@ class SpatialFirstParameters(Parameters):
             raise InvalidParameter(f"fan_out is {self.fan_out}; expected {low} to {high}")
 
 
-class SpatialFirst(Index):
+@dataclass(frozen=True)
+class RankedSpatialFirstParameters(RankedParameters, SpatialFirstParameters):
+    """Options of :class:`RankedSpatialFirst`."""
+
+    def __post_init__(self) -> None:
+        RankedParameters.__post_init__(self)
+        SpatialFirstParameters.__post_init__(self)
+
+
+class _PackedTree(Index):
+    """What both forms share."""
+
+    parameters: SpatialFirstParameters
+
+    def _new_scratch(self) -> SpatialFirstScratch:
+        # Visiting a node takes it off the stack and puts its children on it.
+        size = len(self.arrays.level_offsets) * self.parameters.fan_out
+        n_remembered = self.n_base_slots if self.has_scores and self.has_repeats else 0
+        return SpatialFirstScratch(
+            np.zeros(self.n_tokens, np.uint8),
+            np.zeros(1, np.int64),
+            np.zeros(n_remembered, np.int64),
+            np.empty(size, np.int64),
+            np.empty(size, np.int64),
+        )
+
+
+class SpatialFirst(_PackedTree):
     """Place first, text second; counters: nodes visited, clauses whose box touches."""
 
     name = "spatial_first"
     parameters_type = SpatialFirstParameters
     arrays_type = SpatialFirstArrays
-    parameters: SpatialFirstParameters
 
     @classmethod
     def _build_arrays(
@@ -58,35 +89,44 @@ class SpatialFirst(Index):
         parameters: SpatialFirstParameters,
         n_threads: int,
     ) -> SpatialFirstArrays:
-        levels = level_offsets_of(len(clauses.subscriptions), parameters.fan_out)
-        order = curve_order(clauses.boxes)
+        fan_out = parameters.fan_out
+        levels = _level_offsets_of(len(clauses.subscriptions), fan_out)
         built = build_spatial_first(
-            clauses.boxes, clauses.token_offsets, clauses.token_ids, frequencies,
-            order, parameters.fan_out, levels,
-        )  # fmt: skip
-        return SpatialFirstArrays(levels, *built)
+            clauses, frequencies, _curve_order(clauses.boxes), fan_out, levels
+        )
+        return SpatialFirstArrays(np.array([fan_out]), levels, *built)
 
-    def _new_scratch(self) -> SpatialFirstScratch:
-        # Visiting a node takes it off the stack and puts its children on it.
-        size = len(self.arrays.level_offsets) * self.parameters.fan_out
-        return SpatialFirstScratch(
-            np.zeros(self.n_tokens, np.uint8), np.empty(size, np.int64), np.empty(size, np.int64)
+
+class RankedSpatialFirst(_PackedTree, RankedIndex):
+    """Place first, text second, by scores; counters: nodes visited, clauses scored."""
+
+    name = "spatial_first"
+    parameters_type: ClassVar[type[RankedParameters]] = RankedSpatialFirstParameters
+    arrays_type = RankedSpatialFirstArrays
+    parameters: RankedSpatialFirstParameters
+
+    @classmethod
+    def _build_arrays(
+        cls,
+        clauses: ClauseArrays,
+        scoring: ScoringArrays,
+        parameters: RankedSpatialFirstParameters,
+        n_threads: int,
+    ) -> RankedSpatialFirstArrays:
+        fan_out = parameters.fan_out
+        is_placeless = 1.0 - scoring.alpha[0] >= scoring.cuts - BOUND_SLACK
+        placed = np.flatnonzero(~is_placeless)
+        levels = _level_offsets_of(len(placed), fan_out)
+        order = placed[_curve_order(clauses.boxes[placed])]
+        none = np.zeros(len(scoring.weights), np.int64)
+        boxes, entry_clauses, _ = build_spatial_first(clauses, none, order, fan_out, levels)
+        placeless = np.flatnonzero(is_placeless).astype(np.int32)
+        return RankedSpatialFirstArrays(
+            scoring, np.array([fan_out]), levels, boxes, entry_clauses, placeless
         )
 
-    def _match_rows(
-        self, messages: MessageArrays, start: int, stop: int, scratch: SpatialFirstScratch
-    ) -> tuple[Int64s, Int32s, Counters]:
-        head = (
-            self.arrays,
-            self.parameters.fan_out,
-            self.clauses,
-            self.alive,
-            self.space == "lonlat",
-        )
-        return run_kernel(match_spatial_first, head, messages, start, stop, scratch)
 
-
-def level_offsets_of(n_clauses: int, fan_out: int) -> Int64s:
+def _level_offsets_of(n_clauses: int, fan_out: int) -> Int64s:
     """Return where each level begins; a tree that is not empty has a root above its entries."""
     sizes = [n_clauses]
     while sizes[-1] > 1 or (len(sizes) == 1 and n_clauses > 0):
@@ -94,7 +134,7 @@ def level_offsets_of(n_clauses: int, fan_out: int) -> Int64s:
     return np.cumsum([0, *sizes], dtype=np.int64)
 
 
-def curve_order(boxes: Float64s) -> Int64s:
+def _curve_order(boxes: Float64s) -> Int64s:
     """Return the rows of ``boxes`` in Hilbert order of their centres' ranks."""
     cells = []
     for axis in (0, 1):

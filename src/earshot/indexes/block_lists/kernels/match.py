@@ -8,24 +8,25 @@ import numpy as np
 import numpy.typing as npt
 
 from earshot.indexes.kernels.blocks import (
-    AHEAD,
     has_token,
     low_bits,
     sign_tokens,
     touching_blocks,
+    touching_keys,
     unsign_tokens,
 )
+from earshot.indexes.kernels.matching import appends_answers
 from earshot.kernels.box_keys import (
     BLOCK,
     Quantizer,
     box_limit,
     key_touches,
-    prefetch,
     strict_limit,
     touching_mask,
     trailing_zeros,
 )
-from earshot.kernels.jit import lean_kernel
+from earshot.kernels.jit import inlined_kernel, lean_kernel
+from earshot.kernels.processor import prefetch
 from earshot.kernels.scoring import (
     BOUND_SLACK,
     ScoringArrays,
@@ -117,8 +118,8 @@ class BlockListsScratch(NamedTuple):
     """Working memory of one matching thread."""
 
     marks: npt.NDArray[np.uint8]  # (n_tokens,)
-    last_seen: Int64s  # (n_slots,) as in RankedScratch
     serial: Int64s  # (1,)
+    last_seen: Int64s  # (n_slots,) as in SlotScratch
     signature: npt.NDArray[np.uint64]  # (SIGNATURE_WORDS,)
     pending: Int32s  # (PENDING,) records to verify
     pending_touch: npt.NDArray[np.uint8]  # (PENDING,) what their keys tell, and FAR
@@ -205,7 +206,7 @@ def _report_pending(
         prefetch(heads, r * HEAD_COLUMNS)
         touch = touches[k] & TOUCH_BITS
         if touch == MAY_TOUCH or (touch == TOUCHES and box_area > 0.0):
-            prefetch(boxes, r * 4)
+            prefetch(boxes, r)
     for k in range(n_pending):
         start = np.int64(heads[np.int64(pending[k]) * HEAD_COLUMNS + START])
         prefetch(data, 2 * start)
@@ -274,16 +275,10 @@ def _collect_blocks(
         if n_pending + BLOCK > PENDING:
             cursor[0] = k
             return n_pending
-        if k + AHEAD < len(blocks):
-            ahead = start + np.int64(blocks[k + AHEAD]) * BLOCK
-            prefetch(keys, ahead)
-            prefetch(keys, ahead + 8)
-        offset = np.int64(blocks[k]) * BLOCK
         work[0] += 1
-        work[1] += min(BLOCK, n - offset)
-        mask = touching_mask(keys, start + offset, limit) & low_bits(n - offset)
+        first, mask = touching_keys(keys, keys, start, n, blocks, k, limit, work)
         while mask != 0:
-            r = start + offset + trailing_zeros(mask)
+            r = first + trailing_zeros(mask)
             mask &= mask - np.uint32(1)
             touch = TOUCHES if key_touches(keys[r], strict) else MAY_TOUCH
             if box_area > 0.0:
@@ -315,22 +310,15 @@ def _collect_near(arrays, message_tokens, limit, strict, box_area, scratch, n_pe
         here, n_blocks = touching_blocks(
             n, arrays.summary_keys, arrays.near_summaries[token], limit, frontier, everything, work
         )
+        blocks = frontier[here : here + n_blocks]
         for k in range(cursor[1], n_blocks):
             if n_pending + BLOCK > PENDING:
                 cursor[0], cursor[1] = i, k
                 return n_pending
-            if k + AHEAD < n_blocks:
-                ahead = start + np.int64(frontier[here + k + AHEAD]) * BLOCK
-                prefetch(keys, ahead)
-                prefetch(keys, ahead + 8)
-                prefetch(near_tokens, ahead)
-                prefetch(near_tokens, ahead + 15)
-            offset = np.int64(frontier[here + k]) * BLOCK
             work[0] += 1
-            work[1] += min(BLOCK, n - offset)
-            mask = touching_mask(keys, start + offset, limit) & low_bits(n - offset)
+            first, mask = touching_keys(keys, near_tokens, start, n, blocks, k, limit, work)
             while mask != 0:
-                entry = start + offset + trailing_zeros(mask)
+                entry = first + trailing_zeros(mask)
                 mask &= mask - np.uint32(1)
                 other = near_tokens[entry]
                 if other >= 0 and not has_token(other, signature, marks):
@@ -387,6 +375,16 @@ def _find_run(tokens, start, stop, message_tokens, cursor, signature, marks):
 
 
 @lean_kernel
+def _has_run(tokens, start, stop, message_tokens, scratch, work):
+    """Whether the cursor is in a run, or has been set to the next one."""
+    cursor = scratch.cursor
+    if cursor[1] == cursor[2]:
+        work[0] += 1
+        _find_run(tokens, start, stop, message_tokens, cursor, scratch.signature, scratch.marks)
+    return cursor[1] != stop
+
+
+@lean_kernel
 def _collect_far(
     offsets, tokens, keys, records, message_tokens, limit, strict, scratch, n_pending, work
 ):
@@ -397,14 +395,7 @@ def _collect_far(
         if token + 1 >= len(offsets) or offsets[token] == offsets[token + 1]:
             continue
         start, stop = offsets[token], offsets[token + 1]
-        while True:
-            if cursor[1] == cursor[2]:
-                work[0] += 1
-                _find_run(
-                    tokens, start, stop, message_tokens, cursor, scratch.signature, scratch.marks
-                )
-                if cursor[1] == stop:
-                    break
+        while _has_run(tokens, start, stop, message_tokens, scratch, work):
             last = min(cursor[2], cursor[1] + PENDING - n_pending)
             work[1] += last - cursor[1]
             for entry in range(cursor[1], last):
@@ -435,14 +426,7 @@ def _report_sure(arrays, message_tokens, limit, scratch, n_pending, answers, n_a
         if token + 1 >= len(offsets) or offsets[token] == offsets[token + 1]:
             continue
         start, stop = offsets[token], offsets[token + 1]
-        while True:
-            if cursor[1] == cursor[2]:
-                work[0] += 1
-                _find_run(
-                    tokens, start, stop, message_tokens, cursor, scratch.signature, scratch.marks
-                )
-                if cursor[1] == stop:
-                    break
+        while _has_run(tokens, start, stop, message_tokens, scratch, work):
             last = cursor[2]
             if n_answers + n_pending + last - cursor[1] > len(answers.slots):
                 return np.int64(-1), n_pending
@@ -542,37 +526,21 @@ def _report_message(
     return n_answers
 
 
-@lean_kernel
-def match_block_lists(
-    arrays, clauses, is_lonlat, messages, start, stop, row, scratch, answers, offsets, work
-):
-    """Match messages ``start + row`` to ``stop``; see ``collect_answers`` for the protocol."""
+@appends_answers(BlockListsArrays, marks_tokens=False)
+@inlined_kernel
+def append_block_lists(view, tokens, box, scratch, answers, n_answers, work):
+    """Append one message's answers; one that is too small for all regions marks no token."""
+    arrays = view.arrays
     # Where text alone decides nothing, a range message can be too small for all regions.
-    has_far = len(arrays.sure_records) > 0 or len(arrays.far_records) > 0
-    needed = arrays.group_needed
-    least = min(needed[ALWAYS], needed[BARE], needed[OTHER])
-    n_answers = offsets[row]
-    for m in range(start + row, stop):
-        message_tokens = messages.token_ids[
-            messages.token_offsets[m] : messages.token_offsets[m + 1]
-        ]
-        box_area = message_area(messages.boxes[m])
-        if not has_far and 0.0 < box_area < least:
-            offsets[m - start + 1] = n_answers
-            continue
-        n_nodes, n_candidates = work[0], work[1]
-        scratch.serial[0] += 1
-        mark_tokens(message_tokens, 0, len(message_tokens), scratch.marks, 1)
-        sign_tokens(message_tokens, scratch.signature)
-        n_found = _report_message(
-            arrays, clauses, is_lonlat, message_tokens, messages.boxes[m], scratch, answers,
-            n_answers, work,
-        )  # fmt: skip
-        mark_tokens(message_tokens, 0, len(message_tokens), scratch.marks, 0)
-        unsign_tokens(message_tokens, scratch.signature)
-        if n_found < 0:
-            work[0], work[1] = n_nodes, n_candidates
-            return m - start
-        n_answers = n_found
-        offsets[m - start + 1] = n_answers
-    return stop - start
+    if len(arrays.sure_records) == 0 and len(arrays.far_records) == 0:
+        needed = arrays.group_needed
+        if 0.0 < message_area(box) < min(needed[ALWAYS], needed[BARE], needed[OTHER]):
+            return n_answers
+    mark_tokens(tokens, 0, len(tokens), scratch.marks, 1)
+    sign_tokens(tokens, scratch.signature)
+    n_answers = _report_message(
+        arrays, view.clauses, view.is_lonlat, tokens, box, scratch, answers, n_answers, work
+    )
+    mark_tokens(tokens, 0, len(tokens), scratch.marks, 0)
+    unsign_tokens(tokens, scratch.signature)
+    return n_answers

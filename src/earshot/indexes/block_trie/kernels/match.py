@@ -8,25 +8,25 @@ import numpy as np
 import numpy.typing as npt
 
 from earshot.indexes.kernels.blocks import (
-    AHEAD,
     has_token,
-    low_bits,
     sign_tokens,
     touching_blocks,
+    touching_keys,
     unsign_tokens,
 )
 from earshot.indexes.kernels.delta import append_delta_answers
+from earshot.indexes.kernels.matching import SlotScratch, appends_answers
 from earshot.kernels.box_keys import (
     BLOCK,
     Quantizer,
     box_limit,
     key_touches,
-    prefetch,
     strict_limit,
     touching_mask,
     trailing_zeros,
 )
-from earshot.kernels.jit import lean_kernel
+from earshot.kernels.jit import inlined_kernel, lean_kernel
+from earshot.kernels.processor import prefetch
 from earshot.kernels.shapes import shape_touches_box
 from earshot.kernels.verify import box_touches, mark_tokens, tokens_match
 from earshot.model.arrays import Int32s, Int64s
@@ -88,16 +88,7 @@ def _report_complete(arrays, clauses, start, n, blocks, box, limit, answers, n_a
     keys, entry_rows = arrays.keys, arrays.entry_rows
     strict = strict_limit(limit)
     for k in range(len(blocks)):
-        if k + AHEAD < len(blocks):
-            ahead = start + np.int64(blocks[k + AHEAD]) * BLOCK
-            prefetch(keys, ahead)
-            prefetch(keys, ahead + 8)
-            prefetch(entry_rows, ahead)
-            prefetch(entry_rows, ahead + 15)
-        offset = np.int64(blocks[k]) * BLOCK
-        position = start + offset
-        work[1] += min(BLOCK, n - offset)
-        mask = touching_mask(keys, position, limit) & low_bits(n - offset)
+        position, mask = touching_keys(keys, entry_rows, start, n, blocks, k, limit, work)
         if mask == 0:
             continue
         if n_answers + BLOCK > len(answers):
@@ -130,16 +121,7 @@ def _report_open(
     strict = strict_limit(limit)
     n_pending = 0
     for k in range(len(blocks)):
-        if k + AHEAD < len(blocks):
-            ahead = start + np.int64(blocks[k + AHEAD]) * BLOCK
-            prefetch(keys, ahead)
-            prefetch(keys, ahead + 8)
-            prefetch(entry_tokens, ahead)
-            prefetch(entry_tokens, ahead + 15)
-        offset = np.int64(blocks[k]) * BLOCK
-        position = start + offset
-        work[1] += min(BLOCK, n - offset)
-        mask = touching_mask(keys, position, limit) & low_bits(n - offset)
+        position, mask = touching_keys(keys, entry_tokens, start, n, blocks, k, limit, work)
         if mask == 0:
             continue
         if n_answers + n_pending + BLOCK > len(answers):
@@ -189,7 +171,7 @@ def _report_pending(
         c = arrays.entry_rows[pending[k]]
         prefetch(clauses.token_ids, clauses.token_offsets[c])
         if not key_touches(arrays.keys[pending[k]], strict):
-            prefetch(clauses.boxes, np.int64(c) * 4)
+            prefetch(clauses.boxes, c)
     for k in range(n_pending):
         c = arrays.entry_rows[pending[k]]
         if not tokens_match(
@@ -293,54 +275,40 @@ def _descend(
     return n_answers
 
 
-@lean_kernel
-def match_block_trie(
-    arrays, clauses, delta, is_lonlat, messages, start, stop, row, scratch, answers, offsets, work
-):
-    """Match messages ``start + row`` to ``stop``; see ``collect_answers`` for the protocol."""
+@appends_answers(BlockTrieArrays, marks_tokens=False)
+@inlined_kernel
+def append_block_trie(view, tokens, box, scratch, answers, n_answers, work):
+    """Append one message's answers, those of the delta last; most messages mark no token."""
+    arrays, clauses, is_lonlat = view.arrays, view.clauses, view.is_lonlat
     frontier = scratch.frontier
     n_clauses = np.int64(len(clauses.subscriptions))
-    has_delta = len(delta.clauses.subscriptions) > 0
-    n_answers = offsets[row]
-    for m in range(start + row, stop):
-        message_tokens = messages.token_ids[
-            messages.token_offsets[m] : messages.token_offsets[m + 1]
-        ]
-        box = messages.boxes[m]
-        limit = box_limit(arrays.quantizer, box[0], box[1], box[2], box[3])
-        scratch.serial[0] += 1
-        n_nodes, n_candidates = work[0], work[1]
-        # [CIKM15] chooses per message between text and space by estimated cost; so does this. The
-        # walk down the root list is cheap, and says at each level how many blocks are left.
-        n_tokens = len(message_tokens)
-        budget = np.int64(ROOT_BLOCKS_PER_TOKEN * n_tokens * (1.0 + n_tokens / LONG_MESSAGE))
-        here, n_blocks = touching_blocks(
-            n_clauses, arrays.summary_keys, arrays.root_summary[0], limit, frontier, budget, work
+    limit = box_limit(arrays.quantizer, box[0], box[1], box[2], box[3])
+    # [CIKM15] chooses per message between text and space by estimated cost; so does this. The
+    # walk down the root list is cheap, and says at each level how many blocks are left.
+    n_tokens = len(tokens)
+    budget = np.int64(ROOT_BLOCKS_PER_TOKEN * n_tokens * (1.0 + n_tokens / LONG_MESSAGE))
+    here, n_blocks = touching_blocks(
+        n_clauses, arrays.summary_keys, arrays.root_summary[0], limit, frontier, budget, work
+    )
+    has_delta = len(view.delta.clauses.subscriptions) > 0
+    if n_blocks == 0 and not has_delta:
+        return n_answers
+    mark_tokens(tokens, 0, n_tokens, scratch.marks, 1)
+    sign_tokens(tokens, scratch.signature)
+    if n_blocks > 0:
+        n_answers = _report_open(
+            arrays, clauses, is_lonlat, n_clauses, n_clauses, frontier[here : here + n_blocks],
+            box, limit, scratch, answers, n_answers, work,
+        )  # fmt: skip
+    elif n_blocks < 0:
+        n_answers = _descend(
+            arrays, clauses, is_lonlat, tokens, box, limit, scratch, answers, n_answers, work
         )
-        n_found = n_answers
-        if n_blocks != 0 or has_delta:
-            mark_tokens(message_tokens, 0, len(message_tokens), scratch.marks, 1)
-            sign_tokens(message_tokens, scratch.signature)
-            if n_blocks > 0:
-                n_found = _report_open(
-                    arrays, clauses, is_lonlat, n_clauses, n_clauses,
-                    frontier[here : here + n_blocks], box, limit, scratch, answers, n_answers, work,
-                )  # fmt: skip
-            elif n_blocks < 0:
-                n_found = _descend(
-                    arrays, clauses, is_lonlat, message_tokens, box, limit, scratch,
-                    answers, n_answers, work,
-                )  # fmt: skip
-            if has_delta and n_found >= 0:
-                n_found = append_delta_answers(
-                    delta, is_lonlat, message_tokens, box, scratch.marks, scratch.delta_last_seen,
-                    scratch.serial[0], answers, n_found, work,
-                )  # fmt: skip
-            mark_tokens(message_tokens, 0, len(message_tokens), scratch.marks, 0)
-            unsign_tokens(message_tokens, scratch.signature)
-        if n_found < 0:
-            work[0], work[1] = n_nodes, n_candidates
-            return m - start
-        n_answers = n_found
-        offsets[m - start + 1] = n_answers
-    return stop - start
+    if has_delta and n_answers >= 0:
+        of_delta = SlotScratch(scratch.marks, scratch.serial, scratch.delta_last_seen)
+        n_answers = append_delta_answers(
+            view.delta, tokens, box, of_delta, answers, n_answers, work
+        )
+    mark_tokens(tokens, 0, n_tokens, scratch.marks, 0)
+    unsign_tokens(tokens, scratch.signature)
+    return n_answers

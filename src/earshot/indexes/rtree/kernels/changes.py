@@ -54,10 +54,11 @@ from earshot.indexes.rtree.kernels.token_tables import (
 )
 from earshot.kernels.box_keys import DEAD_KEY, TOP, box_key, union_key
 from earshot.kernels.jit import kernel, lean_kernel
+from earshot.kernels.resuming import DONE
 
-# Why a kernel stopped: nothing left to do, no room in the arrays, or a height that LEVELS must
+# Why a kernel stopped that was not done: no room in the arrays, or a height that LEVELS must
 # follow before anything else happens.
-DONE, NO_ROOM, NEW_HEIGHT = range(3)
+NO_ROOM, NEW_HEIGHT = 1, 2
 
 
 # ---- tables follow ------------------------------------------------------------------------------

@@ -13,16 +13,20 @@ import numpy as np
 import numpy.typing as npt
 
 from earshot.indexes.kernels.blocks import has_token, sign_tokens, unsign_tokens
+from earshot.indexes.kernels.matching import appends_answers
+from earshot.indexes.kernels.verifying import append_match
 from earshot.indexes.rtree.kernels.nodes import (
     INVERTED,
     KIND,
     LEVELS,
     MAX_ENTRIES,
     ROOT,
+    RtreeArrays,
     entry_bit,
     entry_clause,
     list_entry,
 )
+from earshot.indexes.rtree.kernels.token_orders import TokenOrderArrays
 from earshot.indexes.rtree.kernels.token_tables import (
     EMPTY,
     find,
@@ -32,18 +36,25 @@ from earshot.indexes.rtree.kernels.token_tables import (
     list_start,
 )
 from earshot.kernels.box_keys import BLOCK, box_limit, touching_mask, trailing_zeros
-from earshot.kernels.jit import lean_kernel
-from earshot.kernels.verify import mark_tokens, region_touches, tokens_match
-from earshot.model.arrays import Int32s
+from earshot.kernels.jit import inlined_kernel, lean_kernel
+from earshot.model.arrays import Int32s, Int64s
 
 SCANNED = 16
 """Entries of a list that are read one by one; a longer one is searched for those that touch."""
+
+
+class RtreeIndexArrays(NamedTuple):
+    """A tree, and the order of tokens that it was built with."""
+
+    tree: RtreeArrays
+    order: TokenOrderArrays
 
 
 class RtScratch(NamedTuple):
     """Working memory of one thread."""
 
     marks: npt.NDArray[np.uint8]  # (n_tokens,) 1 for tokens of the current message
+    serial: Int64s  # (1,)
     stack: Int32s  # nodes still to visit
     signature: npt.NDArray[np.uint64]  # (SIGNATURE_WORDS,) a bit per low half of a token
 
@@ -71,19 +82,34 @@ def lowest(bits):
     return 32 + trailing_zeros(np.uint32(bits >> 32 & 0xFFFFFFFF))
 
 
-@lean_kernel
-def _shares_token(tables, node, message_tokens, scratch):
-    """Whether a node's table has a token of the message; the shorter of the two is gone through."""
+@inlined_kernel
+def place_in_turn(tables, node, message_tokens, k, scratch):
+    """Return the k-th place of a node's table that may hold a token of the message, or -1.
+
+    Goes through the message's tokens, or through the table if that is shorter; :func:`n_turns`
+    says up to which ``k``.
+    """
     size = np.int64(tables.sizes[node])
     if len(message_tokens) <= size:
-        for i in range(len(message_tokens)):
-            if find(tables, node, message_tokens[i]) >= 0:
-                return True
-        return False
-    start = tables.starts[node]
-    for place in range(start, start + size):
-        token = tables.tokens[place]
-        if token != EMPTY and has_token(token, scratch.signature, scratch.marks):
+        return find(tables, node, message_tokens[k])
+    place = tables.starts[node] + k
+    token = tables.tokens[place]
+    if token != EMPTY and has_token(token, scratch.signature, scratch.marks):
+        return place
+    return np.int64(-1)
+
+
+@inlined_kernel
+def n_turns(tables, node, message_tokens):
+    """Return how many places there are to look at."""
+    return min(len(message_tokens), np.int64(tables.sizes[node]))
+
+
+@lean_kernel
+def _shares_token(tables, node, message_tokens, scratch):
+    """Whether a node's table has a token of the message."""
+    for k in range(n_turns(tables, node, message_tokens)):
+        if place_in_turn(tables, node, message_tokens, k, scratch) >= 0:
             return True
     return False
 
@@ -91,18 +117,10 @@ def _shares_token(tables, node, message_tokens, scratch):
 @lean_kernel
 def _entries_with(tables, node, message_tokens, scratch):
     """Return a bit for each entry of a node that has a token of the message (IR-tree)."""
-    size = np.int64(tables.sizes[node])
     bits = np.int64(0)
-    if len(message_tokens) <= size:
-        for i in range(len(message_tokens)):
-            place = find(tables, node, message_tokens[i])
-            if place >= 0:
-                bits |= np.int64(tables.values[place])
-        return bits
-    start = tables.starts[node]
-    for place in range(start, start + size):
-        token = tables.tokens[place]
-        if token != EMPTY and has_token(token, scratch.signature, scratch.marks):
+    for k in range(n_turns(tables, node, message_tokens)):
+        place = place_in_turn(tables, node, message_tokens, k, scratch)
+        if place >= 0:
             bits |= np.int64(tables.values[place])
     return bits
 
@@ -160,103 +178,81 @@ def _entries_going_on(tree, node, message_tokens, bits, scratch):
 
     Also returns how many clauses were looked at.
     """
-    tables = tree.tables
-    size = np.int64(tables.sizes[node])
     wanted = bits
     n_looked_at = 0
-    by_message = len(message_tokens) <= size
-    start = tables.starts[node]
-    for k in range(len(message_tokens) if by_message else size):
+    for k in range(n_turns(tree.tables, node, message_tokens)):
         if wanted == 0:
             break
-        if by_message:
-            place = find(tables, node, message_tokens[k])
-            if place < 0:
-                continue
-        else:
-            place = start + k
-            token = tables.tokens[place]
-            if token == EMPTY or not has_token(token, scratch.signature, scratch.marks):
-                continue
+        place = place_in_turn(tree.tables, node, message_tokens, k, scratch)
+        if place < 0:
+            continue
         goes_on, n_more = _follow(tree, place, wanted, scratch.signature)
         wanted &= ~goes_on
         n_looked_at += n_more
     return bits & ~wanted, n_looked_at
 
 
-@lean_kernel
-def match_rtree(
-    tree, clauses, is_lonlat, messages, start, stop, row, scratch, answers, offsets, work
-):
-    """Match messages ``start + row`` to ``stop``; see ``collect_answers`` for the protocol."""
-    marks, stack, tables = scratch.marks, scratch.stack, tree.tables
-    kind, stride = tree.facts[KIND], tree.facts[MAX_ENTRIES]
-    root = tree.facts[ROOT]
-    n_answers = offsets[row]
-    for m in range(start + row, stop):
-        first, last = messages.token_offsets[m], messages.token_offsets[m + 1]
-        min_x, min_y, max_x, max_y = messages.boxes[m]
-        limit = box_limit(tree.quantizer, min_x, min_y, max_x, max_y)
-        tokens = messages.token_ids[first:last]
-        mark_tokens(messages.token_ids, first, last, marks, 1)
-        sign_tokens(tokens, scratch.signature)
-        n_nodes = n_candidates = depth = 0
-        if tree.counts[root] > 0 and (
-            tree.levels[root] > 0 or kind == LEVELS or _shares_token(tables, root, tokens, scratch)
-        ):
-            stack[0] = root
-            depth = 1
-        full = False
-        while depth > 0 and not full:
-            depth -= 1
-            node = np.int64(stack[depth])
-            bits = entries_touching(tree, node, limit)
-            n_nodes += 1
-            if tree.levels[node] > 0:
-                if kind == INVERTED and bits != 0:
-                    bits &= _entries_with(tables, node, tokens, scratch)
-                if kind == LEVELS and node != root:
-                    bits, n_looked_at = _entries_going_on(tree, node, tokens, bits, scratch)
-                    n_candidates += n_looked_at
-                    n_nodes -= bits == 0  # told by its table, as the other trees do before a visit
-                while bits != 0:
-                    child = tree.entries[node * stride + lowest(bits)]
-                    bits &= bits - 1
-                    if kind < LEVELS and not _shares_token(tables, child, tokens, scratch):
-                        continue
-                    stack[depth] = child
-                    depth += 1
-                continue
-            if kind >= LEVELS:
+@appends_answers(RtreeIndexArrays)
+@inlined_kernel
+def append_rtree(view, tokens, box, scratch, answers, n_answers, work):
+    """Append one message's answers."""
+    sign_tokens(tokens, scratch.signature)
+    n_answers = _descend(view, tokens, box, scratch, answers, n_answers, work)
+    unsign_tokens(tokens, scratch.signature)
+    return n_answers
+
+
+@inlined_kernel
+def _descend(view, tokens, box, scratch, answers, n_answers, work):
+    """Visit the nodes that may hold answers, from the root down; return as for a message."""
+    tree = view.arrays.tree
+    min_x, min_y, max_x, max_y = box
+    stack, tables = scratch.stack, tree.tables
+    kind, stride, root = tree.facts[KIND], tree.facts[MAX_ENTRIES], tree.facts[ROOT]
+    limit = box_limit(tree.quantizer, min_x, min_y, max_x, max_y)
+    depth = 0
+    if tree.counts[root] > 0 and (
+        tree.levels[root] > 0 or kind == LEVELS or _shares_token(tables, root, tokens, scratch)
+    ):
+        stack[0] = root
+        depth = 1
+    while depth > 0:
+        depth -= 1
+        node = np.int64(stack[depth])
+        bits = entries_touching(tree, node, limit)
+        work[0] += 1
+        if tree.levels[node] > 0:
+            if kind == INVERTED and bits != 0:
                 bits &= _entries_with(tables, node, tokens, scratch)
-                n_nodes -= kind == LEVELS and bits == 0
-                n_candidates += _n_bits(bits)
-            else:
-                n_candidates += np.int64(tree.counts[node])
+            if kind == LEVELS and node != root:
+                bits, n_looked_at = _entries_going_on(tree, node, tokens, bits, scratch)
+                work[1] += n_looked_at
+                work[0] -= bits == 0  # told by its table, as the other trees do before a visit
             while bits != 0:
-                c = tree.entries[node * stride + lowest(bits)]
+                child = tree.entries[node * stride + lowest(bits)]
                 bits &= bits - 1
-                if kind == LEVELS and not passes_print(tree.prints[c], scratch.signature):
+                if kind < LEVELS and not _shares_token(tables, child, tokens, scratch):
                     continue
-                if tokens_match(
-                    clauses.token_ids,
-                    clauses.token_offsets[c],
-                    clauses.token_offsets[c + 1],
-                    marks,
-                ) and region_touches(clauses, c, is_lonlat, min_x, min_y, max_x, max_y):
-                    if n_answers == len(answers):
-                        full = True
-                        break
-                    answers[n_answers] = clauses.subscriptions[c]
-                    n_answers += 1
-        mark_tokens(messages.token_ids, first, last, marks, 0)
-        unsign_tokens(tokens, scratch.signature)
-        if full:
-            return m - start
-        work[0] += n_nodes
-        work[1] += n_candidates
-        offsets[m - start + 1] = n_answers
-    return stop - start
+                stack[depth] = child
+                depth += 1
+            continue
+        if kind >= LEVELS:
+            bits &= _entries_with(tables, node, tokens, scratch)
+            work[0] -= kind == LEVELS and bits == 0
+            work[1] += _n_bits(bits)
+        else:
+            work[1] += np.int64(tree.counts[node])
+        while bits != 0:
+            c = tree.entries[node * stride + lowest(bits)]
+            bits &= bits - 1
+            if kind == LEVELS and not passes_print(tree.prints[c], scratch.signature):
+                continue
+            n_answers = append_match(
+                view, c, min_x, min_y, max_x, max_y, scratch, answers, n_answers
+            )
+            if n_answers < 0:
+                return n_answers
+    return n_answers
 
 
 @lean_kernel

@@ -25,7 +25,14 @@ import numpy as np
 import numpy.typing as npt
 
 from earshot.indexes.kernels.blocks import has_token, sign_tokens, unsign_tokens
-from earshot.indexes.rtree.kernels.match import entries_touching, lowest
+from earshot.indexes.kernels.matching import appends_answers
+from earshot.indexes.kernels.verifying import append_score
+from earshot.indexes.rtree.kernels.match import (
+    entries_touching,
+    lowest,
+    n_turns,
+    place_in_turn,
+)
 from earshot.indexes.rtree.kernels.nodes import (
     INVERTED,
     KIND,
@@ -35,12 +42,14 @@ from earshot.indexes.rtree.kernels.nodes import (
     PREFIXES,
     ROOT,
     SETS,
+    RtreeArrays,
     entry_bit,
     entry_clause,
     has_table,
     node_depth,
     required_stop,
 )
+from earshot.indexes.rtree.kernels.token_orders import TokenOrderArrays
 from earshot.indexes.rtree.kernels.token_tables import (
     EMPTY,
     ROW_BITS,
@@ -49,9 +58,8 @@ from earshot.indexes.rtree.kernels.token_tables import (
     list_length,
 )
 from earshot.kernels.box_keys import TOP, box_limit
-from earshot.kernels.jit import kernel, lean_kernel
-from earshot.kernels.scoring import BOUND_SLACK, delivered_score, message_area
-from earshot.kernels.verify import mark_tokens
+from earshot.kernels.jit import inlined_kernel, kernel, lean_kernel
+from earshot.kernels.scoring import BOUND_SLACK, ScoringArrays, message_area
 from earshot.model.arrays import Float64s, Int32s, Int64s
 
 N_SUFFIXES = 8
@@ -64,12 +72,21 @@ N_BOUNDS = FIRST_SUFFIX + N_SUFFIXES
 LAST_SERIAL = (1 << 32) - 1
 
 
+class RankedRtreeArrays(NamedTuple):
+    """A tree, the order of its tokens, and what bounds the scores below each node."""
+
+    scoring: ScoringArrays
+    tree: RtreeArrays
+    order: TokenOrderArrays
+    bounds: Float64s  # (n_nodes, N_BOUNDS)
+
+
 class RankedRtScratch(NamedTuple):
     """Working memory of one thread."""
 
     marks: npt.NDArray[np.uint8]  # (n_tokens,)
-    last_seen: Int64s  # (n_slots,) of compound slots; see ``delivered_score``
     serial: Int64s  # (1,)
+    last_seen: Int64s  # (n_slots,) of compound slots; see ``delivered_score``
     signature: npt.NDArray[np.uint64]  # (SIGNATURE_WORDS,)
     stack: Int32s  # nodes still to visit
     found: npt.NDArray[np.uint32]  # LEVELS: (n_clauses,) message that shared a token last
@@ -238,34 +255,12 @@ def _shares_prefix(tables, node, message_tokens, is_touching, scratch):
 
 
 @lean_kernel
-def _place_in_turn(tables, node, message_tokens, k, scratch):
-    """Return the k-th place of a node's table that may hold a token of the message, or -1.
-
-    Goes through the message's tokens, or through the table if that is shorter; :func:`_n_turns`
-    says up to which ``k``.
-    """
-    size = np.int64(tables.sizes[node])
-    if len(message_tokens) <= size:
-        return find(tables, node, message_tokens[k])
-    place = tables.starts[node] + k
-    token = tables.tokens[place]
-    if token != EMPTY and has_token(token, scratch.signature, scratch.marks):
-        return place
-    return np.int64(-1)
-
-
-@lean_kernel
-def _n_turns(tables, node, message_tokens):
-    return min(len(message_tokens), np.int64(tables.sizes[node]))
-
-
-@lean_kernel
 def _sum_weights(tables, node, message_tokens, weights, n, scratch):
     """Fill the weights of the tokens shared, by entry of a node (INVERTED)."""
     for i in range(n):
         scratch.sums[i] = 0.0
-    for k in range(_n_turns(tables, node, message_tokens)):
-        place = _place_in_turn(tables, node, message_tokens, k, scratch)
+    for k in range(n_turns(tables, node, message_tokens)):
+        place = place_in_turn(tables, node, message_tokens, k, scratch)
         if place < 0:
             continue
         weight = weights[tables.tokens[place]]
@@ -279,8 +274,8 @@ def _sum_weights(tables, node, message_tokens, weights, n, scratch):
 def _note_found(tree, node, message_tokens, bits, stamp, scratch):
     """Note the clauses under the entries ``bits`` that share a token here (LEVELS)."""
     tables, stride = tree.tables, tree.facts[MAX_ENTRIES]
-    for k in range(_n_turns(tables, node, message_tokens)):
-        place = _place_in_turn(tables, node, message_tokens, k, scratch)
+    for k in range(n_turns(tables, node, message_tokens)):
+        place = place_in_turn(tables, node, message_tokens, k, scratch)
         if place < 0:
             continue
         value = np.int64(tables.values[place])
@@ -369,8 +364,8 @@ def _eligible(tree, bounds, scoring, leaf, message_tokens, touching, stamp, scra
     if kind < LEVELS or bits == 0:
         return bits
     shared = np.int64(0)
-    for k in range(_n_turns(tables, leaf, message_tokens)):
-        place = _place_in_turn(tables, leaf, message_tokens, k, scratch)
+    for k in range(n_turns(tables, leaf, message_tokens)):
+        place = place_in_turn(tables, leaf, message_tokens, k, scratch)
         if place >= 0:
             shared |= np.int64(tables.values[place])
     if kind == LEVELS:
@@ -382,70 +377,56 @@ def _eligible(tree, bounds, scoring, leaf, message_tokens, touching, stamp, scra
     return bits & shared
 
 
-@lean_kernel
-def match_ranked_rtree(
-    scoring, tree, bounds, clauses, is_lonlat, messages, start, stop, row, scratch,
-    answers, offsets, work,
-):  # fmt: skip
-    """Match messages ``start + row`` to ``stop``; see ``collect_answers`` for the protocol."""
+@appends_answers(RankedRtreeArrays)
+@inlined_kernel
+def append_ranked_rtree(view, tokens, box, scratch, answers, n_answers, work):
+    """Append one message's answers."""
+    sign_tokens(tokens, scratch.signature)
+    n_answers = _descend(view, tokens, box, scratch, answers, n_answers, work)
+    unsign_tokens(tokens, scratch.signature)
+    return n_answers
+
+
+@inlined_kernel
+def _descend(view, tokens, box, scratch, answers, n_answers, work):
+    """Visit the nodes that may hold answers, from the root down; return as for a message."""
+    tree, bounds, scoring = view.arrays.tree, view.arrays.bounds, view.arrays.scoring
     stride, root = tree.facts[MAX_ENTRIES], tree.facts[ROOT]
-    n_answers = offsets[row]
-    for m in range(start + row, stop):
-        first, last = messages.token_offsets[m], messages.token_offsets[m + 1]
-        tokens = messages.token_ids[first:last]
-        box = messages.boxes[m]
-        box_area = message_area(box)
-        crosses = box[0] > box[2]
-        limit = box_limit(tree.quantizer, box[0], box[1], 180.0 if crosses else box[2], box[3])
-        mark_tokens(messages.token_ids, first, last, scratch.marks, 1)
-        sign_tokens(tokens, scratch.signature)
+    box_area = message_area(box)
+    crosses = box[0] > box[2]
+    limit = box_limit(tree.quantizer, box[0], box[1], 180.0 if crosses else box[2], box[3])
+    stamp = np.uint32(scratch.serial[0] & LAST_SERIAL)
+    if stamp == 0:  # after four thousand million messages
+        scratch.found[:] = 0
+        scratch.wanted[:] = 0
         scratch.serial[0] += 1
-        stamp = np.uint32(scratch.serial[0] & LAST_SERIAL)
-        if stamp == 0:  # after four thousand million messages
-            scratch.found[:] = 0
-            scratch.wanted[:] = 0
-            scratch.serial[0] += 1
-            stamp = np.uint32(1)
-        n_nodes = n_candidates = depth = 0
-        if tree.counts[root] > 0:
-            scratch.stack[0] = root
-            depth = 1
-        full = False
-        while depth > 0 and not full:
-            depth -= 1
-            node = np.int64(scratch.stack[depth])
-            n_nodes += 1
-            touching = entries_touching(tree, node, limit)
-            if crosses:
-                east = box_limit(tree.quantizer, -180.0, box[1], box[2], box[3])
-                touching |= entries_touching(tree, node, east)
-            if tree.levels[node] > 0:
-                depth = _push_children(
-                    tree, bounds, scoring, node, tokens, box, box_area, touching, stamp,
-                    scratch, depth,
-                )  # fmt: skip
-                continue
-            bits = _eligible(tree, bounds, scoring, node, tokens, touching, stamp, scratch)
-            while bits != 0:
-                c = tree.entries[node * stride + lowest(bits)]
-                bits &= bits - 1
-                n_candidates += 1
-                score = delivered_score(
-                    scoring, clauses, c, clauses.subscriptions[c], scratch.marks, is_lonlat,
-                    box, box_area, scratch.last_seen, scratch.serial[0],
-                )  # fmt: skip
-                if score >= 0.0:
-                    if n_answers == len(answers.slots):
-                        full = True
-                        break
-                    answers.slots[n_answers] = clauses.subscriptions[c]
-                    answers.scores[n_answers] = score
-                    n_answers += 1
-        mark_tokens(messages.token_ids, first, last, scratch.marks, 0)
-        unsign_tokens(tokens, scratch.signature)
-        if full:
-            return m - start
-        work[0] += n_nodes
-        work[1] += n_candidates
-        offsets[m - start + 1] = n_answers
-    return stop - start
+        stamp = np.uint32(1)
+    depth = 0
+    if tree.counts[root] > 0:
+        scratch.stack[0] = root
+        depth = 1
+    while depth > 0:
+        depth -= 1
+        node = np.int64(scratch.stack[depth])
+        work[0] += 1
+        touching = entries_touching(tree, node, limit)
+        if crosses:
+            east = box_limit(tree.quantizer, -180.0, box[1], box[2], box[3])
+            touching |= entries_touching(tree, node, east)
+        if tree.levels[node] > 0:
+            depth = _push_children(
+                tree, bounds, scoring, node, tokens, box, box_area, touching, stamp, scratch, depth
+            )
+            continue
+        bits = _eligible(tree, bounds, scoring, node, tokens, touching, stamp, scratch)
+        while bits != 0:
+            c = tree.entries[node * stride + lowest(bits)]
+            bits &= bits - 1
+            work[1] += 1
+            slot = view.clauses.subscriptions[c]
+            n_answers = append_score(
+                scoring, view, c, slot, box, box_area, scratch, answers, n_answers
+            )
+            if n_answers < 0:
+                return n_answers
+    return n_answers
