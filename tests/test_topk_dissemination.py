@@ -22,6 +22,7 @@ from earshot.semantics.topk.kernels.arrays import (
     NOTHING_LOST,
     POSTINGS,
     YOUNG,
+    Dispatch,
     Probe,
     Subscribers,
 )
@@ -179,9 +180,8 @@ def find(
     slots, scores = np.full(n + 2, -7, np.int32), np.full(n + 2, -7.0)
     counters = np.zeros(len(COUNTERS), np.int64)
     disseminate = KERNELS[structure.name][0]
-    n_found = disseminate(
-        component, home, case.subscribers, probe, case.max_distance, slots, scores, 1, counters
-    )
+    dispatch = Dispatch(case.subscribers, probe, case.max_distance, slots, scores, counters)
+    n_found = disseminate(component, home, dispatch, 1)
     assert slots[0] == -7
     assert scores[0] == -7.0
     found = sorted(zip(slots[1:n_found].tolist(), scores[1:n_found].tolist(), strict=True))

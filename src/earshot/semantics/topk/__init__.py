@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import TypeVar
+
 from earshot.errors import InvalidParameter
 from earshot.semantics.topk.ciq import Ciq
 from earshot.semantics.topk.contract import Dissemination, Scan
@@ -22,29 +24,27 @@ REEVALUATIONS: dict[str, type[Reevaluation]] = {
 DEFAULT_DISSEMINATION = next(iter(DISSEMINATIONS))
 DEFAULT_REEVALUATION = next(iter(REEVALUATIONS))
 
+_Found = TypeVar("_Found", Dissemination, Reevaluation)
+
+
+def _find(what: str, known: dict[str, type[_Found]], chosen: str | _Found | None) -> _Found:
+    """Return what is known by a name, with its default parameters; one that is given, as it is."""
+    if chosen is not None and not isinstance(chosen, str):
+        return chosen
+    name = next(iter(known)) if chosen is None else chosen
+    if name not in known:
+        raise InvalidParameter(f"no {what} {name!r}; expected one of {', '.join(known)}")
+    return known[name]()
+
 
 def find_dissemination(chosen: str | Dissemination | None) -> Dissemination:
-    """Return a dissemination by name, with its default parameters; one that is given, as it is."""
-    if isinstance(chosen, Dissemination):
-        return chosen
-    name = DEFAULT_DISSEMINATION if chosen is None else chosen
-    if name not in DISSEMINATIONS:
-        raise InvalidParameter(
-            f"no dissemination {name!r}; expected one of {', '.join(DISSEMINATIONS)}"
-        )
-    return DISSEMINATIONS[name]()
+    """Return a dissemination by name; by default the first."""
+    return _find("dissemination", DISSEMINATIONS, chosen)
 
 
 def find_reevaluation(chosen: str | Reevaluation | None) -> Reevaluation:
-    """Return a re-evaluation by name, with its default parameters; one that is given, as it is."""
-    if isinstance(chosen, Reevaluation):
-        return chosen
-    name = DEFAULT_REEVALUATION if chosen is None else chosen
-    if name not in REEVALUATIONS:
-        raise InvalidParameter(
-            f"no re-evaluation {name!r}; expected one of {', '.join(REEVALUATIONS)}"
-        )
-    return REEVALUATIONS[name]()
+    """Return a re-evaluation by name; by default the first."""
+    return _find("re-evaluation", REEVALUATIONS, chosen)
 
 
 def find_method(name: str) -> tuple[Dissemination, Reevaluation]:

@@ -15,6 +15,7 @@ from earshot.errors import InvalidParameter
 from earshot.model.arrays import Int32s, Int64s
 from earshot.semantics.topk.contract import Dissemination
 from earshot.semantics.topk.kernels.arrays import Float32s, Subscribers
+from earshot.semantics.topk.kernels.curves import curve_keys
 from earshot.semantics.topk.kernels.igpt import (
     MAX_BANDS,
     MAX_CELLS,
@@ -33,7 +34,6 @@ from earshot.semantics.topk.kernels.igpt_build import (
     find_leaves,
     largest_token,
 )
-from earshot.semantics.topk.kernels.window import curve_keys
 
 ALL_RULES = frozenset(RULES)
 

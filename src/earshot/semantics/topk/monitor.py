@@ -18,6 +18,8 @@ import numpy as np
 
 from earshot import storage
 from earshot.errors import InvalidParameter, check_threads
+from earshot.kernels.growing import with_room
+from earshot.kernels.resuming import run_until_done
 from earshot.model.arrays import CountedMessages, Float64s, Int32s, Int64s, gather_ranges, nbytes
 from earshot.semantics.topk import (
     DISSEMINATIONS,
@@ -32,37 +34,46 @@ from earshot.semantics.topk.kernels.arrays import (
     COUNTERS,
     LENGTH,
     MOVE,
-    N_BUFFER_FACTS,
     N_BUFFERED,
-    N_RUN_FACTS,
     NO_HOME,
-    NOTHING_LOST,
+    NO_LIMIT,
     REASONS,
     REWEIGH,
     SUBSCRIBE,
     YOUNG,
     BufferArrays,
     Changes,
-    Output,
     Probe,
-    SearchScratch,
+    Rules,
     SegmentArrays,
+    State,
     Subscribers,
     Vectors,
     WindowArrays,
 )
-from earshot.semantics.topk.kernels.buffers import DONE, NEEDS_ENTRIES, NEEDS_MORE, NEEDS_OUTPUT
+from earshot.semantics.topk.kernels.buffers import NEEDS_ENTRIES, NEEDS_MORE, NEEDS_OUTPUT
 from earshot.semantics.topk.kernels.publish import (
     N_PROGRESS,
     NO_CLOCK,
-    NO_LIMIT,
     SILENT,
-    Rules,
-    State,
 )
 from earshot.semantics.topk.kernels.scoring import unit_vectors
 from earshot.semantics.topk.reevaluation import Reevaluation
-from earshot.semantics.topk.window import Window, resized
+from earshot.semantics.topk.results import Results, concat_changes, difference
+from earshot.semantics.topk.room import (
+    BY_SLOT,
+    first_subscribers,
+    larger_output,
+    new_output,
+    new_scratch,
+    no_buffers,
+    no_subscribers,
+    scratch_like,
+    with_entries,
+    with_slots,
+    with_subscribers,
+)
+from earshot.semantics.topk.window import Window
 
 __all__ = ["REASONS", "Counters", "Monitor", "Results"]
 
@@ -85,14 +96,6 @@ LEAST_DISTANCE, MOST_DISTANCE = 1e-9, 1e15
 
 SLOTS_AT_ONCE = 1 << 16
 """Slots whose results are compared at a time, before and after a change of all."""
-
-
-class Results(NamedTuple):
-    """The messages that some slots hold, best first."""
-
-    offsets: Int64s  # (n + 1,)
-    sequences: Int64s
-    scores: Float64s
 
 
 Counters = NamedTuple("Counters", [(name, int) for name in COUNTERS])  # type: ignore[misc]
@@ -146,8 +149,8 @@ class Monitor:
         self._max_distance = float(max_distance)
         self._weights, self._later_weight = np.ones(1), 1.0
         self._messages = Window()
-        self._subscribers = _no_subscribers()
-        self._buffers = _no_buffers()
+        self._subscribers = no_subscribers()
+        self._buffers = no_buffers()
         self._n_slots = 0
         self._is_alive: Any = np.empty(0, np.bool_)
         self._pending: Int32s = np.empty(0, np.int32)
@@ -167,10 +170,10 @@ class Monitor:
             np.zeros(3), np.empty(16, np.int32), np.empty(16, np.float32), np.zeros(1, np.int64),
             np.zeros(1, np.float32),
         )  # fmt: skip
-        self._scratch = _new_scratch(256, 1024, 16, 1)
+        self._scratch = new_scratch(256, 1024, 16, 1)
         self._found_slots = np.empty(0, np.int32)
         self._found_scores = np.empty(0, np.float64)
-        self._output = _new_output(LEAST_OUTPUT)
+        self._output = new_output(LEAST_OUTPUT)
         self._ticks = np.zeros(2, np.int64)
         self._index_all()
 
@@ -276,29 +279,10 @@ class Monitor:
         n, first = len(places), self._n_slots
         token_offsets = np.asarray(token_offsets, np.int64)
         vectors = self._vectors(token_offsets, tokens, np.ones(len(tokens), np.uint16))[0]
-        subscribers = self._subscribers
-        used = int(subscribers.token_offsets[first])
-        n_tokens = len(vectors.tokens)
         stop = first + n
-        self._subscribers = subscribers = Subscribers(
-            resized(subscribers.places, stop),
-            resized(subscribers.alphas, stop),
-            resized(subscribers.ks, stop),
-            resized(subscribers.token_offsets, stop + 1),
-            resized(subscribers.tokens, used + n_tokens),
-            resized(subscribers.weights, used + n_tokens),
-            resized(subscribers.thresholds, stop, NOTHING_LOST),
-            resized(subscribers.homes, stop, NO_HOME),
-            resized(subscribers.rows, stop),
-        )
-        subscribers.places[first:stop] = places
-        subscribers.alphas[first:stop] = alphas
-        subscribers.ks[first:stop] = ks
-        subscribers.token_offsets[first : stop + 1] = token_offsets - token_offsets[0] + used
-        subscribers.tokens[used : used + n_tokens] = vectors.tokens
-        subscribers.weights[used : used + n_tokens] = vectors.weights
-        self._buffers = _with_slots(self._buffers, stop)
-        self._is_alive = resized(self._is_alive, stop, False)
+        self._subscribers = with_subscribers(self._subscribers, first, places, alphas, ks, vectors)
+        self._buffers = with_slots(self._buffers, stop)
+        self._is_alive = with_room(self._is_alive, stop, False)
         self._is_alive[first:stop] = True
         self._n_slots = stop
         slots = np.arange(first, stop, dtype=np.int32)
@@ -333,8 +317,8 @@ class Monitor:
         times = messages.times if self._window is None else np.zeros(n, np.int64)
         longest = int(np.diff(vectors.offsets).max(initial=0))
         self._probe = self._probe._replace(
-            tokens=resized(self._probe.tokens, longest),
-            weights=resized(self._probe.weights, longest),
+            tokens=with_room(self._probe.tokens, longest),
+            weights=with_room(self._probe.weights, longest),
         )
         first = 0
         while first < n:
@@ -413,7 +397,7 @@ class Monitor:
             old.weights[positions], old.thresholds[alive], np.zeros(len(alive), np.int8),
             np.zeros(len(alive), np.int32),
         )  # fmt: skip
-        by_slot = {name: getattr(self._buffers, name)[alive] for name in _BY_SLOT}
+        by_slot = {name: getattr(self._buffers, name)[alive] for name in BY_SLOT}
         self._buffers = self._buffers._replace(**by_slot)
         self._is_alive = np.ones(len(alive), np.bool_)
         self._n_slots = len(alive)
@@ -463,10 +447,10 @@ class Monitor:
         self._n_words = max(self._n_words, int(tokens.max(initial=0)) + 1)
         if self._n_words > len(self._probe.weight_of):
             self._probe = self._probe._replace(
-                weight_of=resized(self._probe.weight_of, self._n_words)
+                weight_of=with_room(self._probe.weight_of, self._n_words)
             )
             self._scratch = self._scratch._replace(
-                positions=resized(self._scratch.positions, self._n_words)
+                positions=with_room(self._scratch.positions, self._n_words)
             )
         vectors = Vectors(offsets, np.empty_like(tokens), np.empty(len(tokens), np.float32))
         ordered = np.empty_like(counts)
@@ -519,16 +503,12 @@ class Monitor:
     def _searched(self, slots: Int32s) -> Monitor:
         """Return a copy in which slots are filled, with entries and working memory of its own."""
         part = copy(self)
-        none = _no_buffers()
+        none = no_buffers()
         part._buffers = self._buffers._replace(
             facts=none.facts, scores=none.scores, sequences=none.sequences,
             dominated=none.dominated, free=none.free,
         )  # fmt: skip
-        scratch = self._scratch
-        part._scratch = _new_scratch(
-            len(scratch.scores), len(scratch.more_scores), len(scratch.newest),
-            len(scratch.positions),
-        )  # fmt: skip
+        part._scratch = scratch_like(self._scratch)
         part._counters = np.zeros_like(self._counters)
         part._search(slots)
         return part
@@ -545,25 +525,17 @@ class Monitor:
             lambda: topk_publish.chain_filled(self._state(), slots, reason, progress, self._output)
         )
 
-    def _run(self, step: Callable[[], int]) -> None:
-        """Call a kernel until it is done, with more room each time that it asks for it."""
-        while (status := step()) != DONE:
-            if status == NEEDS_OUTPUT:
-                self._output = _larger_output(self._output)
-            elif status == NEEDS_ENTRIES:
-                n = len(self._buffers.scores)
-                n += n // 4 if n > 1 << 22 else max(n, 4096)
-                more = {name: _longer(getattr(self._buffers, name), n) for name in _BY_ENTRY}
-                self._buffers = self._buffers._replace(**more)
-            else:
-                assert status == NEEDS_MORE
-                scratch = self._scratch
-                self._scratch = _new_scratch(
-                    2 * len(scratch.scores),
-                    2 * len(scratch.more_scores),
-                    len(scratch.newest),
-                    len(scratch.positions),
-                )
+    def _run(self, kernel: Callable[[], int]) -> None:
+        run_until_done(kernel, self._make_room)
+
+    def _make_room(self, status: int) -> None:
+        if status == NEEDS_OUTPUT:
+            self._output = larger_output(self._output)
+        elif status == NEEDS_ENTRIES:
+            self._buffers = with_entries(self._buffers)
+        else:
+            assert status == NEEDS_MORE
+            self._scratch = scratch_like(self._scratch, times=2)
 
     def _begin(self) -> None:
         """Forget what a call wrote that was interrupted."""
@@ -575,7 +547,7 @@ class Monitor:
         taken = Changes._make(array[:n].copy() for array in output[1:])
         output.length[0] = 0
         if len(output.rows) > 1 << 20:
-            self._output = _new_output(LEAST_OUTPUT)
+            self._output = new_output(LEAST_OUTPUT)
         return taken
 
     def _difference(self, slots: Int32s, before: Results, reason: int) -> Changes:
@@ -583,48 +555,16 @@ class Monitor:
         parts = []
         for first in range(0, max(len(slots), 1), SLOTS_AT_ONCE):
             some = slots[first : first + SLOTS_AT_ONCE]
-            offsets = before.offsets[first : first + len(some) + 1]
-            held = slice(int(offsets[0]), int(offsets[-1]))
-            part = self._difference_of(
-                some,
-                Results(offsets - offsets[0], before.sequences[held], before.scores[held]),
-                reason,
-            )
+            then = before.part(first, first + len(some))
+            part = difference(some, then, self.results(some), reason)
             parts.append(part._replace(rows=part.rows + np.int32(first)))
-        return Changes._make(np.concatenate(each) for each in zip(*parts, strict=True))
-
-    def _difference_of(self, slots: Int32s, before: Results, reason: int) -> Changes:
-        after = self.results(slots)
-        parts = []
-        for results, others, sign in ((before, after, -1), (after, before, 1)):
-            rows = np.repeat(np.arange(len(slots), dtype=np.int32), np.diff(results.offsets))
-            is_new = ~np.isin(
-                _pairs(rows, results.sequences),
-                _pairs(np.repeat(np.arange(len(slots)), np.diff(others.offsets)), others.sequences),
-            )
-            rows = rows[is_new]
-            n = len(rows)
-            parts.append(
-                Changes(
-                    rows,
-                    np.full(n, sign, np.int8),
-                    np.full(n, reason, np.int8),
-                    slots[rows],
-                    results.sequences[is_new],
-                    results.scores[is_new],
-                )
-            )
-        joined = Changes._make(np.concatenate(pair) for pair in zip(*parts, strict=True))
-        order = np.argsort(joined.rows, kind="stable")
-        return Changes._make(array[order] for array in joined)
+        return concat_changes(parts)
 
     # ---- saving -------------------------------------------------------------------------------
 
     def save(self, directory: str | Path) -> None:
         """Write everything to a new directory."""
         n = self._n_slots
-        subscribers = self._subscribers
-        n_tokens = int(subscribers.token_offsets[n])
         facts = {
             "monitor": 1,
             "window": self._window,
@@ -637,17 +577,7 @@ class Monitor:
         groups: dict[str, tuple[Any, ...]] = {
             "messages": self._messages.arrays,
             "segments": self._messages.segments,
-            "subscribers": Subscribers(
-                subscribers.places[:n],
-                subscribers.alphas[:n],
-                subscribers.ks[:n],
-                subscribers.token_offsets[: n + 1],
-                subscribers.tokens[:n_tokens],
-                subscribers.weights[:n_tokens],
-                subscribers.thresholds[:n],
-                subscribers.homes[:n],
-                subscribers.rows[:n],
-            ),
+            "subscribers": first_subscribers(self._subscribers, n),
             "buffers": self._buffers,
             "rest": _Rest(self._is_alive[:n], self._weights, self._counters),
         }
@@ -694,102 +624,6 @@ class _Rest(NamedTuple):
     is_alive: Any
     weights: Float64s
     counters: Int64s
-
-
-_BY_SLOT = ("runs", "boundaries", "has_boundary", "costs")
-
-_BY_ENTRY = ("scores", "sequences", "dominated")
-
-_N_CLASSES = 64
-
-
-def _no_subscribers() -> Subscribers:
-    return Subscribers(
-        np.empty((0, 3), np.float64),
-        np.empty(0, np.float64),
-        np.empty(0, np.int32),
-        np.zeros(1, np.int64),
-        np.empty(0, np.int32),
-        np.empty(0, np.float32),
-        np.empty(0, np.float64),
-        np.empty(0, np.int8),
-        np.empty(0, np.int32),
-    )
-
-
-def _no_buffers() -> BufferArrays:
-    return BufferArrays(
-        np.zeros(N_BUFFER_FACTS, np.int64),
-        np.empty((0, N_RUN_FACTS), np.int32),
-        np.empty(0, np.uint32),
-        np.empty(0, np.uint8),
-        np.empty(0, np.float32),
-        np.empty(0, np.float64),
-        np.empty(0, np.uint32),
-        np.empty(0, np.uint16),
-        np.full(_N_CLASSES, -1, np.int64),
-    )
-
-
-def _with_slots(buffers: BufferArrays, n: int) -> BufferArrays:
-    return buffers._replace(**{name: resized(getattr(buffers, name), n) for name in _BY_SLOT})
-
-
-def _new_scratch(n: int, n_more: int, k: int, n_words: int) -> SearchScratch:
-    return SearchScratch._make(
-        [
-            np.empty(n, np.float64),
-            np.empty(n, np.int64),
-            np.empty(n_more, np.float64),
-            np.empty(n_more, np.int64),
-            np.empty(k, np.int64),
-            np.empty(n, np.int64),
-            np.empty(n, np.int64),
-            np.zeros(2, np.int64),
-            np.zeros(1, np.float64),
-            np.empty(n_more, np.float64),
-            *(np.empty(n_more, np.int64) for _ in range(6)),
-            np.empty(n_more, np.float64),
-            np.empty(n_more, np.int64),
-            np.empty(n_more, np.float64),
-            np.empty(n_more, np.uint64),
-            np.empty(n_more, np.uint64),
-            np.zeros(n_words, np.int32),
-            np.empty(256, np.int32),
-            np.empty(256, np.float32),
-            np.empty(256, np.uint64),
-            np.zeros(256, np.uint32),
-            np.array([0.0] * 6 + [np.inf]),
-        ]
-    )
-
-
-def _new_output(n: int) -> Output:
-    return Output(
-        np.zeros(1, np.int64),
-        np.empty(n, np.int32),
-        np.empty(n, np.int8),
-        np.empty(n, np.int8),
-        np.empty(n, np.int32),
-        np.empty(n, np.int64),
-        np.empty(n, np.float64),
-    )
-
-
-def _larger_output(output: Output) -> Output:
-    n = 2 * len(output.rows)
-    return Output._make([output.length, *(_longer(array, n) for array in output[1:])])
-
-
-def _longer(array: Any, n: int) -> Any:
-    larger = np.empty(n, array.dtype)
-    larger[: len(array)] = array
-    return larger
-
-
-def _pairs(rows: Any, sequences: Int64s) -> Any:
-    """Return rows and messages as numbers; a window is far smaller than 2 ** 32 messages."""
-    return rows.astype(np.int64) << 32 | (sequences & 0xFFFFFFFF)
 
 
 def _plain(parameters: dict[str, Any]) -> dict[str, Any]:

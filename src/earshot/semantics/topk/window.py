@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
+from earshot.kernels.growing import with_room
 from earshot.model.arrays import Float64s, nbytes
 from earshot.semantics.topk.kernels.arrays import (
     FIRST_SEGMENT,
@@ -25,7 +25,8 @@ from earshot.semantics.topk.kernels.arrays import (
     WindowArrays,
 )
 from earshot.semantics.topk.kernels.scoring import unit_vectors
-from earshot.semantics.topk.kernels.window import build_segment
+from earshot.semantics.topk.kernels.segments import build_segment
+from earshot.semantics.topk.room import empty_of
 
 LEAST_SEGMENT, MOST_SEGMENT = 256, 1 << 16
 SEGMENTS_OF_WINDOW = 16
@@ -41,35 +42,14 @@ would soon be out of the window."""
 NO_TIME = np.iinfo(np.int64).min
 
 
-def resized(array: npt.NDArray[Any], n: int, fill: Any = 0) -> npt.NDArray[Any]:
-    """Return an array with room for at least ``n`` rows, itself if it has; new rows are filled."""
-    if n <= len(array):
-        return array
-    larger = np.empty((max(n, len(array) + len(array) // 2, 16), *array.shape[1:]), array.dtype)
-    larger[: len(array)] = array
-    larger[len(array) :] = fill
-    return larger
-
-
 class Window:
     """The messages of a window."""
 
     def __init__(self) -> None:
         facts = np.zeros(N_FACTS, np.int64)
         facts[NEWEST_TIME] = NO_TIME
-        self.arrays = WindowArrays(
-            facts,
-            np.empty((0, 3), np.float64),
-            np.empty(0, np.int64),
-            np.empty(0, np.uint8),
-            np.empty(0, np.uint8),
-            np.zeros(1, np.int64),
-            np.empty(0, np.int32),
-            np.empty(0, np.float32),
-            np.empty(0, np.uint16),
-            np.empty(0, np.int32),
-            np.empty(0, np.uint32),
-        )
+        places, offsets = np.empty((0, 3)), np.zeros(1, np.int64)
+        self.arrays = empty_of(WindowArrays, facts=facts, places=places, token_offsets=offsets)
         self.segments = _no_segments(0)
 
     @classmethod
@@ -121,24 +101,24 @@ class Window:
             if tokens + tokens // 4 > len(arrays.tokens):
                 tokens *= 2
             self.arrays = arrays._replace(
-                places=resized(arrays.places, rows),
-                times=resized(arrays.times, rows),
-                is_live=resized(arrays.is_live, rows),
-                is_late=resized(arrays.is_late, rows),
-                token_offsets=resized(arrays.token_offsets, rows + 1),
-                heads=resized(arrays.heads, rows, -1),
-                tokens=resized(arrays.tokens, tokens),
-                weights=resized(arrays.weights, tokens),
-                counts=resized(arrays.counts, tokens),
+                places=with_room(arrays.places, rows),
+                times=with_room(arrays.times, rows),
+                is_live=with_room(arrays.is_live, rows),
+                is_late=with_room(arrays.is_late, rows),
+                token_offsets=with_room(arrays.token_offsets, rows + 1),
+                heads=with_room(arrays.heads, rows, -1),
+                tokens=with_room(arrays.tokens, tokens),
+                weights=with_room(arrays.weights, tokens),
+                counts=with_room(arrays.counts, tokens),
             )
         self._reserve_late(n_messages)
         n_chained = int(segments.facts[N_CHAINED]) + n_tokens
         self.segments = segments._replace(
-            chain_heads=resized(segments.chain_heads, n_words, -1),
-            chain_nexts=resized(segments.chain_nexts, n_chained),
-            chain_messages=resized(segments.chain_messages, n_chained),
-            chain_weights=resized(segments.chain_weights, n_chained),
-            chain_signatures=resized(segments.chain_signatures, n_chained),
+            chain_heads=with_room(segments.chain_heads, n_words, -1),
+            chain_nexts=with_room(segments.chain_nexts, n_chained),
+            chain_messages=with_room(segments.chain_messages, n_chained),
+            chain_weights=with_room(segments.chain_weights, n_chained),
+            chain_signatures=with_room(segments.chain_signatures, n_chained),
         )
 
     def _reserve_late(self, n: int) -> None:
@@ -257,7 +237,7 @@ class Window:
             outer = at if kind in _BY_SEGMENT else used["entry"]
             used[kind] = int(getattr(segments, f"{kind}_offsets")[outer])
             n = used[kind] + len(getattr(new, names[0]))
-            room = {name: resized(getattr(segments, name), n) for name in names}
+            room = {name: with_room(getattr(segments, name), n) for name in names}
             for name, array in room.items():
                 array[used[kind] : n] = getattr(new, name)
             segments = segments._replace(**room)
@@ -265,15 +245,15 @@ class Window:
         offsets = {}
         for kind in ("posting", "block", "group"):
             name = f"{kind}_offsets"
-            offsets[name] = resized(getattr(segments, name), first_entry + n_entries + 1)
+            offsets[name] = with_room(getattr(segments, name), first_entry + n_entries + 1)
             offsets[name][first_entry : first_entry + n_entries + 1] = (
                 getattr(new, name) + used[kind]
             )
         self.segments = segments = segments._replace(
-            first_sequences=resized(segments.first_sequences, at + 2),
-            entry_offsets=resized(segments.entry_offsets, at + 2),
-            bucket_offsets=resized(segments.bucket_offsets, at + 2),
-            frames=resized(segments.frames, at + 1),
+            first_sequences=with_room(segments.first_sequences, at + 2),
+            entry_offsets=with_room(segments.entry_offsets, at + 2),
+            bucket_offsets=with_room(segments.bucket_offsets, at + 2),
+            frames=with_room(segments.frames, at + 1),
             **offsets,
         )
         segments.first_sequences[at] = self.first_sequence + first_row
@@ -348,29 +328,15 @@ _BY_SEGMENT = ("entry", "bucket")
 
 
 def _no_segments(n_words: int) -> SegmentArrays:
-    return SegmentArrays(
-        np.zeros(N_SEGMENT_FACTS, np.int64),
-        np.zeros(SEGMENTS_OF_WINDOW, np.int64),
-        np.zeros(SEGMENTS_OF_WINDOW, np.int64),
-        np.zeros(SEGMENTS_OF_WINDOW, np.int64),
-        np.empty(0, np.int32),
-        np.zeros(1, np.int64),
-        np.zeros(1, np.int64),
-        np.zeros(1, np.int64),
-        np.empty(0, np.float32),
-        np.empty(0, np.int32),
-        np.empty(0, np.float32),
-        np.empty(0, np.uint64),
-        np.empty(0, np.uint32),
-        np.empty((0, 4), np.float32),
-        np.empty(0, np.float32),
-        np.empty((0, 4), np.float32),
-        np.empty(0, np.float32),
-        np.empty(0, np.int32),
-        np.empty((0, 7), np.float64),
-        np.full(n_words, -1, np.int32),
-        np.empty(0, np.int32),
-        np.empty(0, np.uint32),
-        np.empty(0, np.float32),
-        np.empty(0, np.uint64),
+    by_segment = ("first_sequences", "entry_offsets", "bucket_offsets")
+    by_entry = ("posting_offsets", "block_offsets", "group_offsets")
+    spheres = ("block_spheres", "group_spheres")
+    return empty_of(
+        SegmentArrays,
+        facts=np.zeros(N_SEGMENT_FACTS, np.int64),
+        frames=np.empty((0, 7)),
+        chain_heads=np.full(n_words, -1, np.int32),
+        **{name: np.zeros(SEGMENTS_OF_WINDOW, np.int64) for name in by_segment},
+        **{name: np.zeros(1, np.int64) for name in by_entry},
+        **{name: np.empty((0, 4), np.float32) for name in spheres},
     )

@@ -72,6 +72,17 @@ class Probe(NamedTuple):
     weight_of: Float32s  # by token, 0 for those that the message does not have
 
 
+class Dispatch(NamedTuple):
+    """A message on its way to the subscriptions that it concerns."""
+
+    subscribers: Subscribers
+    probe: Probe
+    max_distance: float
+    slots: Int32s  # those found so far; as long as there are subscriptions
+    scores: Float64s  # theirs
+    counters: Int64s
+
+
 class ScanArrays(NamedTuple):
     """A component without structure."""
 
@@ -215,12 +226,7 @@ class SearchScratch(NamedTuple):
     found: Int64s  # (2,) how many are in the heap, and below it
     bar: Float64s  # (1,) what a message must score
     node_bounds: Float64s  # groups of blocks to look at: a heap, the most promising first
-    node_groups: Int64s
-    node_blocks: Int64s  # first block
-    node_entries: Int64s
-    node_tokens: Int64s  # position of the token in the subscription
-    node_segments: Int64s
-    node_caps: Int64s  # where the caps of the segment are
+    nodes: Int64s  # (n, N_NODE_COLUMNS) by the names below
     caps: Float64s  # largest weight of each token of the subscription, by segment
     entries: Int64s  # entry of each token in a segment
     rest_squares: Float64s  # by token of the subscription: squares of the weights that follow
@@ -232,6 +238,17 @@ class SearchScratch(NamedTuple):
     part_signatures: UInt64s
     part_cells: UInt32s
     no_frame: Float64s  # (7,) in which any cell may be anywhere
+
+
+(
+    NODE_GROUP,  # number within the list
+    NODE_BLOCK,  # first block
+    NODE_ENTRY,
+    NODE_TOKEN,  # position of the token in the subscription
+    NODE_SEGMENT,
+    NODE_CAPS,  # where the caps of the segment are
+    N_NODE_COLUMNS,
+) = range(7)
 
 
 # ---- what comes out ------------------------------------------------------------------------------
@@ -285,3 +302,32 @@ COUNTERS = (
     SEARCH_CANDIDATES,
     THRESHOLD_CHANGES,
 ) = range(15)
+
+# ---- all of it -----------------------------------------------------------------------------------
+
+NO_LIMIT = -1
+
+
+class State(NamedTuple):
+    """All that lives on from message to message, but the structures that find subscriptions."""
+
+    window: WindowArrays
+    segments: SegmentArrays
+    subscribers: Subscribers
+    buffers: BufferArrays
+    probe: Probe
+    scratch: SearchScratch
+    found_slots: Int32s
+    found_scores: Float64s
+    pending: Int32s  # slots that no component holds
+    counters: Int64s
+    ticks: Int64s  # (2,) of the clock, that arrivals and expiries took
+
+
+class Rules(NamedTuple):
+    """What does not change."""
+
+    window: int  # messages, or NO_LIMIT
+    duration: int  # microseconds, or NO_LIMIT
+    max_distance: float
+    policy: Policy

@@ -10,6 +10,7 @@ from __future__ import annotations
 import numpy as np
 
 from earshot.kernels.jit import inlined_kernel, lean_kernel
+from earshot.kernels.resuming import DONE
 from earshot.model.arrays import Int64s
 from earshot.semantics.topk.kernels.arrays import (
     ADMITTED,
@@ -41,24 +42,24 @@ from earshot.semantics.topk.kernels.arrays import (
     BufferArrays,
     Output,
     Policy,
+    Rules,
     SearchScratch,
-    SegmentArrays,
+    State,
     Subscribers,
     WindowArrays,
 )
+from earshot.semantics.topk.kernels.search import TOO_MANY, Searching, search
 from earshot.semantics.topk.kernels.window import (
     LOW,
-    TOO_MANY,
     is_better,
     is_newer,
     push,
     row_of,
-    search,
     sort_heap,
 )
 
-DONE, NEEDS_OUTPUT, NEEDS_ENTRIES, NEEDS_MORE = range(4)
-"""Ends of a kernel: all done, or what there must be more room of before it is called again."""
+NEEDS_OUTPUT, NEEDS_ENTRIES, NEEDS_MORE = 1, 2, 3
+"""What there must be more room of before a kernel that is not done is called again."""
 
 FIXED_WORK = 2000.0
 """Work of a re-evaluation beside the steps of its search: a structure follows the threshold."""
@@ -227,22 +228,25 @@ def has_output(output: Output, n: int) -> bool:
 
 @inlined_kernel
 def emit(
-    output: Output,
-    window: WindowArrays,
-    cause: int,
-    sign: int,
-    reason: int,
-    slot: int,
-    sequence: int,
-    score: float,
+    output: Output, state: State, cause: int, sign: int, reason: int, slot: int, entry: int
 ) -> None:
+    """Write a change that an entry of a slot's buffer tells of."""
+    buffers = state.buffers
+    _emit(output, state, cause, sign, reason, slot, buffers.sequences[entry], buffers.scores[entry])
+
+
+@inlined_kernel
+def _emit(
+    output: Output, state: State, cause: int, sign: int, reason: int, slot: int, sequence: int,
+    score: float,
+) -> None:  # fmt: skip
     """Write a change; the message is given by the low bits of its sequence."""
     at = output.length[0]
     output.rows[at] = cause
     output.signs[at] = sign
     output.reasons[at] = reason
     output.slots[at] = slot
-    output.sequences[at] = window.facts[FIRST_SEQUENCE] + row_of(window, sequence)
+    output.sequences[at] = state.window.facts[FIRST_SEQUENCE] + row_of(state.window, sequence)
     output.scores[at] = score
     output.length[0] = at + 1
 
@@ -341,21 +345,14 @@ def _raise_threshold(
 
 @inlined_kernel
 def admit(
-    window: WindowArrays,
-    subscribers: Subscribers,
-    buffers: BufferArrays,
-    policy: Policy,
-    slot: int,
-    row: int,
-    score: float,
-    cause: int,
-    output: Output,
-    counters: Int64s,
+    state: State, rules: Rules, slot: int, row: int, score: float, cause: int, output: Output
 ) -> tuple[int, bool]:
     """Take an arrived message into a slot's buffer, if it reaches the threshold.
 
     Return how it ended and whether the threshold changed.
     """
+    window, subscribers, buffers = state.window, state.subscribers, state.buffers
+    policy, counters = rules.policy, state.counters
     length = np.int64(buffers.runs[slot, LENGTH])
     if not has_output(output, 2):
         return NEEDS_OUTPUT, False
@@ -443,8 +440,8 @@ def admit(
         _chain_to(window, buffers, slot, row)
     if position < k:
         if length >= k:
-            emit(output, window, cause, -1, DISPLACED, slot, displaced_sequence, displaced_score)
-        emit(output, window, cause, 1, MATCH, slot, sequence, score)
+            _emit(output, state, cause, -1, DISPLACED, slot, displaced_sequence, displaced_score)
+        _emit(output, state, cause, 1, MATCH, slot, sequence, score)
     return DONE, is_changed
 
 
@@ -469,24 +466,15 @@ def _is_below_boundary(window: WindowArrays, buffers: BufferArrays, slot: int, r
 
 @inlined_kernel
 def expire(
-    window: WindowArrays,
-    segments: SegmentArrays,
-    subscribers: Subscribers,
-    buffers: BufferArrays,
-    policy: Policy,
-    max_distance: float,
-    slot: int,
-    row: int,
-    cause: int,
-    output: Output,
-    scratch: SearchScratch,
-    counters: Int64s,
+    state: State, rules: Rules, slot: int, row: int, cause: int, output: Output
 ) -> tuple[int, bool]:
     """Take an expired message, which is no longer live, out of a slot's buffer.
 
     The buffer is filled again where it is needed. Return how it ended and whether the threshold
     changed; where there was no room nothing was done.
     """
+    window, subscribers, buffers = state.window, state.subscribers, state.buffers
+    counters = state.counters
     k = np.int64(subscribers.ks[slot])
     if not has_output(output, k + 2):
         return NEEDS_OUTPUT, False
@@ -506,9 +494,7 @@ def expire(
     n_found = length - 1
     if length - 1 < k and subscribers.thresholds[slot] != NOTHING_LOST:
         # The whole step is done only once there is room for all of it.
-        status, n_found = refill(
-            window, segments, subscribers, buffers, policy, max_distance, slot, scratch, counters
-        )
+        status, n_found = refill(state, rules, slot)
         if status != DONE:
             return status, False
         counters[REEVALUATIONS] += 1
@@ -524,18 +510,12 @@ def expire(
     counters[VISITS] += 1
     chain(window, buffers, slot)
     if position < k:
-        emit(output, window, cause, -1, EXPIRED, slot, sequence, score)
-        if not is_changed:
-            if n_before >= k:
-                emit(
-                    output, window, cause, 1, REFILL, slot, sequences[start + k - 1],
-                    scores[start + k - 1],
-                )  # fmt: skip
-        else:
-            for i in range(min(n_before, k), min(n_found, k)):
-                emit(
-                    output, window, cause, 1, REFILL, slot, sequences[start + i], scores[start + i]
-                )
+        _emit(output, state, cause, -1, EXPIRED, slot, sequence, score)
+        first, stop = (
+            (min(n_before, k), min(n_found, k)) if is_changed else (k - 1, min(n_before, k))
+        )
+        for i in range(first, stop):
+            emit(output, state, cause, 1, REFILL, slot, start + i)
     return DONE, is_changed
 
 
@@ -543,21 +523,13 @@ def expire(
 
 
 @lean_kernel
-def refill(
-    window: WindowArrays,
-    segments: SegmentArrays,
-    subscribers: Subscribers,
-    buffers: BufferArrays,
-    policy: Policy,
-    max_distance: float,
-    slot: int,
-    scratch: SearchScratch,
-    counters: Int64s,
-) -> tuple[int, int]:
+def refill(state: State, rules: Rules, slot: int) -> tuple[int, int]:
     """Fill a buffer from the window and set its threshold; return how it ended and its length.
 
     Its chain is left as it was. Where there is no room nothing is changed.
     """
+    window, subscribers, buffers = state.window, state.subscribers, state.buffers
+    scratch, policy = state.scratch, rules.policy
     k = np.int64(subscribers.ks[slot])
     limit, factor = k, 1.0
     if policy.kind == KMAX:
@@ -568,9 +540,8 @@ def refill(
         factor = policy.factor
     if limit > len(scratch.scores):
         return NEEDS_MORE, 0
-    n, n_more, cost = search(
-        window, segments, subscribers, slot, max_distance, limit, factor, scratch, counters
-    )
+    on = Searching(window, state.segments, subscribers, scratch, state.counters)
+    n, n_more, cost = search(on, slot, rules.max_distance, limit, factor)
     if n_more == TOO_MANY:
         return NEEDS_MORE, 0
     is_all = n < limit

@@ -25,11 +25,18 @@ import numpy as np
 
 from earshot.kernels.jit import kernel, lean_kernel
 from earshot.model.arrays import Float64s, Int32s, Int64s
-from earshot.semantics.topk.kernels.arrays import CELLS, POSTINGS, Float32s, Probe, Subscribers
+from earshot.semantics.topk.kernels.arrays import (
+    CELLS,
+    POSTINGS,
+    Dispatch,
+    Float32s,
+    Probe,
+    Subscribers,
+)
+from earshot.semantics.topk.kernels.curves import stable_order
 from earshot.semantics.topk.kernels.igpt import LEAST_SHARE, SLACK, round_down
-from earshot.semantics.topk.kernels.scan import verify
+from earshot.semantics.topk.kernels.scan import verify_row
 from earshot.semantics.topk.kernels.scoring import nearness
-from earshot.semantics.topk.kernels.window import stable_order
 
 MAX_LEVELS = 6
 
@@ -201,17 +208,7 @@ def _sift_down(heap: Int64s, n: int, at: int, key: int) -> None:
 
 
 @lean_kernel
-def disseminate_ciq(
-    component: CiqArrays,
-    home: int,
-    subscribers: Subscribers,
-    probe: Probe,
-    max_distance: float,
-    found_slots: Int32s,
-    found_scores: Float64s,
-    n_found: int,
-    counters: Int64s,
-) -> int:
+def disseminate_ciq(component: CiqArrays, home: int, dispatch: Dispatch, n_found: int) -> int:
     """Find the subscriptions of a component whose threshold the message reaches.
 
     They and the scores are written from ``n_found`` on, in no order; return how many are written
@@ -219,8 +216,9 @@ def disseminate_ciq(
     """
     if len(component.slots) == 0:
         return n_found
-    if component.frame[BOUND_DISTANCE] != max_distance:
-        _set_all_bounds(component, subscribers, max_distance)
+    probe, counters = dispatch.probe, dispatch.counters
+    if component.frame[BOUND_DISTANCE] != dispatch.max_distance:
+        _set_all_bounds(component, dispatch.subscribers, dispatch.max_distance)
     n_levels = len(component.levels) - 2
     path = cell_code(
         component.frame, component.axes, n_levels, probe.place[0], probe.place[1], probe.place[2]
@@ -257,12 +255,7 @@ def disseminate_ciq(
             if text < np.float64(component.least_texts[first_member + member]):
                 continue
             row = component.member_rows[first_member + member]
-            slot = component.slots[row]
-            if subscribers.homes[slot] == home and subscribers.rows[slot] == row:
-                n_found = verify(
-                    subscribers, slot, probe, max_distance, found_slots, found_scores, n_found,
-                    counters,
-                )  # fmt: skip
+            n_found = verify_row(dispatch, component.slots, home, row, n_found)
     counters[POSTINGS] += n_postings
     return n_found
 

@@ -41,12 +41,13 @@ from earshot.semantics.topk.kernels.arrays import (
     CELLS,
     GROUPS,
     POSTINGS,
+    Dispatch,
     Float32s,
     Probe,
     Subscribers,
     UInt32s,
 )
-from earshot.semantics.topk.kernels.scan import verify
+from earshot.semantics.topk.kernels.scan import verify_row
 from earshot.semantics.topk.kernels.scoring import nearness
 
 UNIT = 1.000001
@@ -195,17 +196,7 @@ def _look_at_cell(
 
 
 @lean_kernel
-def disseminate_igpt(
-    component: IgptArrays,
-    home: int,
-    subscribers: Subscribers,
-    probe: Probe,
-    max_distance: float,
-    found_slots: Int32s,
-    found_scores: Float64s,
-    n_found: int,
-    counters: Int64s,
-) -> int:
+def disseminate_igpt(component: IgptArrays, home: int, dispatch: Dispatch, n_found: int) -> int:
     """Find the subscriptions of a component whose threshold the message reaches.
 
     [PVLDB16] Algorithm 1. They and the scores are written from ``n_found`` on, in no order; return
@@ -214,6 +205,7 @@ def disseminate_igpt(
     A subscription is bounded where its rarest shared token is met. The bounds at its other tokens
     are lower, so one that is left out there is not a candidate at them either.
     """
+    probe, max_distance, counters = dispatch.probe, dispatch.max_distance, dispatch.counters
     rules = component.facts[RULE_BITS]
     by_groups, early = rules >> BY_GROUPS & 1, rules >> EARLY & 1
     prefix, unseen = rules >> PREFIX & 1, rules >> UNSEEN & 1
@@ -275,13 +267,7 @@ def disseminate_igpt(
     counters[GROUPS] += n_groups
     counters[POSTINGS] += n_postings
     for i in range(n_candidates):
-        row = component.candidates[i]
-        slot = component.slots[row]
-        if subscribers.homes[slot] == home and subscribers.rows[slot] == row:
-            n_found = verify(
-                subscribers, slot, probe, max_distance, found_slots, found_scores, n_found,
-                counters,
-            )  # fmt: skip
+        n_found = verify_row(dispatch, component.slots, home, component.candidates[i], n_found)
     return n_found
 
 

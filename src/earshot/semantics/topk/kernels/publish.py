@@ -6,7 +6,7 @@ was. ``progress`` says where that is.
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from numba import types
@@ -14,6 +14,7 @@ from numba.extending import overload
 
 from earshot.kernels.jit import inlined_kernel, kernel, lean_kernel
 from earshot.kernels.processor import prefetch, ticks
+from earshot.kernels.resuming import DONE
 from earshot.model.arrays import Float64s, Int32s, Int64s
 from earshot.semantics.topk.kernels.arrays import (
     AFTER,
@@ -29,21 +30,21 @@ from earshot.semantics.topk.kernels.arrays import (
     N_ROWS,
     NEWEST_TIME,
     NEXT,
+    NO_LIMIT,
     THRESHOLD_CHANGES,
     YOUNG,
     BufferArrays,
+    Dispatch,
     Output,
-    Policy,
-    Probe,
+    Rules,
     ScanArrays,
-    SearchScratch,
     SegmentArrays,
+    State,
     Subscribers,
     Vectors,
     WindowArrays,
 )
 from earshot.semantics.topk.kernels.buffers import (
-    DONE,
     NEEDS_OUTPUT,
     admit,
     chain,
@@ -62,8 +63,6 @@ from earshot.semantics.topk.kernels.reach import ReachArrays, disseminate_reach,
 from earshot.semantics.topk.kernels.scan import disseminate_scan, set_threshold_scan, verify
 from earshot.semantics.topk.kernels.window import LOW, is_newer, row_of, signature_bit
 
-NO_LIMIT = -1
-
 NO_CLOCK = -(2**63)
 
 SILENT = -1
@@ -75,45 +74,10 @@ MESSAGE, PHASE, CANDIDATE, N_CANDIDATES, N_PROGRESS = range(5)
 EXPIRING, ARRIVING, ADMITTING = range(3)
 
 
-class State(NamedTuple):
-    """All that lives on from message to message, but the structures that find subscriptions."""
-
-    window: WindowArrays
-    segments: SegmentArrays
-    subscribers: Subscribers
-    buffers: BufferArrays
-    probe: Probe
-    scratch: SearchScratch
-    found_slots: Int32s
-    found_scores: Float64s
-    pending: Int32s  # slots that no component holds
-    counters: Int64s
-    ticks: Int64s  # (2,) of the clock, that arrivals and expiries took
-
-
-class Rules(NamedTuple):
-    """What does not change."""
-
-    window: int  # messages, or NO_LIMIT
-    duration: int  # microseconds, or NO_LIMIT
-    max_distance: float
-    policy: Policy
-
-
 # ---- structures by type --------------------------------------------------------------------------
 
 
-def disseminate(
-    component: Any,
-    home: int,
-    subscribers: Subscribers,
-    probe: Probe,
-    max_distance: float,
-    found_slots: Int32s,
-    found_scores: Float64s,
-    n_found: int,
-    counters: Int64s,
-) -> int:
+def disseminate(component: Any, home: int, dispatch: Dispatch, n_found: int) -> int:
     """Find the subscriptions of a component that a message concerns; for kernels."""
     raise NotImplementedError
 
@@ -132,21 +96,13 @@ _KERNELS = {
 
 
 @overload(disseminate, jit_options={"_nrt": False})
-def _disseminate(
-    component, home, subscribers, probe, max_distance, found_slots, found_scores, n_found, counters
-):
+def _disseminate(component, home, dispatch, n_found):
     if not isinstance(component, types.BaseNamedTuple):
         return None
     chosen = _KERNELS[component.instance_class][0]
 
-    def implementation(
-        component, home, subscribers, probe, max_distance, found_slots, found_scores, n_found,
-        counters,
-    ):  # fmt: skip
-        return chosen(
-            component, home, subscribers, probe, max_distance, found_slots, found_scores, n_found,
-            counters,
-        )  # fmt: skip
+    def implementation(component, home, dispatch, n_found):
+        return chosen(component, home, dispatch, n_found)
 
     return implementation
 
@@ -333,10 +289,7 @@ def expire_due(
         _fetch(state, n)
         for i in range(n):
             slot = state.found_slots[i]
-            status, is_changed = expire(
-                window, state.segments, state.subscribers, state.buffers, rules.policy,
-                rules.max_distance, slot, row, cause, output, state.scratch, state.counters,
-            )  # fmt: skip
+            status, is_changed = expire(state, rules, slot, row, cause, output)
             if status != DONE:
                 window.is_live[row] = 1  # it is the next to leave again
                 return status
@@ -391,19 +344,14 @@ def publish(
                 probe.tokens[i] = vectors.tokens[at]
                 probe.weights[i] = vectors.weights[at]
                 probe.weight_of[vectors.tokens[at]] = vectors.weights[at]
-            n = disseminate(
-                base, BASE, subscribers, probe, rules.max_distance, state.found_slots,
-                state.found_scores, 0, state.counters,
+            dispatch = Dispatch(
+                subscribers, probe, rules.max_distance, state.found_slots, state.found_scores,
+                state.counters,
             )  # fmt: skip
-            n = disseminate(
-                young, YOUNG, subscribers, probe, rules.max_distance, state.found_slots,
-                state.found_scores, n, state.counters,
-            )  # fmt: skip
+            n = disseminate(base, BASE, dispatch, 0)
+            n = disseminate(young, YOUNG, dispatch, n)
             for i in range(len(state.pending)):
-                n = verify(
-                    subscribers, state.pending[i], probe, rules.max_distance, state.found_slots,
-                    state.found_scores, n, state.counters,
-                )  # fmt: skip
+                n = verify(dispatch, state.pending[i], n)
             for i in range(n_tokens):
                 probe.weight_of[probe.tokens[i]] = 0.0
             _sort_found(state.found_slots, state.found_scores, n)
@@ -415,10 +363,8 @@ def publish(
         row = window.facts[N_ROWS] - 1
         while progress[CANDIDATE] < progress[N_CANDIDATES]:
             slot = state.found_slots[progress[CANDIDATE]]
-            status, is_changed = admit(
-                window, subscribers, state.buffers, rules.policy, slot, row,
-                state.found_scores[progress[CANDIDATE]], cause, output, state.counters,
-            )  # fmt: skip
+            score = state.found_scores[progress[CANDIDATE]]
+            status, is_changed = admit(state, rules, slot, row, score, cause, output)
             if status != DONE:
                 return status
             if is_changed:
@@ -439,10 +385,7 @@ def publish(
 def fill(state: State, rules: Rules, slots: Int32s, progress: Int64s) -> int:
     """Fill the empty buffers of slots from the window."""
     while progress[MESSAGE] < len(slots):
-        status, _ = refill(
-            state.window, state.segments, state.subscribers, state.buffers, rules.policy,
-            rules.max_distance, slots[progress[MESSAGE]], state.scratch, state.counters,
-        )  # fmt: skip
+        status, _ = refill(state, rules, slots[progress[MESSAGE]])
         if status != DONE:
             return status
         progress[MESSAGE] += 1
@@ -475,10 +418,7 @@ def chain_filled(state: State, slots: Int32s, reason: int, progress: Int64s, out
         chain(state.window, buffers, slot)
         start = start_of(buffers, slot)
         for i in range(start, start + n):
-            emit(
-                output, state.window, progress[MESSAGE], 1, reason, slot, buffers.sequences[i],
-                buffers.scores[i],
-            )  # fmt: skip
+            emit(output, state, progress[MESSAGE], 1, reason, slot, i)
         progress[MESSAGE] += 1
     return DONE
 

@@ -25,14 +25,15 @@ from earshot.semantics.topk.kernels.arrays import (
     CELLS,
     GROUPS,
     POSTINGS,
+    Dispatch,
     Float32s,
-    Probe,
     Subscribers,
     UInt8s,
     UInt64s,
 )
+from earshot.semantics.topk.kernels.curves import curve_keys, stable_order
 from earshot.semantics.topk.kernels.scoring import combine, place_score
-from earshot.semantics.topk.kernels.window import curve_keys, signature_bit, stable_order
+from earshot.semantics.topk.kernels.window import signature_bit
 
 WAITING = 64
 """Subscriptions that are scored together, once all that is needed for it is on its way."""
@@ -162,21 +163,13 @@ def _square_from(centres: Float32s, at: int, x: float, y: float, z: float) -> fl
 
 
 @lean_kernel
-def disseminate_reach(
-    component: ReachArrays,
-    home: int,
-    subscribers: Subscribers,
-    probe: Probe,
-    max_distance: float,
-    found_slots: Int32s,
-    found_scores: Float64s,
-    n_found: int,
-    counters: Int64s,
-) -> int:
+def disseminate_reach(component: ReachArrays, home: int, dispatch: Dispatch, n_found: int) -> int:
     """Find the subscriptions of a component whose threshold the message reaches.
 
     They and the scores are written from ``n_found`` on; return how many are written now.
     """
+    subscribers, probe = dispatch.subscribers, dispatch.probe
+    max_distance, counters = dispatch.max_distance, dispatch.counters
     x, y, z = probe.place[0], probe.place[1], probe.place[2]
     signature, other_signature = np.uint64(0), np.uint64(0)
     for i in range(probe.length[0]):
@@ -239,10 +232,7 @@ def disseminate_reach(
                         if lacking > 0.0 and square > reach * reach:
                             continue
                     if n_waiting == WAITING:
-                        n_found = _verify(
-                            component, home, subscribers, probe, max_distance, signature, n_waiting,
-                            found_slots, found_scores, n_found, counters,
-                        )  # fmt: skip
+                        n_found = _verify(component, home, dispatch, signature, n_waiting, n_found)
                         n_waiting = 0
                     row = component.rows[posting]
                     slot = component.slots[row]
@@ -255,27 +245,20 @@ def disseminate_reach(
                     component.waiting[n_waiting, 0] = row
                     component.waiting[n_waiting, 1] = probe.tokens[i]
                     n_waiting += 1
-    return _verify(
-        component, home, subscribers, probe, max_distance, signature, n_waiting, found_slots,
-        found_scores, n_found, counters,
-    )  # fmt: skip
+    return _verify(component, home, dispatch, signature, n_waiting, n_found)
 
 
 @inlined_kernel
 def _verify(
     component: ReachArrays,
     home: int,
-    subscribers: Subscribers,
-    probe: Probe,
-    max_distance: float,
+    dispatch: Dispatch,
     signature: np.uint64,
     n_waiting: int,
-    found_slots: Int32s,
-    found_scores: Float64s,
     n_found: int,
-    counters: Int64s,
 ) -> int:
     """Score the message for the subscriptions that wait; return how many are found now."""
+    subscribers, probe = dispatch.subscribers, dispatch.probe
     x, y, z = probe.place[0], probe.place[1], probe.place[2]
     offsets, tokens = subscribers.token_offsets, subscribers.tokens
     for i in range(n_waiting):
@@ -295,17 +278,17 @@ def _verify(
             at += 1
         if tokens[at] != component.waiting[i, 1]:
             continue
-        counters[CANDIDATES] += 1
+        dispatch.counters[CANDIDATES] += 1
         text = 0.0
         for j in range(at, stop):
             if signature & signature_bit(tokens[j]):
                 weight = np.float64(probe.weight_of[tokens[j]])
                 text += np.float64(subscribers.weights[j]) * weight
-        near = place_score(subscribers, slot, x, y, z, max_distance)
+        near = place_score(subscribers, slot, x, y, z, dispatch.max_distance)
         score = combine(subscribers.alphas[slot], near, text)
         if score >= subscribers.thresholds[slot]:
-            found_slots[n_found] = slot
-            found_scores[n_found] = score
+            dispatch.slots[n_found] = slot
+            dispatch.scores[n_found] = score
             n_found += 1
     return n_found
 
