@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 from earshot import storage
 from earshot.errors import InvalidInput
 from earshot.model.arrays import EVERYWHERE_TOKEN
-from earshot.text import Analyzer, TokenLists, Vocabulary, VocabularyArrays, kernels
+from earshot.text import Analyzer, TokenLists, Vocabulary, VocabularyArrays
+from earshot.text.kernels import hash_table
 
 
 def documents(*lists: list[int]) -> TokenLists:
@@ -71,7 +72,7 @@ def test_tokens_of_every_length_are_told_apart() -> None:
 def colliding_tokens() -> tuple[str, str]:
     """Two tokens of 16 bytes with one hash: the last word makes up for the first."""
     mask = 2**64 - 1
-    a, b = int(kernels._MULTIPLIER_A), int(kernels._MULTIPLIER_B)
+    a, b = int(hash_table._MULTIPLIER_A), int(hash_table._MULTIPLIER_B)
 
     def mixed(word: int, more: int) -> int:
         h = (word ^ more * b & mask) * a & mask

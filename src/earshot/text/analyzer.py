@@ -47,8 +47,10 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from earshot.errors import InvalidInput, InvalidParameter, InvalidRow, MissingExtra
+from earshot.kernels.growing import resized
+from earshot.kernels.resuming import run_until_done
 from earshot.model.arrays import Int32s, Int64s
-from earshot.text import kernels
+from earshot.text.kernels import analysis, folding, utf8
 from earshot.text.unicode_tables import fold, no_unicode_arrays, unicode_arrays
 from earshot.text.vocabulary import TokenCounts, TokenLists, Vocabulary
 
@@ -224,7 +226,7 @@ def invalid_utf8(texts: Texts) -> npt.NDArray[np.bool_]:
     masks = [np.zeros(0, np.bool_)]
     for part in _text_arrays(texts):
         invalid = np.zeros(len(part.starts), np.bool_)
-        kernels.find_invalid_utf8(part.data, part.starts, part.stops, invalid)
+        utf8.find_invalid_utf8(part.data, part.starts, part.stops, invalid)
         masks.append(invalid)
     return np.concatenate(masks)
 
@@ -237,7 +239,7 @@ def merge_counts(row_ends: Int64s, texts: TokenCounts) -> TokenCounts:
         texts: Tokens of each text; one that is overfull makes its row so.
     """
     amounts = texts.counts.astype(np.int32)
-    amounts[_overfull_positions(texts)] = kernels.TOO_MANY
+    amounts[_overfull_positions(texts)] = analysis.TOO_MANY
     return _token_counts(*_added_up(texts.ids, amounts, texts.offsets[row_ends]))
 
 
@@ -333,7 +335,7 @@ def _read_only(buffer: pa.Buffer | None) -> npt.NDArray[np.uint8]:
 class _Occurrences(NamedTuple):
     offsets: Int64s
     ids: Int32s
-    occurrences: Int32s  # of the ids, at most kernels.TOO_MANY; empty unless they were counted
+    occurrences: Int32s  # of the ids, at most analysis.TOO_MANY; empty unless they were counted
 
 
 def _token_counts(offsets: Int64s, ids: Int32s, occurrences: Int32s) -> TokenCounts:
@@ -348,7 +350,7 @@ def _added_up(tokens: Int32s, amounts: Int32s, row_ends: Int64s) -> _Occurrences
     ids, occurrences = np.empty_like(tokens), np.empty_like(amounts)
     offsets = np.zeros_like(row_ends)
     longest = int(np.diff(row_ends).max(initial=0))
-    kernels.count_distinct(
+    analysis.count_distinct(
         tokens,
         amounts,
         row_ends[1:],
@@ -385,11 +387,11 @@ class _Scratch(NamedTuple):
 
 def _new_scratch(longest: int) -> _Scratch:
     # A group is full before its last text; each token has a byte of its own.
-    n_bytes = kernels.GROUP_BYTES + longest + 1
+    n_bytes = folding.GROUP_BYTES + longest + 1
     return _Scratch(
-        np.empty(n_bytes + kernels.PADDING_BYTES, np.uint8),
-        np.empty(n_bytes + kernels.PADDING_BYTES, np.uint8),
-        np.empty(kernels.GROUP_BYTES, np.int64),
+        np.empty(n_bytes + utf8.PADDING_BYTES, np.uint8),
+        np.empty(n_bytes + utf8.PADDING_BYTES, np.uint8),
+        np.empty(folding.GROUP_BYTES, np.int64),
         np.empty(n_bytes, np.uint64),
         np.empty((n_bytes, 3), np.uint64),
         np.empty(n_bytes, np.int32),
@@ -409,12 +411,12 @@ def _analyze_surface(
     """Return the tokens as they stand in the texts."""
     data, starts, stops = texts
     n_rows = len(starts)
-    longest, has_more_than_ascii = kernels.survey(data, starts, stops)
+    longest, has_more_than_ascii = utf8.survey(data, starts, stops)
     unicode, rows = no_unicode_arrays(), np.zeros(0, np.int64)
     if has_more_than_ascii:
         unicode = unicode_arrays()
         needs_context = np.zeros(n_rows, np.bool_)
-        longest = kernels.survey_folding(data, starts, stops, unicode, needs_context)
+        longest = folding.survey_folding(data, starts, stops, unicode, needs_context)
         rows = np.flatnonzero(needs_context)
     folded = _fold_in_python(texts, rows)
     scratch = _new_scratch(max(longest, int((folded.stops - folded.starts).max(initial=0))))
@@ -424,31 +426,30 @@ def _analyze_surface(
     ids = np.empty(len(scratch.found) + n_bytes // 6, np.int32)
     occurrences = np.empty_like(ids) if is_counting else np.empty(0, np.int32)
     counts = np.array([len(vocabulary), 0, 0], np.int64)
-    # A vocabulary that is to grow is made its own first, even if there is room.
-    row, status = 0, kernels.NEEDS_VOCABULARY if grow else kernels.DONE
-    while row < n_rows:
-        if status == kernels.NEEDS_VOCABULARY:
-            vocabulary._reserve(int(counts[1]), int(counts[2]))
-        elif status == kernels.NEEDS_IDS:
-            ids = np.concatenate([ids, np.empty_like(ids)])
-            occurrences = np.concatenate([occurrences, np.empty_like(occurrences)])
-        row, status = kernels.analyze_texts(
-            data,
-            starts,
-            stops,
-            folded,
-            unicode,
-            grow,
-            vocabulary._buffers,
-            counts,
-            scratch,
-            row,
-            ids,
-            offsets,
-            occurrences,
-        )
+    row = 0
+
+    def analyze() -> int:
+        nonlocal row
+        row, status = analysis.analyze_texts(
+            data, starts, stops, folded, unicode, grow, vocabulary._buffers, counts, scratch, row,
+            ids, offsets, occurrences,
+        )  # fmt: skip
         if grow:
             vocabulary._n_tokens = int(counts[0])
+        return int(status)
+
+    def make_room(status: int) -> None:
+        nonlocal ids, occurrences
+        if status == analysis.NEEDS_VOCABULARY:
+            vocabulary._reserve(int(counts[1]), int(counts[2]))
+        else:
+            ids = resized(ids, 2 * len(ids), fill=None)
+            occurrences = resized(occurrences, 2 * len(occurrences), fill=None)
+
+    if n_rows:
+        if grow:  # a vocabulary that is to grow is made its own first, even if there is room
+            make_room(analysis.NEEDS_VOCABULARY)
+        run_until_done(analyze, make_room)
     n = offsets[-1]
     return _Occurrences(offsets, ids[:n].copy(), occurrences[:n].copy())
 
@@ -500,7 +501,7 @@ class _SurfaceForms:
             return _added_up(tokens, lists.occurrences, lists.offsets)
         ids, offsets = np.empty_like(lists.ids), np.zeros_like(lists.offsets)
         longest = int(np.diff(lists.offsets).max(initial=0))
-        kernels.keep_distinct(
+        analysis.keep_distinct(
             tokens, lists.offsets[1:], 0, len(offsets) - 1, *_new_set(longest), ids, offsets
         )
         return _Occurrences(offsets, ids[: offsets[-1]].copy(), lists.occurrences)

@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from earshot.model.arrays import Int32s
-from earshot.text import kernels
+from earshot.text.kernels import code_points
 
 _N_CODE_POINTS = 0x110000
 
@@ -72,7 +72,7 @@ _APOSTROPHE = "\u2019"  # typographic; written as ' in tokens
 
 
 class UnicodeArrays(NamedTuple):
-    """Entries of all code points; :mod:`earshot.text.kernels` describes their bits."""
+    """Entries of all code points; :mod:`earshot.text.kernels.code_points` describes their bits."""
 
     pages: Int32s  # (0x1100,) page of the entries of 256 code points
     entries: npt.NDArray[np.uint32]  # (n_pages * 256,)
@@ -100,10 +100,10 @@ def _clean(text: str) -> str:
 @functools.cache
 def unicode_arrays() -> UnicodeArrays:
     """Return the arrays, made at the first call."""
-    entries = np.full(_N_CODE_POINTS, kernels.SEPARATOR, np.uint32)
+    entries = np.full(_N_CODE_POINTS, code_points.SEPARATOR, np.uint32)
     for first, last in _HAN_RANGES:
-        entries[first : last + 1] = kernels.NO_SPACE
-    entries[_HANGUL_RANGE[0] : _HANGUL_RANGE[1] + 1] = kernels.LETTER
+        entries[first : last + 1] = code_points.NO_SPACE
+    entries[_HANGUL_RANGE[0] : _HANGUL_RANGE[1] + 1] = code_points.LETTER
     regular = np.zeros(_N_CODE_POINTS, np.bool_)
     for first, last in (*_HAN_RANGES, _HANGUL_RANGE, (0xD800, 0xF8FF), (0xE0000, 0x10FFFF)):
         regular[first : last + 1] = True
@@ -112,7 +112,7 @@ def unicode_arrays() -> UnicodeArrays:
     _set_classes(entries, codes)
     replacements = _set_folding(entries, codes)
     for first, last in _IGNORED_RANGES:
-        entries[first : last + 1] = kernels.SEPARATOR | kernels.DROP << 4
+        entries[first : last + 1] = code_points.SEPARATOR | code_points.DROP << 4
 
     # Pages that are equal are stored once. (np.unique over rows takes 0.4 s.)
     rows = entries.reshape(-1, 256)
@@ -136,23 +136,23 @@ def unicode_arrays() -> UnicodeArrays:
 
 def _set_classes(entries: npt.NDArray[np.uint32], codes: list[int]) -> None:
     by_category = {
-        **dict.fromkeys(("Lu", "Ll", "Lt", "Lm", "Lo", "Nl"), kernels.LETTER),
-        **dict.fromkeys(("Nd", "No"), kernels.DIGIT),
-        **dict.fromkeys(("Mn", "Mc", "Me"), kernels.MARK),
-        "So": kernels.SYMBOL,
+        **dict.fromkeys(("Lu", "Ll", "Lt", "Lm", "Lo", "Nl"), code_points.LETTER),
+        **dict.fromkeys(("Nd", "No"), code_points.DIGIT),
+        **dict.fromkeys(("Mn", "Mc", "Me"), code_points.MARK),
+        "So": code_points.SYMBOL,
     }
     categories = map(unicodedata.category, map(chr, codes))
-    entries[codes] = [by_category.get(category, kernels.SEPARATOR) for category in categories]
+    entries[codes] = [by_category.get(category, code_points.SEPARATOR) for category in categories]
     for first, last in _NO_SPACE_RANGES:
         block = entries[first : last + 1]
-        block[block == kernels.LETTER] = kernels.NO_SPACE
+        block[block == code_points.LETTER] = code_points.NO_SPACE
     for first, last in _PICTOGRAPH_RANGES:
         block = entries[first : last + 1]
-        block[block == kernels.SEPARATOR] = kernels.SYMBOL
-    entries[list(_MORE_PICTOGRAPHS)] = kernels.SYMBOL
-    entries[[0xFFFC, 0xFFFD]] = kernels.SEPARATOR  # stand for what is not there
-    entries[_REGIONAL_RANGE[0] : _REGIONAL_RANGE[1] + 1] = kernels.REGIONAL
-    entries[:128] = kernels.ASCII_CLASSES[:128]
+        block[block == code_points.SEPARATOR] = code_points.SYMBOL
+    entries[list(_MORE_PICTOGRAPHS)] = code_points.SYMBOL
+    entries[[0xFFFC, 0xFFFD]] = code_points.SEPARATOR  # stand for what is not there
+    entries[_REGIONAL_RANGE[0] : _REGIONAL_RANGE[1] + 1] = code_points.REGIONAL
+    entries[:128] = code_points.ASCII_CLASSES[:128]
 
 
 def _set_folding(entries: npt.NDArray[np.uint32], codes: list[int]) -> list[str]:
@@ -176,21 +176,21 @@ def _set_folding(entries: npt.NDArray[np.uint32], codes: list[int]) -> list[str]
         if once == character == twice:
             combining_class = combining(character)
             if character in composing:
-                entries[code] |= kernels.CONTEXT << 4
+                entries[code] |= code_points.CONTEXT << 4
             elif combining_class:
                 entries[code] |= combining_class << 6
             continue
         if not (begins_anew(once) and begins_anew(twice)):
-            entries[code] |= kernels.CONTEXT << 4
+            entries[code] |= code_points.CONTEXT << 4
             continue
         replacement = _clean(twice)
         if replacement not in numbers:
             numbers[replacement] = len(replacements)
             replacements.append(replacement)
         last = max(combining(once[-1]), combining(twice[-1]))
-        entries[code] |= kernels.REPLACE << 4 | last << 6 | numbers[replacement] << 14
+        entries[code] |= code_points.REPLACE << 4 | last << 6 | numbers[replacement] << 14
     entries[ord(_APOSTROPHE)] = (
-        kernels.APOSTROPHE | kernels.REPLACE << 4 | numbers["'"] << 14  # as U+FF07 folds
+        code_points.APOSTROPHE | code_points.REPLACE << 4 | numbers["'"] << 14  # as U+FF07 folds
     )
     return replacements
 

@@ -21,7 +21,7 @@ import pyarrow as pa
 
 from earshot.errors import InvalidInput
 from earshot.model.arrays import Int32s, Int64s, nbytes
-from earshot.text import kernels
+from earshot.text.kernels import hash_table, utf8
 
 MAX_TOKENS = 2**31 - 1
 
@@ -43,7 +43,7 @@ class TokenCounts(NamedTuple):
 
 
 class VocabularyArrays(NamedTuple):
-    """A vocabulary as arrays; :mod:`earshot.text.kernels` describes the slots."""
+    """A vocabulary as arrays; :mod:`earshot.text.kernels.hash_table` describes the slots."""
 
     token_bytes: npt.NDArray[np.uint8]  # UTF-8 of all tokens, one after the other
     token_offsets: Int64s  # (n_tokens + 1,) bytes of token t are [t]:[t+1]
@@ -84,7 +84,7 @@ class Vocabulary:
         """Return the ids of tokens, -1 for unknown ones."""
         data, spans = _joined(tokens)
         ids = np.empty(len(tokens), np.int32)
-        kernels.find_tokens(data, spans, False, self._buffers, self._n_tokens, ids)
+        hash_table.find_tokens(data, spans, False, self._buffers, self._n_tokens, ids)
         # The kernel says 0 for unknown tokens; the empty token is the only one that is there.
         ids[(ids == 0) & (spans & np.uint64(0xFFFFFFFF) > 0)] = -1
         return ids
@@ -141,7 +141,7 @@ class Vocabulary:
         self._reserve(len(tokens), len(data))
         ids = np.empty(len(tokens), np.int32)
         self._n_tokens = int(
-            kernels.find_tokens(data, spans, True, self._buffers, self._n_tokens, ids)
+            hash_table.find_tokens(data, spans, True, self._buffers, self._n_tokens, ids)
         )
         return ids
 
@@ -156,7 +156,7 @@ class Vocabulary:
         if not self._owns_frequencies:
             self._buffers = self._buffers._replace(frequencies=self._buffers.frequencies.copy())
             self._owns_frequencies = True
-        kernels.count_documents(ids, self._buffers.frequencies)
+        hash_table.count_documents(ids, self._buffers.frequencies)
 
     def _reserve(self, n_tokens: int, n_bytes: int) -> None:
         """Make room for so many more tokens, at least doubling what is too small."""
@@ -181,7 +181,7 @@ class Vocabulary:
         if 2 * tokens_needed > len(slots):
             # At most half full: a probe then looks at 1.5 slots if it finds, 2.5 if it does not.
             slots = np.zeros((1 << (2 * tokens_needed - 1).bit_length(), 2), np.uint64)
-            kernels.copy_slots(held.slots, slots)
+            hash_table.copy_slots(held.slots, slots)
         if not self._owns_tokens:
             if token_bytes is held.token_bytes:
                 token_bytes = token_bytes.copy()
@@ -246,12 +246,12 @@ def _joined(tokens: Sequence[str]) -> tuple[npt.NDArray[np.uint8], npt.NDArray[n
     """Return tokens as bytes with the padding that kernels want, and their spans."""
     strings = pa.array(tokens, pa.large_string())
     if len(strings) == 0:
-        return np.zeros(kernels.PADDING_BYTES, np.uint8), np.zeros(0, np.uint64)
+        return np.zeros(utf8.PADDING_BYTES, np.uint8), np.zeros(0, np.uint64)
     _, offset_buffer, data_buffer = strings.buffers()
     offsets = np.frombuffer(offset_buffer, np.int64, len(strings) + 1).astype(np.uint64)
     if offsets[-1] >= 1 << 32:
         raise InvalidInput(f"tokens of {offsets[-1]:,} bytes at once; expected less than 4 GiB")
     spans = offsets[:-1] << np.uint64(32) | (offsets[1:] - offsets[:-1])
-    data = np.zeros(int(offsets[-1]) + kernels.PADDING_BYTES, np.uint8)
+    data = np.zeros(int(offsets[-1]) + utf8.PADDING_BYTES, np.uint8)
     data[: offsets[-1]] = np.frombuffer(data_buffer, np.uint8, int(offsets[-1]))
     return data, spans
