@@ -89,10 +89,12 @@ def _decorator(**options: Any) -> Callable[[Callable[..., Any]], Any]:
     return decorate
 
 
-kernel = _decorator()
+# Inlining is said of every kernel: one that does not say so takes it over from whichever kernel
+# happens to compile it first, and so do those that it calls.
+kernel = _decorator(forceinline=False)
 """Compiled on first use and kept on disk; runs without the interpreter lock."""
 
-lean_kernel = _decorator(_nrt=False)
+lean_kernel = _decorator(_nrt=False, forceinline=False)
 """A kernel that allocates nothing; for all that runs per message.
 
 Without Numba's run time, arrays are not reference-counted. With it, each call from kernel to kernel
