@@ -303,9 +303,12 @@ class TopkOracle(EngineOracle):
         """Return a point in space: on the plane, or on the sphere."""
         if self.space == "planar":
             return np.array([[place.x, place.y, 0.0]])
-        x, y = math.radians(place.x), math.radians(place.y)
-        circle = [math.cos(y) * math.cos(x), math.cos(y) * math.sin(x), math.sin(y)]
-        return np.array([[EARTH_RADIUS_M * each for each in circle]])
+        # Among equal scores age decides, so a place is one triple under each of its names: -180 and
+        # 180 are one meridian, and all meridians meet at the poles.
+        x, y = np.radians([180.0 if place.x == -180.0 else place.x]), np.radians([place.y])
+        from_axis = 0.0 if abs(place.y) == 90.0 else np.cos(y)
+        circle = [from_axis * np.cos(x), from_axis * np.sin(x), np.sin(y)]
+        return EARTH_RADIUS_M * np.array(circle).reshape(1, 3)
 
     def _lines(self, changes: Iterable[Change], time: datetime | None) -> list[Line]:
         names = {slot: key for key, slot in self.slots.items()}
