@@ -12,6 +12,7 @@ import numpy as np
 from earshot.indexes.block_trie.kernels.match import LONG_MESSAGE, ROOT_BLOCKS_PER_TOKEN
 from earshot.kernels.box_keys import BLOCK
 from earshot.kernels.jit import kernel, lean_kernel
+from earshot.kernels.searching import first_at_least
 from earshot.model.arrays import EVERYWHERE_TOKEN
 
 # What a node of a plan cuts by; the first four are columns of a subscription's keys.
@@ -104,15 +105,9 @@ def key_slots(clauses, filed_tokens, n_known, box_bits, keys, tokens):
 def _token_side(plan, node, token):
     """Return the side of a token: as listed, else by a hash of its own for each node."""
     start, stop = plan.token_starts[node], plan.token_starts[node + 1]
-    low, high = start, stop
-    while low < high:
-        middle = (low + high) >> 1
-        if plan.tokens[middle] < token:
-            low = middle + 1
-        else:
-            high = middle
-    if low < stop and plan.tokens[low] == token:
-        return np.int64(plan.token_sides[low])
+    at = first_at_least(plan.tokens, start, stop, token)
+    if at < stop and plan.tokens[at] == token:
+        return np.int64(plan.token_sides[at])
     bits = _mixed(np.uint64(token) | (np.uint64(node) << np.uint64(32)))
     return LEFT if _share(bits) < plan.thresholds[node] else RIGHT
 

@@ -8,7 +8,8 @@ A structure has a kernel that appends the answers of one message::
 there was no room for all of them. Which kernel it is, the type of ``view.arrays`` decides.
 ``work`` has nodes and candidates, to be added to. ``scratch`` has ``marks``, a byte per token, and
 ``serial``, which is another number for each message. The tokens are marked before the call and
-unmarked after it, unless the kernel wants to do that itself.
+unmarked after it, in ``signature`` too where the scratch has one, unless the kernel wants to do
+that itself.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ import numpy.typing as npt
 from numba import types
 from numba.extending import overload
 
+from earshot.indexes.kernels.blocks import sign_tokens, unsign_tokens
 from earshot.kernels.jit import lean_kernel
 from earshot.kernels.verify import mark_tokens
 from earshot.model.arrays import ClauseArrays, Float64s, Int32s, Int64s
@@ -100,7 +102,17 @@ def _append_answers(view, tokens, box, scratch, answers, n_answers, work):
         mark_tokens(tokens, 0, len(tokens), scratch.marks, 0)
         return n
 
-    return with_marks if marks_tokens else as_it_is
+    def with_signature(view, tokens, box, scratch, answers, n_answers, work):
+        mark_tokens(tokens, 0, len(tokens), scratch.marks, 1)
+        sign_tokens(tokens, scratch.signature)
+        n = chosen(view, tokens, box, scratch, answers, n_answers, work)
+        unsign_tokens(tokens, scratch.signature)
+        mark_tokens(tokens, 0, len(tokens), scratch.marks, 0)
+        return n
+
+    if not marks_tokens:
+        return as_it_is
+    return with_signature if "signature" in scratch.fields else with_marks
 
 
 @lean_kernel

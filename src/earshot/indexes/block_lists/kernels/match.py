@@ -35,6 +35,7 @@ from earshot.kernels.scoring import (
     message_area,
     overlap_area,
 )
+from earshot.kernels.searching import first_at_least
 from earshot.kernels.verify import mark_tokens
 from earshot.model.arrays import Float64s, Int32s, Int64s
 
@@ -333,18 +334,6 @@ def _collect_near(arrays, message_tokens, limit, strict, box_area, scratch, n_pe
 
 
 @lean_kernel
-def _first_at_least(values, low, high, value):
-    """Return the first position of ascending values in a range that is not smaller."""
-    while low < high:
-        middle = (low + high) >> 1
-        if values[middle] < value:
-            low = middle + 1
-        else:
-            high = middle
-    return low
-
-
-@lean_kernel
 def _find_run(tokens, start, stop, message_tokens, cursor, signature, marks):
     """Set the cursor to the next run of entries whose other token is in the message.
 
@@ -357,8 +346,8 @@ def _find_run(tokens, start, stop, message_tokens, cursor, signature, marks):
         while cursor[3] <= len(message_tokens):
             wanted = _NO_TOKEN if cursor[3] == 0 else message_tokens[cursor[3] - 1]
             cursor[3] += 1
-            first = _first_at_least(tokens, start, stop, wanted)
-            last = _first_at_least(tokens, first, stop, wanted + 1)
+            first = first_at_least(tokens, start, stop, wanted)
+            last = first_at_least(tokens, first, stop, wanted + 1)
             if first < last:
                 cursor[1], cursor[2] = first, last
                 return

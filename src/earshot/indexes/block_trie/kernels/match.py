@@ -27,6 +27,7 @@ from earshot.kernels.box_keys import (
 )
 from earshot.kernels.jit import inlined_kernel, lean_kernel
 from earshot.kernels.processor import prefetch
+from earshot.kernels.searching import first_at_least
 from earshot.kernels.shapes import shape_touches_box
 from earshot.kernels.verify import box_touches, mark_tokens, tokens_match
 from earshot.model.arrays import Int32s, Int64s
@@ -208,16 +209,9 @@ def _push_children(node_tokens, first, n, message_tokens, scratch, n_stack):
                 n_stack += 1
         return n_stack
     for i in range(len(message_tokens)):
-        token = message_tokens[i]
-        low, high = first, first + n
-        while low < high:
-            middle = (low + high) >> 1
-            if node_tokens[middle] < token:
-                low = middle + 1
-            else:
-                high = middle
-        if low < first + n and node_tokens[low] == token:
-            stack[n_stack] = low
+        child = first_at_least(node_tokens, first, first + n, message_tokens[i])
+        if child < first + n and node_tokens[child] == message_tokens[i]:
+            stack[n_stack] = child
             n_stack += 1
     return n_stack
 

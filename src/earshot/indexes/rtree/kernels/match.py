@@ -12,7 +12,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from earshot.indexes.kernels.blocks import has_token, sign_tokens, unsign_tokens
+from earshot.indexes.kernels.blocks import has_token
 from earshot.indexes.kernels.matching import appends_answers
 from earshot.indexes.kernels.verifying import append_match
 from earshot.indexes.rtree.kernels.nodes import (
@@ -195,16 +195,7 @@ def _entries_going_on(tree, node, message_tokens, bits, scratch):
 @appends_answers(RtreeIndexArrays)
 @inlined_kernel
 def append_rtree(view, tokens, box, scratch, answers, n_answers, work):
-    """Append one message's answers."""
-    sign_tokens(tokens, scratch.signature)
-    n_answers = _descend(view, tokens, box, scratch, answers, n_answers, work)
-    unsign_tokens(tokens, scratch.signature)
-    return n_answers
-
-
-@inlined_kernel
-def _descend(view, tokens, box, scratch, answers, n_answers, work):
-    """Visit the nodes that may hold answers, from the root down; return as for a message."""
+    """Append one message's answers: visit the nodes that may hold some, from the root down."""
     tree = view.arrays.tree
     min_x, min_y, max_x, max_y = box
     stack, tables = scratch.stack, tree.tables

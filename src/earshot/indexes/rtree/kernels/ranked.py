@@ -24,7 +24,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from earshot.indexes.kernels.blocks import has_token, sign_tokens, unsign_tokens
+from earshot.indexes.kernels.blocks import has_token
 from earshot.indexes.kernels.matching import appends_answers
 from earshot.indexes.kernels.verifying import append_score
 from earshot.indexes.rtree.kernels.match import (
@@ -380,16 +380,7 @@ def _eligible(tree, bounds, scoring, leaf, message_tokens, touching, stamp, scra
 @appends_answers(RankedRtreeArrays)
 @inlined_kernel
 def append_ranked_rtree(view, tokens, box, scratch, answers, n_answers, work):
-    """Append one message's answers."""
-    sign_tokens(tokens, scratch.signature)
-    n_answers = _descend(view, tokens, box, scratch, answers, n_answers, work)
-    unsign_tokens(tokens, scratch.signature)
-    return n_answers
-
-
-@inlined_kernel
-def _descend(view, tokens, box, scratch, answers, n_answers, work):
-    """Visit the nodes that may hold answers, from the root down; return as for a message."""
+    """Append one message's answers: visit the nodes that may hold some, from the root down."""
     tree, bounds, scoring = view.arrays.tree, view.arrays.bounds, view.arrays.scoring
     stride, root = tree.facts[MAX_ENTRIES], tree.facts[ROOT]
     box_area = message_area(box)

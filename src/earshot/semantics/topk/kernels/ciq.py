@@ -24,6 +24,7 @@ from typing import NamedTuple
 import numpy as np
 
 from earshot.kernels.jit import kernel, lean_kernel
+from earshot.kernels.searching import first_at_least
 from earshot.model.arrays import Float64s, Int32s, Int64s
 from earshot.semantics.topk.kernels.arrays import (
     CELLS,
@@ -156,14 +157,9 @@ def set_threshold_ciq(component: CiqArrays, subscribers: Subscribers, slot: int)
             if level < n_levels and code == own:
                 continue
             cell = component.levels[level] + code
-            low, high = component.member_offsets[cell], component.member_offsets[cell + 1]
-            while low < high:
-                middle = (low + high) >> 1
-                if component.member_rows[middle] < row:
-                    low = middle + 1
-                else:
-                    high = middle
-            _set_least_text(component, subscribers, slot, level, code, low)
+            first, stop = component.member_offsets[cell], component.member_offsets[cell + 1]
+            member = first_at_least(component.member_rows, first, stop, row)
+            _set_least_text(component, subscribers, slot, level, code, member)
 
 
 # ---- messages ------------------------------------------------------------------------------------
@@ -175,17 +171,10 @@ def _open_lists(component: CiqArrays, cell: int, probe: Probe) -> int:
     n = 0
     first, stop = component.entry_offsets[cell], component.entry_offsets[cell + 1]
     for i in range(probe.length[0]):
-        token = probe.tokens[i]
-        low, high = first, stop
-        while low < high:
-            middle = (low + high) >> 1
-            if component.entry_tokens[middle] < token:
-                low = middle + 1
-            else:
-                high = middle
-        if low < stop and component.entry_tokens[low] == token:
-            component.cursors[n] = component.posting_offsets[low]
-            component.stops[n] = component.posting_offsets[low + 1]
+        entry = first_at_least(component.entry_tokens, first, stop, probe.tokens[i])
+        if entry < stop and component.entry_tokens[entry] == probe.tokens[i]:
+            component.cursors[n] = component.posting_offsets[entry]
+            component.stops[n] = component.posting_offsets[entry + 1]
             component.weights[n] = np.float64(probe.weights[i])
             n += 1
     return n

@@ -36,6 +36,7 @@ from typing import NamedTuple
 import numpy as np
 
 from earshot.kernels.jit import lean_kernel
+from earshot.kernels.searching import first_at_least
 from earshot.model.arrays import Float64s, Int32s, Int64s
 from earshot.semantics.topk.kernels.arrays import (
     CELLS,
@@ -296,15 +297,9 @@ def _find_group(component: IgptArrays, token: int, code: int) -> int:
     """Return the group of a token in a cell and band, or -1."""
     if token + 1 >= len(component.group_offsets):
         return -1
-    low, stop = component.group_offsets[token], component.group_offsets[token + 1]
-    high = stop
-    while low < high:
-        middle = (low + high) >> 1
-        if component.group_codes[middle] < code:
-            low = middle + 1
-        else:
-            high = middle
-    return low if low < stop and component.group_codes[low] == code else -1
+    first, stop = component.group_offsets[token], component.group_offsets[token + 1]
+    group = first_at_least(component.group_codes, first, stop, code)
+    return group if group < stop and component.group_codes[group] == code else -1
 
 
 @lean_kernel

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from earshot.kernels.jit import kernel
+from earshot.kernels.searching import first_at_least
 from earshot.model.arrays import Float64s, Int32s, Int64s
 from earshot.semantics.topk.kernels.arrays import Float32s, Subscribers
 from earshot.semantics.topk.kernels.igpt import (
@@ -54,17 +55,10 @@ def find_leaves(keys: Int64s, capacity: int) -> tuple[Int64s, Int64s]:
         shift = 3 * (CURVE_BITS - 1 - level)
         # The last child first, so that leaves come in the order of the curve.
         while stop > start:
-            digit = keys[stop - 1] >> shift
-            low, high = start, stop - 1
-            while low < high:
-                middle = (low + high) >> 1
-                if keys[middle] >> shift < digit:
-                    low = middle + 1
-                else:
-                    high = middle
-            stack[height, 0], stack[height, 1], stack[height, 2] = low, stop, level + 1
+            first = first_at_least(keys, start, stop - 1, keys[stop - 1] >> shift << shift)
+            stack[height, 0], stack[height, 1], stack[height, 2] = first, stop, level + 1
             height += 1
-            stop = low
+            stop = first
     starts[n_leaves] = n
     return starts[: n_leaves + 1].copy(), levels[:n_leaves].copy()
 
