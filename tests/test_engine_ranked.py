@@ -11,6 +11,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+import xxhash
 
 import earshot.semantics.index_matcher
 from earshot import (
@@ -35,6 +36,7 @@ from earshot.indexes.contract import Parameters
 from earshot.model.batches import message_batch, subscription_batch
 from earshot.model.regions import Place, Region
 from earshot.model.subscriptions import Id
+from earshot.storage import Saved
 
 NOON = datetime(2026, 5, 1, 12, tzinfo=UTC)
 SQUARE = Rectangle(0, 0, 2, 2)
@@ -332,8 +334,7 @@ def test_saved_and_opened(tmp_path: Path, index: str) -> None:
     engine.subscribe(Subscription("c", ("late", "fire"), threshold=0.1))
     expected = [scores(engine, text) for text in ("fire", "smoke", "late")]
     engine.save(tmp_path / "saved")
-    facts = json.loads((tmp_path / "saved" / "facts.json").read_text())
-    assert facts["engine"] == "ranked"
+    assert Saved.open(tmp_path / "saved").facts["engine"] == "ranked"
     opened = Engine.open(tmp_path / "saved")
     assert opened.semantics == Ranking(0.3, 0.7)
     assert opened.structure == index
@@ -348,9 +349,13 @@ def test_saved_and_opened(tmp_path: Path, index: str) -> None:
 def test_a_saved_engine_of_another_kind_is_refused(tmp_path: Path) -> None:
     ranked().save(tmp_path / "saved")
     path = tmp_path / "saved" / "facts.json"
-    for claimed in ("boolean", "guessed"):
-        path.write_text(json.dumps({**json.loads(path.read_text()), "engine": claimed}))
-        with pytest.raises(SavedIndexError):
+    header = json.loads(path.read_text())
+    del header["checksum"]
+    for claimed, reason in (("boolean", "a ranked index, not boolean"), ("guessed", "not hold an")):
+        header["facts"]["own"]["engine"] = claimed
+        checksum = xxhash.xxh3_64_hexdigest(json.dumps(header, sort_keys=True).encode())
+        path.write_text(json.dumps({**header, "checksum": checksum}))
+        with pytest.raises(SavedIndexError, match=reason):
             Engine.open(tmp_path / "saved")
 
 

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from earshot import storage
 from earshot.checks.generate import Recipe, make_case, ragged
 from earshot.errors import InvalidParameter, SavedIndexError
 from earshot.indexes import SEMANTICS, default_structure, index_type, open_index, structures_of
@@ -77,9 +78,9 @@ def test_open_index_refuses_what_it_does_not_know(tmp_path: Path) -> None:
     with pytest.raises(SavedIndexError, match="not a saved index"):
         open_index(tmp_path)
     case = make_case(Recipe(n_subscriptions=5))
-    LinearScan.build(case.clauses, space=case.space).save(tmp_path / "saved")
-    facts = tmp_path / "saved" / "facts.json"
-    facts.write_text(facts.read_text().replace("linear_scan", "future_tree"))
+    contents = LinearScan.build(case.clauses, space=case.space).contents()
+    contents.facts["structure"] = "future_tree"
+    storage.save(tmp_path / "saved", contents)
     with pytest.raises(SavedIndexError, match=r"'future_tree'.*linear_scan"):
         open_index(tmp_path / "saved")
 

@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from earshot import storage
 from earshot.bench.placement import simulate
 from earshot.checks.generate import Case, Recipe, make_case, ragged
 from earshot.errors import InvalidInput, InvalidParameter
@@ -401,8 +402,8 @@ def test_a_simulation_loses_and_repeats_nothing() -> None:
 def test_a_plan_is_saved_and_opened(tmp_path: Path) -> None:
     case = make_case(RECIPES["plain"])
     plan, frequencies = plan_of(case, 6), counted(case)
-    plan.save(tmp_path / "plan")
-    opened = ShardPlan.open(tmp_path / "plan")
+    storage.save(tmp_path / "plan", plan.contents())
+    opened = ShardPlan.open(storage.Saved.open(tmp_path / "plan"))
     assert opened.n_shards == 6
     shards = plan.assign(case.clauses, frequencies)
     assert (opened.assign(case.clauses, frequencies) == shards).all()

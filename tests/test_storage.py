@@ -1,9 +1,16 @@
-"""Saved directories: whole or not there, and refused with a reason when they are not ours."""
+"""Saved directories: whole or not there, refused with a reason when damaged or not ours."""
 
 from __future__ import annotations
 
+import errno
 import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from itertools import repeat
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -13,6 +20,7 @@ import pytest
 
 from earshot import storage
 from earshot.errors import EarshotError, SavedIndexError
+from earshot.storage import Contents, Saved
 
 
 class Inner(NamedTuple):
@@ -25,87 +33,226 @@ class Outer(NamedTuple):
     inner: Inner
 
 
-def example() -> Outer:
-    return Outer(
+class Numbers(NamedTuple):
+    first: npt.NDArray[np.int64]
+    second: npt.NDArray[np.int64]
+
+
+def example(colour: str = "grün") -> Contents:
+    outer = Outer(
         np.array([[0.0, -np.inf], [np.inf, -0.0]]),
         np.empty((0, 4), np.uint8),
         Inner(np.arange(5, dtype=np.int32)),
     )
+    part = Contents({"size": 3}, {"own": Inner(np.array([7], np.int32))})
+    return Contents({"colour": colour}, {"outer": outer}, {"part": part})
+
+
+def numbers(value: int, n: int = 1000) -> Contents:
+    return Contents({"value": value}, {"numbers": Numbers(np.full(n, value), np.full(n, value))})
 
 
 def names(directory: Path) -> list[str]:
     return sorted(path.name for path in directory.iterdir())
 
 
+def is_whole(directory: Path) -> None:
+    """Assert that a state is there, and nothing beside it."""
+    first, second = names(directory)
+    assert first.startswith("arrays-")
+    assert second == "facts.json"
+    Saved.open(directory)
+
+
 @pytest.fixture
 def saved(tmp_path: Path) -> Path:
-    storage.save(tmp_path / "saved", {"colour": "grün"}, {"outer": example()})
+    storage.save(tmp_path / "saved", example())
     return tmp_path / "saved"
 
 
 def test_what_is_saved_can_be_opened(saved: Path) -> None:
-    facts = storage.read_facts(saved)
-    assert (facts["colour"], facts["groups"]) == ("grün", ["outer"])
-    opened = storage.open_group(saved, "outer", Outer)
-    pairs: list[tuple[npt.NDArray[Any], npt.NDArray[Any]]] = [
-        (opened.boxes, example().boxes),
-        (opened.nothing, example().nothing),
-        (opened.inner.values, example().inner.values),
-    ]
-    for found, expected in pairs:
-        assert found.dtype == expected.dtype
-        assert found.shape == expected.shape
-        assert found.tobytes() == expected.tobytes()
+    opened, expected = Saved.open(saved), example()
+    assert opened.facts == {"colour": "grün"}
+    assert opened.has("outer")
+    assert not opened.has("inner")
+    outer = opened.group("outer", Outer)
+    wanted: Any = expected.groups["outer"]
+    for found, original in (
+        (outer.boxes, wanted.boxes),
+        (outer.nothing, wanted.nothing),
+        (outer.inner.values, wanted.inner.values),
+    ):
+        assert found.dtype == original.dtype
+        assert found.shape == original.shape
+        assert found.tobytes() == original.tobytes()
+        assert found.flags.writeable
         assert type(found) is np.ndarray
-    assert isinstance(opened.inner, Inner)
+    assert isinstance(outer.inner, Inner)
+    part = opened.inner("part")
+    assert part.facts == {"size": 3}
+    assert part.group("own", Inner).values.tolist() == [7]
+    assert Saved.open(part) is part
+
+
+def test_arrays_that_are_not_in_one_piece_are_saved_as_they_are(tmp_path: Path) -> None:
+    grid = np.arange(12, dtype=np.int32).reshape(3, 4)
+    for number, values in enumerate([grid.T, grid[:, ::2], grid[::-1], np.array(5, np.int32)]):
+        storage.save(tmp_path / str(number), Contents({}, {"own": Inner(values)}))
+        found = Saved.open(tmp_path / str(number)).group("own", Inner).values
+        assert found.shape == values.shape
+        assert found.tolist() == values.tolist()
 
 
 def test_changes_to_opened_arrays_stay_in_the_process(saved: Path) -> None:
-    opened = storage.open_group(saved, "outer", Outer)
-    opened.inner.values[:] = 9
-    assert storage.open_group(saved, "outer", Outer).inner.values.tolist() == [0, 1, 2, 3, 4]
+    Saved.open(saved).group("outer", Outer).inner.values[:] = 9
+    assert Saved.open(saved).group("outer", Outer).inner.values.tolist() == [0, 1, 2, 3, 4]
 
 
-def test_saving_makes_missing_folders_and_uses_an_empty_one(tmp_path: Path) -> None:
-    storage.save(tmp_path / "a" / "b", {}, {})
+# ---- where it is saved --------------------------------------------------------------------------
+
+
+def test_an_empty_directory_is_used(tmp_path: Path) -> None:
     (tmp_path / "empty").mkdir()
-    storage.save(str(tmp_path / "empty"), {}, {})
-    assert names(tmp_path / "empty") == ["facts.json"]
+    storage.save(str(tmp_path / "empty"), example())
+    is_whole(tmp_path / "empty")
 
 
-@pytest.mark.parametrize("kind", ["file", "folder"])
-def test_nothing_is_overwritten(kind: str, tmp_path: Path) -> None:
+def test_a_saved_state_is_replaced_and_stays_with_who_has_it_open(saved: Path) -> None:
+    opened = Saved.open(saved).group("outer", Outer)
+    storage.save(saved, example("blau"))
+    is_whole(saved)
+    assert Saved.open(saved).facts == {"colour": "blau"}
+    assert opened.inner.values.tolist() == [0, 1, 2, 3, 4]
+
+
+def test_what_is_open_can_be_saved_where_it_came_from(tmp_path: Path) -> None:
+    storage.save(tmp_path / "own", numbers(1))
+    opened = Saved.open(tmp_path / "own").group("numbers", Numbers)
+    opened.first[0] = 5
+    storage.save(tmp_path / "own", Contents({}, {"numbers": opened}))
+    assert Saved.open(tmp_path / "own").group("numbers", Numbers).first[:2].tolist() == [5, 1]
+
+
+@pytest.mark.parametrize("kind", ["a file", "someone's folder", "someone's facts"])
+def test_what_is_not_ours_is_left_alone(kind: str, tmp_path: Path) -> None:
     target = tmp_path / "taken"
-    file = target if kind == "file" else target / "mine.txt"
+    named = {"a file": target, "someone's folder": target / "mine.txt"}
+    file = named.get(kind, target / "facts.json")
     file.parent.mkdir(exist_ok=True)
     file.write_text("mine")
-    with pytest.raises(SavedIndexError, match="taken exists and is not an empty directory"):
-        storage.save(target, {}, {"outer": example()})
+    with pytest.raises(SavedIndexError, match="taken"):
+        storage.save(target, example())
     assert file.read_text() == "mine"
     assert names(tmp_path) == ["taken"]
 
 
-def test_a_save_that_fails_leaves_nothing(tmp_path: Path) -> None:
-    def fail(directory: Path) -> None:
-        directory.mkdir()
-        raise RuntimeError("disk full")
-
-    with pytest.raises(RuntimeError, match="disk full"):
-        storage.save(tmp_path / "saved", {}, {"outer": example()}, inner={"index": fail})
-    with pytest.raises(TypeError):
-        storage.save(tmp_path / "saved", {"not": {1}.union}, {"outer": example()})
+def test_a_missing_parent_is_named(tmp_path: Path) -> None:
+    with pytest.raises(SavedIndexError, match=f"there is no directory {tmp_path / 'a'}"):
+        storage.save(tmp_path / "a" / "b", example())
     assert names(tmp_path) == []
 
 
-def test_the_remains_of_a_crash_are_not_in_the_way(tmp_path: Path) -> None:
-    import os
+@pytest.mark.parametrize("is_first", [True, False])
+@pytest.mark.parametrize("call", ["fsync", "replace", "write"])
+def test_a_save_that_fails_leaves_what_was_there(
+    is_first: bool, call: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    target = tmp_path / "saved"
+    if not is_first:
+        storage.save(target, example("alt"))
 
-    remains = tmp_path / f".new.{os.getpid()}.draft"
-    remains.mkdir()
-    (remains / "half.npy").write_bytes(b"half")
-    storage.save(tmp_path / "new", {}, {})
-    assert names(tmp_path / "new") == ["facts.json"]
-    assert set(names(tmp_path)) <= {"new", remains.name}
+    def fail(*_: Any) -> Any:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    if call == "fsync":
+        monkeypatch.setattr(os, "fsync", fail)
+    elif call == "replace":
+        monkeypatch.setattr(Path, "replace", fail)
+    else:
+        monkeypatch.setattr(storage, "_write_array", fail)
+    with pytest.raises(SavedIndexError, match="saved cannot be written: No space left on device"):
+        storage.save(target, example("neu"))
+    monkeypatch.undo()
+    if is_first:
+        assert names(tmp_path) == []
+    else:
+        is_whole(target)
+        assert Saved.open(target).facts == {"colour": "alt"}
+
+
+def test_what_cannot_be_told_in_json_leaves_what_was_there(saved: Path) -> None:
+    with pytest.raises(TypeError):
+        storage.save(saved, Contents({"not": {1}}, {}))
+    is_whole(saved)
+
+
+def test_the_remains_of_a_crash_are_removed(saved: Path) -> None:
+    (saved / "arrays-0123456789abcdef.bin").write_bytes(b"half")
+    (saved / "facts.json.draft").write_text("{")
+    storage.save(saved, example("neu"))
+    is_whole(saved)
+
+
+def test_saves_to_one_place_come_one_after_the_other(tmp_path: Path) -> None:
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(lambda value: storage.save(tmp_path / "one", numbers(value)), range(12)))
+    is_whole(tmp_path / "one")
+    opened = Saved.open(tmp_path / "one")
+    values = opened.group("numbers", Numbers)
+    assert {*values.first.tolist(), *values.second.tolist()} == {opened.facts["value"]}
+
+
+def test_a_state_can_be_opened_while_it_is_replaced(tmp_path: Path) -> None:
+    storage.save(tmp_path / "one", numbers(0))
+    with ThreadPoolExecutor(1) as pool:
+        done = pool.submit(
+            lambda: list(map(storage.save, repeat(tmp_path / "one", 60), map(numbers, range(60))))
+        )
+        while not done.done():
+            opened = Saved.open(tmp_path / "one")
+            assert opened.group("numbers", Numbers).second[-1] == opened.facts["value"]
+    done.result()
+
+
+KILLED = """
+import sys
+import numpy as np
+from itertools import repeat
+from pathlib import Path
+sys.path.insert(0, sys.argv[1])
+from test_storage import numbers
+from earshot import storage
+value = 0
+print("ready", flush=True)
+while True:
+    value += 1
+    storage.save(Path(sys.argv[2]), numbers(value, 20_000))
+"""
+
+
+def test_a_killed_save_leaves_a_whole_state(tmp_path: Path) -> None:
+    target = tmp_path / "saved"
+    storage.save(target, numbers(0, 20_000))
+    for trial in range(5):
+        saver = subprocess.Popen(
+            [sys.executable, "-c", KILLED, str(Path(__file__).parent), str(target)],
+            stdout=subprocess.PIPE,
+        )
+        assert saver.stdout is not None
+        assert saver.stdout.readline() == b"ready\n"
+        with pytest.raises(subprocess.TimeoutExpired):
+            saver.wait(0.02 + 0.017 * trial)
+        saver.send_signal(signal.SIGKILL)
+        saver.wait()
+        saver.stdout.close()
+        opened = Saved.open(target)
+        values = opened.group("numbers", Numbers)
+        assert {*values.first.tolist(), *values.second.tolist()} == {opened.facts["value"]}
+    storage.save(target, numbers(1))
+    is_whole(target)
+
+
+# ---- damage -------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -114,6 +261,7 @@ def test_the_remains_of_a_crash_are_not_in_the_way(tmp_path: Path) -> None:
         (None, "is not a saved index: facts.json"),
         ("", "is not a saved index: facts.json"),
         ("{", "is not a saved index: facts.json"),
+        ("[" * 100_000, "is not a saved index: facts.json"),
         ("[]", "no 'earshot-arrays' in facts.json"),
         ("3", "no 'earshot-arrays' in facts.json"),
         ("{}", "no 'earshot-arrays' in facts.json"),
@@ -129,54 +277,74 @@ def test_a_directory_that_is_not_ours_is_refused(
     if content is not None:
         facts.write_bytes(content if isinstance(content, bytes) else content.encode())
     with pytest.raises(SavedIndexError, match=reason) as caught:
-        storage.read_facts(saved)
+        Saved.open(saved)
     assert str(saved) in str(caught.value)
     assert isinstance(caught.value, EarshotError)
     assert isinstance(caught.value, OSError)
 
 
-def damage(path: Path, how: str) -> None:
-    content = path.read_bytes()
-    if how == "missing":
-        path.unlink()
-    elif how == "empty":
-        path.write_bytes(b"")
-    elif how == "truncated":
-        path.write_bytes(content[:-8])
-    elif how == "no header":
-        path.write_bytes(content[:40])
-    else:
-        objects: Any = np.array([{"a": 1}], object)
-        np.save(path, objects)
+def flipped(content: bytes, bit: int) -> bytes:
+    damaged = bytearray(content)
+    damaged[bit // 8] ^= 1 << bit % 8
+    return bytes(damaged)
 
 
-@pytest.mark.parametrize("how", ["missing", "empty", "truncated", "no header", "pickled"])
-def test_a_damaged_array_is_named(how: str, saved: Path) -> None:
-    file = saved / "outer" / "boxes.npy"
-    damage(file, how)
-    with pytest.raises(SavedIndexError, match="cannot be opened") as caught:
-        storage.open_group(saved, "outer", Outer)
+@pytest.mark.parametrize("name", ["facts.json", "arrays"])
+def test_no_flipped_bit_goes_unseen(name: str, saved: Path) -> None:
+    (file,) = (path for path in saved.iterdir() if path.name.startswith(name))
+    content = file.read_bytes()
+    spare = spare_bytes(saved) if name == "arrays" else set()
+    for bit in range(8 * len(content)):
+        if bit // 8 in spare:  # between two arrays, where nobody looks
+            continue
+        file.write_bytes(flipped(content, bit))
+        with pytest.raises(SavedIndexError):
+            Saved.open(saved)
+    file.write_bytes(content)
+    is_whole(saved)
+
+
+def spare_bytes(saved: Path) -> set[int]:
+    header = json.loads((saved / "facts.json").read_text())
+    used = set[int]()
+    for place in header["arrays"].values():
+        size = int(np.prod(place["shape"])) * np.dtype(place["dtype"]).itemsize
+        used |= set(range(place["offset"], place["offset"] + size))
+    return set(range(header["size"])) - used
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        (lambda content: b"", "has 0 bytes, not"),
+        (lambda content: content[:-1], "bytes, not"),
+        (lambda content: content + b"\0", "bytes, not"),
+        (lambda content: None, "is missing"),
+    ],
+)
+def test_arrays_of_another_size_are_named(
+    change: Callable[[bytes], bytes | None], reason: str, saved: Path
+) -> None:
+    (file,) = saved.glob("arrays-*")
+    content = change(file.read_bytes())
+    file.unlink()
+    if content is not None:
+        file.write_bytes(content)
+    with pytest.raises(SavedIndexError, match=reason) as caught:
+        Saved.open(saved)
     assert str(file) in str(caught.value)
 
 
-def test_two_threads_that_save_to_one_place_leave_one_whole_directory(tmp_path: Path) -> None:
-    class Numbers(NamedTuple):
-        first: npt.NDArray[np.int64]
-        second: npt.NDArray[np.int64]
+def test_a_damaged_array_is_named_unless_it_is_trusted(saved: Path) -> None:
+    (file,) = saved.glob("arrays-*")
+    file.write_bytes(flipped(file.read_bytes(), 0))
+    with pytest.raises(SavedIndexError, match="damaged in array 'outer/boxes'"):
+        Saved.open(saved)
+    assert Saved.open(saved, verify=False).facts == {"colour": "grün"}
 
-    def save(value: int) -> str:
-        group = Numbers(np.full(1000, value), np.full(1000, value))
-        try:
-            storage.save(target, {}, {"numbers": group})
-        except SavedIndexError:
-            return "refused"
-        return "saved"
 
-    for trial in range(10):
-        target = tmp_path / str(trial)
-        with ThreadPoolExecutor(4) as pool:
-            outcomes = list(pool.map(save, range(4)))
-        assert outcomes.count("saved") == 1
-        numbers = storage.open_group(target, "numbers", Numbers)
-        assert len({*numbers.first.tolist(), *numbers.second.tolist()}) == 1
-    assert {path.name for path in tmp_path.iterdir()} == {str(trial) for trial in range(10)}
+def test_another_kind_of_state_is_told_apart(saved: Path) -> None:
+    with pytest.raises(SavedIndexError, match="has no array 'outer/first'"):
+        Saved.open(saved).group("outer", Numbers)
+    with pytest.raises(SavedIndexError, match="has no part 'matcher'"):
+        Saved.open(saved).inner("matcher")

@@ -30,6 +30,7 @@ from hypothesis.stateful import (
 
 import earshot.semantics.topk.monitor
 import earshot.semantics.topk.window
+from earshot import storage
 from earshot.checks.generate import ragged
 from earshot.checks.topk_oracle import Line, OracleMonitor
 from earshot.model.arrays import Float64s, Int32s
@@ -202,8 +203,8 @@ def changes_of(
             found.append(changes)
         if folder is not None and number % 5 == 4:
             assert isinstance(monitor, Monitor)
-            monitor.save(folder / str(number))
-            monitor = Monitor.open(folder / str(number))
+            storage.save(folder / str(number), monitor.contents())
+            monitor = Monitor.open(storage.Saved.open(folder / str(number)))
     return found
 
 
@@ -482,8 +483,9 @@ class MonitorMachine(RuleBasedStateMachine):
     @rule()
     def save_and_open(self) -> None:
         self.n_saves += 1
-        self.monitor.save(self.folder / str(self.n_saves))
-        self.monitor = Monitor.open(self.folder / str(self.n_saves), n_threads=2)
+        directory = self.folder / str(self.n_saves)
+        storage.save(directory, self.monitor.contents())
+        self.monitor = Monitor.open(storage.Saved.open(directory), n_threads=2)
 
     @rule()
     def compact(self) -> None:

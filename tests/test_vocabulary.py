@@ -187,10 +187,10 @@ def test_pickles_without_what_analyzers_remember() -> None:
 def test_saved_and_opened(tmp_path: Path) -> None:
     vocabulary = Vocabulary()
     grow(vocabulary, [f"word{i}" for i in range(1000)] + ["a token of many bytes", "東京"])
-    storage.save(tmp_path / "saved", {}, {"vocabulary": vocabulary.arrays})
+    storage.save(tmp_path / "saved", storage.Contents({}, {"vocabulary": vocabulary.arrays}))
 
     def opened() -> Vocabulary:
-        arrays = storage.open_group(tmp_path / "saved", "vocabulary", VocabularyArrays)
+        arrays = storage.Saved.open(tmp_path / "saved").group("vocabulary", VocabularyArrays)
         found = Vocabulary.from_arrays(arrays)
         # Nothing is rebuilt: these are the mapped arrays themselves.
         assert all(a is b for a, b in zip(found._buffers, arrays, strict=True))
@@ -211,8 +211,8 @@ def test_saved_and_opened(tmp_path: Path) -> None:
 
 
 def test_an_empty_vocabulary_is_saved_and_opened(tmp_path: Path) -> None:
-    storage.save(tmp_path / "saved", {}, {"vocabulary": Vocabulary().arrays})
-    arrays = storage.open_group(tmp_path / "saved", "vocabulary", VocabularyArrays)
+    storage.save(tmp_path / "saved", storage.Contents({}, {"vocabulary": Vocabulary().arrays}))
+    arrays = storage.Saved.open(tmp_path / "saved").group("vocabulary", VocabularyArrays)
     opened = Vocabulary.from_arrays(arrays)
     assert opened.add(["a"]).tolist() == [1]
 

@@ -8,13 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, ClassVar, NamedTuple, Self
 
 import numpy as np
 import pytest
 
-from earshot import storage
 from earshot.cli.semantics import SEMANTICS_OPTIONS, Option, SemanticsOptions
 from earshot.encoding import Form
 from earshot.indexes import STRUCTURES, Structure
@@ -32,6 +30,7 @@ from earshot.model.arrays import (
 from earshot.model.explanations import Explanation
 from earshot.semantics import SEMANTICS
 from earshot.semantics.contract import Changes, Matcher, Question
+from earshot.storage import Contents, Saved
 
 # ---- a semantics --------------------------------------------------------------------------------
 
@@ -70,7 +69,7 @@ class AnywhereMatcher(Matcher):
     ) -> Self:
         return cls(settings, space, [])
 
-    def save(self, directory: str | Path) -> None:
+    def contents(self) -> Contents:
         words = [sorted(each or ()) for each in self.words]
         arrays = AnywhereArrays(
             np.cumsum([0, *map(len, words)]),
@@ -78,12 +77,12 @@ class AnywhereMatcher(Matcher):
             np.array([each is not None for each in self.words], np.bool_),
         )
         facts = {"spare": self.settings.spare, "space": self.space}
-        storage.save(directory, facts, {"words": arrays})
+        return Contents(facts, {"words": arrays})
 
     @classmethod
-    def open(cls, directory: str | Path, *, n_threads: int) -> Self:
-        facts = storage.read_facts(directory)
-        offsets, tokens, alive = storage.open_group(directory, "words", AnywhereArrays)
+    def open(cls, saved: Saved, *, n_threads: int) -> Self:
+        facts = saved.facts
+        offsets, tokens, alive = saved.group("words", AnywhereArrays)
         words = np.split(tokens, offsets[1:-1]) if len(alive) else []
         return cls(
             Anywhere(facts["spare"]), facts["space"],

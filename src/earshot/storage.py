@@ -1,90 +1,356 @@
-"""Saved arrays: a directory with ``facts.json`` and one ``.npy`` file per array.
+"""Saved state: a directory with ``facts.json`` and one file of arrays.
 
-Layout: ``facts.json`` holds the format version, the caller's facts and the names of the groups;
-``<group>/<field>.npy`` holds one array of a NamedTuple, ``<group>/<field>/…`` a nested one.
-Directories are written under a temporary name and renamed when complete, so a directory that has
-its final name is whole. Arrays are opened copy-on-write: processes share one copy of the pages, and
-a change stays in the process that made it.
+``facts.json`` says what was saved, which file has the arrays, where in it each array is, and the
+checksum of each, of the facts too. All is checked when a directory is opened, before anything is
+answered from it. Arrays are then mapped copy-on-write: processes share one copy of the pages, and a
+change stays in the process that made it.
+
+Saving to a directory that holds a state already replaces that. The arrays go to a file with a new
+name, and are on disk before ``facts.json`` is put in the place of the old one: whatever happens,
+the old state is there or the new one. Whoever has the old arrays mapped keeps them.
 """
 
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import json
 import mmap
-import shutil
-import tempfile
+import os
+import secrets
 import typing
-from collections.abc import Callable
+from collections.abc import Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any, TypeVar
+from types import MappingProxyType
+from typing import Any, NamedTuple, Self, TypeVar
 
 import numpy as np
+import numpy.typing as npt
+import xxhash
 
 from earshot.errors import SavedIndexError
 
 FORMAT = "earshot-arrays"
+VERSION = 5
+FACTS = "facts.json"
+_DRAFT = "facts.json.draft"
+_ALIGNMENT = 64  # of arrays, to a cache line
 _MADV_POPULATE_READ = 22  # Linux 5.14; Python has no name for it yet
-VERSION = 4
+_N_TRIES = 20  # to open a state that is replaced all the time
 
 Group = TypeVar("Group", bound=tuple[Any, ...])
 
 
-def save(
-    directory: str | Path,
-    facts: dict[str, Any],
-    groups: dict[str, tuple[Any, ...]],
-    inner: dict[str, Callable[[Path], None]] | None = None,
-) -> None:
-    """Write facts and groups of arrays to a new directory.
+class Contents(NamedTuple):
+    """What is saved of something."""
+
+    facts: dict[str, Any]  # what is not an array; JSON can tell it
+    groups: dict[str, tuple[Any, ...]]  # NamedTuples of arrays, or of such, by name
+    inner: Mapping[str, Contents] = MappingProxyType({})  # of its parts
+
+
+# ---- saving -------------------------------------------------------------------------------------
+
+
+def save(directory: str | Path, contents: Contents) -> None:
+    """Write contents to a directory, in the place of what was saved there before.
 
     Args:
-        directory: Must not exist, or be empty.
-        facts: What is not an array.
-        groups: NamedTuples of arrays by name.
-        inner: Functions that save something of their own to a directory inside, by name.
+        directory: Must be missing, empty, or hold a saved state; what it is in must exist.
+        contents: What to write.
     """
     target = Path(directory)
-    if target.exists() and (not target.is_dir() or any(target.iterdir())):
-        raise SavedIndexError(f"{target} exists and is not an empty directory; choose another name")
-    target.parent.mkdir(parents=True, exist_ok=True)
-    draft = Path(tempfile.mkdtemp(prefix=f".{target.name}.", suffix=".draft", dir=target.parent))
-    draft.chmod(0o755)
+    is_new = not target.exists()
     try:
-        for name, arrays in groups.items():
-            _save_group(draft / name, arrays)
-        for name, save_inner in (inner or {}).items():
-            save_inner(draft / name)
-        header = {"format": FORMAT, "version": VERSION, "groups": sorted(groups), **facts}
-        (draft / "facts.json").write_text(json.dumps(header, indent=1), encoding="utf-8")
-        try:
-            draft.rename(target)  # replaces an empty directory
-        except OSError as error:
-            raise SavedIndexError(f"{target} appeared while it was being written") from error
+        if is_new:
+            target.mkdir()
+        with _locked(target):
+            try:
+                _replace(target, contents)
+            except BaseException:
+                _clean(target)
+                raise
+            _clean(target)
+        if is_new:
+            _sync(target.parent)
+    except OSError as error:
+        if isinstance(error, SavedIndexError):
+            raise
+        reason = f"{error.strerror or error}"
+        if isinstance(error, FileNotFoundError) and not target.parent.exists():
+            reason = f"there is no directory {target.parent}"
+        raise SavedIndexError(f"{target} cannot be written: {reason}") from error
     finally:
-        shutil.rmtree(draft, ignore_errors=True)
+        if is_new and target.is_dir() and not any(target.iterdir()):
+            target.rmdir()
 
 
-def read_facts(directory: str | Path) -> dict[str, Any]:
-    """Return the facts of a saved directory, after checking its format and version."""
-    path = Path(directory) / "facts.json"
-    try:
-        facts: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise SavedIndexError(f"{directory} is not a saved index: {path.name}: {error}") from error
-    if not isinstance(facts, dict) or facts.get("format") != FORMAT:
-        raise SavedIndexError(f"{directory} is not a saved index: no '{FORMAT}' in {path.name}")
-    if facts.get("version") != VERSION:
+def _replace(target: Path, contents: Contents) -> None:
+    """Write contents beside what is there, then let them take its place."""
+    _check_replaceable(target)
+    name = f"arrays-{secrets.token_hex(8)}.bin"
+    arrays = list(_flat(contents))
+    with (target / name).open("xb") as file:
+        places = [(path, _write_array(file, array)) for path, array in arrays]
+        _flush(file)
+    header = {
+        "format": FORMAT,
+        "version": VERSION,
+        "file": name,
+        "size": (target / name).stat().st_size,
+        "arrays": dict(places),
+        "facts": _all_facts(contents),
+    }
+    whole = header | {"checksum": _checksum_of_facts(header)}
+    # Without escapes, of which several say the same: what is damaged reads differently.
+    text = json.dumps(whole, indent=1, ensure_ascii=False)
+    with (target / _DRAFT).open("w", encoding="utf-8") as draft:
+        draft.write(text)
+        _flush(draft)
+    _sync(target)
+    (target / _DRAFT).replace(target / FACTS)
+    _sync(target)
+
+
+def _check_replaceable(target: Path) -> None:
+    foreign = [path.name for path in target.iterdir() if not _is_ours(path.name)]
+    with contextlib.suppress(FileNotFoundError):
+        if FORMAT.encode() not in (target / FACTS).read_bytes():
+            foreign.append(FACTS)
+    if foreign:
         raise SavedIndexError(
-            f"{directory} has format version {facts.get('version')}, this Earshot reads {VERSION}; "
-            f"build the index again"
+            f"{target} exists and is not an empty directory, nor one that Earshot saved to: it has "
+            f"{min(foreign)!r}; choose another name"
         )
-    return facts
 
 
-def open_group(directory: str | Path, name: str, group_type: type[Group]) -> Group:
-    """Memory-map one group of arrays as the given NamedTuple type."""
-    return _open_group(Path(directory) / name, group_type)
+def _is_ours(name: str) -> bool:
+    return name in (FACTS, _DRAFT) or (name.startswith("arrays-") and name.endswith(".bin"))
+
+
+def _clean(target: Path) -> None:
+    """Remove what no facts speak of: replaced arrays, and the remains of interrupted saves."""
+    used = {FACTS}
+    with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
+        used.add(json.loads((target / FACTS).read_bytes())["file"])
+    for path in target.iterdir():
+        if _is_ours(path.name) and path.name not in used:
+            path.unlink()
+
+
+@contextlib.contextmanager
+def _locked(directory: Path) -> Iterator[None]:
+    """Let one save at a time into a directory; the others wait."""
+    descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(descriptor)
+
+
+def _flush(file: typing.IO[Any]) -> None:
+    """Have a file on disk before anything else happens."""
+    file.flush()
+    os.fsync(file.fileno())
+
+
+def _sync(directory: Path) -> None:
+    descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _write_array(file: typing.BinaryIO, array: npt.NDArray[Any]) -> dict[str, Any]:
+    """Append an array; return what and where it is."""
+    values = np.ascontiguousarray(array)
+    file.write(bytes(-file.tell() % _ALIGNMENT))
+    offset = file.tell()
+    data = _bytes_of(values)
+    file.write(data)
+    return {
+        "dtype": values.dtype.str,
+        "shape": list(array.shape),
+        "offset": offset,
+        "checksum": xxhash.xxh3_64_hexdigest(data),
+    }
+
+
+def _bytes_of(array: npt.NDArray[Any]) -> Any:
+    return array.reshape(-1).view(np.uint8)
+
+
+def _flat(contents: Contents, prefix: str = "") -> Iterator[tuple[str, npt.NDArray[Any]]]:
+    for name, group in contents.groups.items():
+        yield from _flat_group(group, f"{prefix}{name}/")
+    for name, part in contents.inner.items():
+        yield from _flat(part, f"{prefix}{name}/")
+
+
+def _flat_group(group: Any, prefix: str) -> Iterator[tuple[str, npt.NDArray[Any]]]:
+    for field, value in zip(group._fields, group, strict=True):
+        if isinstance(value, tuple):
+            yield from _flat_group(value, f"{prefix}{field}/")
+        else:
+            yield f"{prefix}{field}", value
+
+
+def _all_facts(contents: Contents) -> dict[str, Any]:
+    inner = {name: _all_facts(part) for name, part in contents.inner.items()}
+    return {"own": contents.facts, "groups": sorted(contents.groups), "inner": inner}
+
+
+def _checksum_of_facts(header: dict[str, Any]) -> str:
+    return xxhash.xxh3_64_hexdigest(json.dumps(header, sort_keys=True).encode())
+
+
+# ---- opening ------------------------------------------------------------------------------------
+
+
+class Saved:
+    """A saved state, or a part of one.
+
+    Attributes:
+        facts: What was saved that is not an array.
+        where: The directory and the part, for messages.
+    """
+
+    def __init__(self, where: str, facts: dict[str, Any], arrays: dict[str, Any]) -> None:
+        self.where = where
+        self.facts: dict[str, Any] = facts["own"]
+        self._facts = facts
+        self._arrays = arrays
+
+    @classmethod
+    def open(cls, directory: str | Path | Saved, *, verify: bool = True) -> Self:
+        """Check a directory and map its arrays; what is open already comes back as it is.
+
+        Args:
+            directory: Where a state was saved.
+            verify: Whether to compare all arrays with their checksums. Without that, damaged ones
+                can give wrong answers or end the process; for a state that was verified since it
+                was written.
+        """
+        if isinstance(directory, Saved):
+            return typing.cast(Self, directory)
+        for _ in range(_N_TRIES):
+            header = _read_header(Path(directory))
+            try:
+                arrays = _map_arrays(Path(directory) / header["file"], header, verify=verify)
+            except FileNotFoundError:
+                continue  # another save has just taken its place
+            return cls(str(directory), header["facts"], arrays)
+        raise SavedIndexError(f"{Path(directory) / header['file']} is missing")
+
+    @property
+    def n_arrays(self) -> int:
+        """Number of arrays."""
+        return len(self._arrays)
+
+    @property
+    def n_bytes(self) -> int:
+        """Bytes of the arrays."""
+        return sum(array.nbytes for array in self._arrays.values())
+
+    def has(self, name: str) -> bool:
+        """Whether there is a group of that name."""
+        return name in self._facts["groups"]
+
+    def group(self, name: str, group_type: type[Group]) -> Group:
+        """Return one group of arrays as the given NamedTuple type."""
+        return self._group(name + "/", group_type)
+
+    def inner(self, name: str) -> Saved:
+        """Return a part that was saved by itself."""
+        if name not in self._facts["inner"]:
+            raise SavedIndexError(f"{self.where} has no part {name!r}; it is another kind of state")
+        arrays = {
+            path.removeprefix(name + "/"): array
+            for path, array in self._arrays.items()
+            if path.startswith(name + "/")
+        }
+        return Saved(f"{self.where}/{name}", self._facts["inner"][name], arrays)
+
+    def _group(self, prefix: str, group_type: type[Group]) -> Group:
+        hints = typing.get_type_hints(group_type)
+        values: list[Any] = []
+        for field in group_type._fields:  # type: ignore[attr-defined]
+            path = prefix + field
+            if path in self._arrays:
+                values.append(self._arrays[path])
+            elif hasattr(hints[field], "_fields"):
+                values.append(self._group(path + "/", hints[field]))
+            else:
+                raise SavedIndexError(f"{self.where} has no array {path!r}; save it again")
+        return group_type(*values)
+
+
+def _read_header(directory: Path) -> dict[str, Any]:
+    """Return ``facts.json`` after checking that it is ours, of this version, and whole."""
+    try:
+        header = json.loads((directory / FACTS).read_bytes())
+    except (OSError, ValueError, RecursionError) as error:
+        raise SavedIndexError(f"{directory} is not a saved index: {FACTS}: {error}") from error
+    if not isinstance(header, dict) or header.get("format") != FORMAT:
+        raise SavedIndexError(f"{directory} is not a saved index: no '{FORMAT}' in {FACTS}")
+    if header.get("version") != VERSION:
+        raise SavedIndexError(
+            f"{directory} has format version {header.get('version')}, this Earshot reads "
+            f"{VERSION}; build the index again"
+        )
+    if header.pop("checksum", None) != _checksum_of_facts(header):
+        raise SavedIndexError(f"{directory / FACTS} is damaged: {_RESTORE}")
+    return header
+
+
+_RESTORE = "it is not what was saved; restore it from a copy, or build it again"
+
+
+def _map_arrays(path: Path, header: dict[str, Any], *, verify: bool) -> dict[str, npt.NDArray[Any]]:
+    try:
+        with path.open("rb") as file:
+            size = os.fstat(file.fileno()).st_size
+            if size != header["size"]:
+                raise SavedIndexError(f"{path} has {size} bytes, not {header['size']}: {_RESTORE}")
+            whole = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY) if size else b""
+    except FileNotFoundError:
+        raise
+    except OSError as error:
+        if isinstance(error, SavedIndexError):
+            raise
+        raise SavedIndexError(f"{path} cannot be opened: {error.strerror or error}") from error
+    arrays = {}
+    for name, place in header["arrays"].items():
+        dtype, shape = np.dtype(place["dtype"]), tuple(place["shape"])
+        n = int(np.prod(shape, dtype=np.int64))
+        if n:
+            arrays[name] = np.frombuffer(whole, dtype, n, place["offset"]).reshape(shape)
+        else:
+            arrays[name] = np.empty(shape, dtype)
+    if verify:
+        _verify(path, arrays, header["arrays"])
+    return arrays
+
+
+def _verify(path: Path, arrays: dict[str, npt.NDArray[Any]], places: dict[str, Any]) -> None:
+    """Compare arrays with their checksums; reading is faster by two threads than by one."""
+
+    def is_whole(name: str) -> bool:
+        found = xxhash.xxh3_64_hexdigest(_bytes_of(arrays[name]))
+        return bool(found == places[name]["checksum"])
+
+    large = [name for name in arrays if arrays[name].nbytes > 1 << 20]
+    small = [name for name in arrays if arrays[name].nbytes <= 1 << 20]
+    damaged = [name for name in small if not is_whole(name)]
+    if large:
+        with ThreadPoolExecutor(2) as pool:
+            whole = pool.map(is_whole, large)
+            damaged += [name for name, good in zip(large, whole, strict=True) if not good]
+    if damaged:
+        raise SavedIndexError(f"{path} is damaged in array {damaged[0]!r}: {_RESTORE}")
 
 
 def bring_in(arrays: tuple[Any, ...]) -> None:
@@ -92,40 +358,20 @@ def bring_in(arrays: tuple[Any, ...]) -> None:
 
     A hint: where the system does not take it, the pages come when they are needed.
     """
+    owners = {id(owner): owner for owner in _owners(arrays)}
+    for owner in owners.values():
+        with contextlib.suppress(OSError, ValueError):
+            owner.madvise(_MADV_POPULATE_READ)
+
+
+def _owners(arrays: tuple[Any, ...]) -> Iterator[mmap.mmap]:
+    """Yield the memory that arrays are mapped from, if they are."""
     for array in arrays:
         if isinstance(array, tuple):
-            bring_in(array)
+            yield from _owners(array)
             continue
         owner = array
         while owner is not None and not isinstance(owner, mmap.mmap):
-            owner = getattr(owner, "base", None)
+            owner = getattr(owner, "obj" if isinstance(owner, memoryview) else "base", None)
         if owner is not None:
-            with contextlib.suppress(OSError, ValueError):
-                owner.madvise(_MADV_POPULATE_READ)
-
-
-def _save_group(path: Path, arrays: tuple[Any, ...]) -> None:
-    path.mkdir()
-    for field, value in zip(arrays._fields, arrays, strict=True):  # type: ignore[attr-defined]
-        if isinstance(value, tuple):
-            _save_group(path / field, value)
-        else:
-            np.save(path / f"{field}.npy", value)
-
-
-def _open_group(path: Path, group_type: type[Group]) -> Group:
-    hints = typing.get_type_hints(group_type)
-    values: list[Any] = []
-    for field in group_type._fields:  # type: ignore[attr-defined]
-        if (path / field).is_dir():
-            values.append(_open_group(path / field, hints[field]))
-            continue
-        file = path / f"{field}.npy"
-        try:
-            # An empty array cannot be mapped. Copy-on-write keeps the arrays writable, which is
-            # also the type that kernels are compiled for.
-            mapped = np.load(file, mmap_mode="c")
-            values.append(np.array(mapped) if mapped.size == 0 else mapped.view(np.ndarray))
-        except (OSError, ValueError, EOFError) as error:
-            raise SavedIndexError(f"{file} cannot be opened: {error}") from error
-    return group_type(*values)
+            yield owner

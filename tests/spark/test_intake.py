@@ -47,7 +47,7 @@ from earshot.spark.workers import (
     send_to_shards,
     with_key,
 )
-from earshot.storage import open_group
+from earshot.storage import Saved
 from earshot.text import Analyzer, Vocabulary
 
 RANKINGS = {
@@ -188,7 +188,9 @@ def build_here(
         built.append(_build_shard(task, shard, mine)[0].to_pylist()[0])
     names = tuple(each["directory"] for each in built)
     if cut is not None:
-        units = [open_group(folder.local(f"units/{name}"), "units", UnitArrays) for name in names]
+        units = [
+            Saved.open(folder.local(f"units/{name}")).group("units", UnitArrays) for name in names
+        ]
         _put_territory(folder, "territory", replace(cut, parts=tuple(units)))
     base = Base(
         folder.uri.rpartition("/")[2],

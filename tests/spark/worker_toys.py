@@ -7,12 +7,10 @@ stays in the test's own process.
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass
-from pathlib import Path
 from typing import Any, NamedTuple, Self
 
 import numpy as np
 
-from earshot import storage
 from earshot.encoding import Form
 from earshot.indexes import STRUCTURES, Structure
 from earshot.indexes.answers import Counters
@@ -22,6 +20,7 @@ from earshot.model.arrays import ClauseArrays, Int32s, MessageArrays, RegionArra
 from earshot.model.explanations import Explanation
 from earshot.semantics import SEMANTICS
 from earshot.semantics.contract import Changes, Matcher, Question
+from earshot.storage import Contents, Saved
 
 
 @dataclass(frozen=True)
@@ -67,14 +66,14 @@ class Megaphone(Matcher):
     ) -> Self:
         return cls(settings, space, np.zeros(0, bool))
 
-    def save(self, directory: str | Path) -> None:
+    def contents(self) -> Contents:
         facts = {**asdict(self.settings), "space": self.space}
-        storage.save(directory, facts, {"live": LoudArrays(self._is_live)})
+        return Contents(facts, {"live": LoudArrays(self._is_live)})
 
     @classmethod
-    def open(cls, directory: str | Path, *, n_threads: int) -> Self:
-        facts = storage.read_facts(directory)
-        (is_live,) = storage.open_group(directory, "live", LoudArrays)
+    def open(cls, saved: Saved, *, n_threads: int) -> Self:
+        facts = saved.facts
+        (is_live,) = saved.group("live", LoudArrays)
         return cls(Loud(facts["loudness"]), facts["space"], is_live)
 
     def subscribe(self, asked: ClauseArrays) -> Changes:

@@ -30,6 +30,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from earshot import storage
 from earshot.bench.checksums import check_agreement
 from earshot.bench.context import Context, peak_memory
 from earshot.bench.engines import Method, default_method, new_monitor, part_label
@@ -197,7 +198,7 @@ class Store:
             setup_s = time.perf_counter() - began
             self.n_states += 1
             directory = self.folder / str(self.n_states)
-            monitor.save(directory)
+            storage.save(directory, monitor.contents())
             self.states[key] = State(directory, setup_s, digest)
             told = part_label(method.reevaluation)
             context.say(f"{case.label}: {told} filled in {setup_s:.1f} s")
@@ -233,7 +234,7 @@ class Store:
     def _measure(self, case: Case, method: Method, state: State, budget_s: float) -> Row:
         """Let messages arrive over a fresh copy of a state; return a row but for the rates."""
         # Copied, as opened arrays are mapped and every first touch of a page would be measured.
-        monitor = copy.deepcopy(Monitor.open(state.directory))
+        monitor = copy.deepcopy(Monitor.open(storage.Saved.open(state.directory)))
         build_s = elapsed_s(monitor.restructure, method.dissemination)
         messages = self._arrivals(case)
         before: Int64s = np.array(monitor.counters, np.int64)

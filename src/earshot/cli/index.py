@@ -1,4 +1,4 @@
-"""``earshot index``: build an index once, or look at one."""
+"""``earshot index``: build an index once, look at one, or check that it is whole."""
 
 from __future__ import annotations
 
@@ -29,6 +29,11 @@ def add(commands: Any) -> None:
     info.add_argument("directory", metavar="DIR")
     add_output(info)
     info.set_defaults(run=run_info)
+
+    verify = index_commands.add_parser("verify", help="compare a built index with its checksums")
+    verify.add_argument("directory", metavar="DIR")
+    add_output(verify)
+    verify.set_defaults(run=run_verify)
 
 
 def run_build(arguments: argparse.Namespace) -> None:
@@ -61,3 +66,17 @@ def run_info(arguments: argparse.Namespace) -> None:
     engine = Engine.open(arguments.directory)
     open_s = round(time.perf_counter() - started, 4)
     show_facts(arguments, {**engine.facts(), "open_s": open_s})
+
+
+def run_verify(arguments: argparse.Namespace) -> None:
+    from earshot.storage import Saved
+
+    started = time.perf_counter()
+    saved = Saved.open(arguments.directory)
+    elapsed_s = time.perf_counter() - started
+    facts = {"directory": arguments.directory, "n_arrays": saved.n_arrays,
+             "n_bytes": saved.n_bytes, "elapsed_s": round(elapsed_s, 3)}  # fmt: skip
+    show(arguments, facts, [
+        f"{arguments.directory} is whole: {counted(saved.n_arrays, 'array')}, "
+        f"{saved.n_bytes:,} bytes, {elapsed_s:.2f} s",
+    ])  # fmt: skip

@@ -576,20 +576,37 @@ class Engine:
     # ---- saving -------------------------------------------------------------------------------
 
     def save(self, directory: str | Path) -> None:
-        """Write everything to a new directory, messages that are kept included."""
+        """Write everything to a directory, messages that are kept included.
+
+        A state that was saved there before is replaced: at any moment, and after a crash, the old
+        one is there or the new one. Who has the old one open keeps it.
+        """
         with self._lock:
             self._settle()
             self._state.save(directory, {"analyzer": asdict(self.analyzer)})
 
     @classmethod
     def open(
-        cls, directory: str | Path, *, n_threads: int = 1, rebuild_in_background: bool = True
+        cls,
+        directory: str | Path,
+        *,
+        n_threads: int = 1,
+        rebuild_in_background: bool = True,
+        verify: bool = True,
     ) -> Self:
         """Open a saved engine of any semantics by memory-mapping its arrays.
 
         It goes on where that one was; changes stay in this process.
+
+        Args:
+            directory: Where it was saved.
+            n_threads: As for an engine.
+            rebuild_in_background: The same.
+            verify: Whether to compare all of it with its checksums: a damaged state is refused.
+                Turn it off only for a state that was verified since it was written.
         """
-        state, facts = State.open(directory, n_threads=n_threads)
+        saved = storage.Saved.open(directory, verify=verify)
+        state, facts = State.open(saved, n_threads=n_threads)
         self = cls.__new__(cls)
         self._start(state, Analyzer(**facts["analyzer"]), rebuild_in_background)
         return self

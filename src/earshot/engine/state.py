@@ -258,7 +258,7 @@ class State:
     # ---- saving -------------------------------------------------------------------------------
 
     def save(self, directory: str | Path, facts: dict[str, Any]) -> None:
-        """Write everything to a new directory, with what else there is to remember."""
+        """Write everything to a directory, with what else there is to remember."""
         own = {
             "engine": self.matcher.name,
             "id_kind": self.ids.kind,
@@ -272,28 +272,27 @@ class State:
             "expiry": self.expiry.arrays,
             "message_ids": self.message_ids.arrays,
         }
-        storage.save(directory, own | facts, groups, inner={"matcher": self.matcher.save})
+        inner = {"matcher": self.matcher.contents()}
+        storage.save(directory, storage.Contents(own | facts, groups, inner))
 
     @classmethod
-    def open(cls, directory: str | Path, *, n_threads: int) -> tuple[Self, dict[str, Any]]:
+    def open(cls, saved: storage.Saved, *, n_threads: int) -> tuple[Self, dict[str, Any]]:
         """Open what was saved by memory-mapping its arrays; return it with all facts."""
-        facts = storage.read_facts(directory)
+        facts = saved.facts
         semantics = SEMANTICS.get(facts.get("engine", ""))
         if semantics is None:
             raise SavedIndexError(
-                f"{directory} does not hold an engine of {', '.join(SEMANTICS)}; make it with "
+                f"{saved.where} does not hold an engine of {', '.join(SEMANTICS)}; make it with "
                 f"'save'"
             )
-        self = cls(semantics.open(Path(directory) / "matcher", n_threads=n_threads))
-        self.vocabulary = Vocabulary.from_arrays(
-            storage.open_group(directory, "vocabulary", VocabularyArrays)
-        )
-        self.ids = IdTable(facts["id_kind"], storage.open_group(directory, "ids", IdArrays))
+        self = cls(semantics.open(saved.inner("matcher"), n_threads=n_threads))
+        self.vocabulary = Vocabulary.from_arrays(saved.group("vocabulary", VocabularyArrays))
+        self.ids = IdTable(facts["id_kind"], saved.group("ids", IdArrays))
         self.message_ids = MessageIds(
             facts["message_id_kind"],
             facts["first_message"],
-            storage.open_group(directory, "message_ids", MessageIdArrays),
+            saved.group("message_ids", MessageIdArrays),
         )
-        self.expiry = Expiry(storage.open_group(directory, "expiry", ExpiryArrays))
+        self.expiry = Expiry(saved.group("expiry", ExpiryArrays))
         self.clock_us = facts["clock_us"]
         return self, facts

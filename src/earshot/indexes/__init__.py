@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, overload
 
-from earshot import storage
 from earshot.errors import InvalidParameter, SavedIndexError
 from earshot.indexes.block_lists.index import BlockLists
 from earshot.indexes.block_trie.index import BlockTrie
@@ -30,6 +29,7 @@ from earshot.indexes.rtree.variants import (
     RtTree,
 )
 from earshot.indexes.spatial_first.index import RankedSpatialFirst, SpatialFirst
+from earshot.storage import Saved
 
 SEMANTICS = (Index.semantics, RankedIndex.semantics)
 
@@ -154,13 +154,13 @@ def index_type(name: str, semantics: str = Index.semantics) -> type[Index]:
     return known[name]
 
 
-def open_index(directory: str | Path) -> Index:
+def open_index(directory: str | Path | Saved) -> Index:
     """Open a saved index of any structure and semantics, by memory-mapping its arrays."""
-    facts = storage.read_facts(directory)
-    semantics, name = (str(facts.get(fact)) for fact in ("semantics", "structure"))
+    saved = Saved.open(directory)
+    semantics, name = (str(saved.facts.get(fact)) for fact in ("semantics", "structure"))
     if semantics not in SEMANTICS or name not in structures_of(semantics):
         raise SavedIndexError(
-            f"{directory} holds a {semantics} index of structure {name!r}, which this Earshot "
+            f"{saved.where} holds a {semantics} index of structure {name!r}, which this Earshot "
             f"does not know; expected one of {', '.join(STRUCTURES)}"
         )
-    return index_type(name, semantics).open(directory)
+    return index_type(name, semantics).open(saved)

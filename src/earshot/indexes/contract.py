@@ -418,7 +418,11 @@ class Index(ABC):
     # ---- saving -----------------------------------------------------------------------------
 
     def save(self, directory: str | Path) -> None:
-        """Write the index to ``directory``, which must not hold anything else."""
+        """Write the index to ``directory``, in the place of one that was saved there before."""
+        storage.save(directory, self.contents())
+
+    def contents(self) -> storage.Contents:
+        """Return what is to be saved."""
         facts = {
             "semantics": self.semantics,
             "structure": self.name,
@@ -434,29 +438,30 @@ class Index(ABC):
         if self.delta is not None:
             groups["delta"] = self.delta.clauses()
             groups["delta_alive"] = _Alive(self.delta.alive())
-        storage.save(directory, facts, groups)
+        return storage.Contents(facts, groups)
 
     @classmethod
-    def open(cls, directory: str | Path) -> Self:
+    def open(cls, directory: str | Path | storage.Saved) -> Self:
         """Open a saved index by memory-mapping its arrays; changes stay in this process."""
-        facts = storage.read_facts(directory)
-        saved = facts.get("semantics"), facts.get("structure")
-        if saved != (cls.semantics, cls.name):
+        saved = storage.Saved.open(directory)
+        facts = saved.facts
+        kind = facts.get("semantics"), facts.get("structure")
+        if kind != (cls.semantics, cls.name):
             raise SavedIndexError(
-                f"{directory} holds a {saved[0]} index of structure {saved[1]!r}; this one is "
+                f"{saved.where} holds a {kind[0]} index of structure {kind[1]!r}; this one is "
                 f"{cls.semantics}, of structure {cls.name!r}"
             )
         index = cls(
             cls.parameters_type(**facts["parameters"]),
             facts["space"],
-            storage.open_group(directory, "clauses", ClauseArrays),
-            storage.open_group(directory, "arrays", cls.arrays_type),
-            storage.open_group(directory, "tokens", _Tokens).frequencies,
-            storage.open_group(directory, "alive", _Alive).alive,
+            saved.group("clauses", ClauseArrays),
+            saved.group("arrays", cls.arrays_type),
+            saved.group("tokens", _Tokens).frequencies,
+            saved.group("alive", _Alive).alive,
         )
-        if "delta" in facts["groups"]:
-            index.insert(storage.open_group(directory, "delta", ClauseArrays))
-            alive = storage.open_group(directory, "delta_alive", _Alive).alive
+        if saved.has("delta"):
+            index.insert(saved.group("delta", ClauseArrays))
+            alive = saved.group("delta_alive", _Alive).alive
             index.remove(np.flatnonzero(alive == 0) + index.n_base_slots)
         return index
 

@@ -9,16 +9,15 @@ it says. A leaf is a shard, so every subscription is in exactly one.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from pathlib import Path
 from typing import NamedTuple, Self
 
 import numpy as np
 import numpy.typing as npt
 
-from earshot import storage
 from earshot.model.arrays import ClauseArrays, Float64s, Int32s, Int64s
 from earshot.placement.filing import filed_tokens, slot_keys
 from earshot.placement.kernels import assign_slots
+from earshot.storage import Contents, Saved
 
 Int8s = npt.NDArray[np.int8]
 
@@ -59,13 +58,11 @@ class ShardPlan:
         assign_slots(self.arrays, keys, tokens, shards)
         return shards
 
-    def save(self, directory: str | Path) -> None:
-        """Write the plan to ``directory``, which must not hold anything else."""
-        storage.save(directory, {"plan": {"n_shards": self.n_shards}}, {"arrays": self.arrays})
+    def contents(self) -> Contents:
+        """Return what is to be saved."""
+        return Contents({"n_shards": self.n_shards}, {"arrays": self.arrays})
 
     @classmethod
-    def open(cls, directory: str | Path) -> Self:
+    def open(cls, saved: Saved) -> Self:
         """Open a saved plan."""
-        facts = storage.read_facts(directory)
-        arrays = storage.open_group(directory, "arrays", PlanArrays)
-        return cls(facts["plan"]["n_shards"], arrays)
+        return cls(saved.facts["n_shards"], saved.group("arrays", PlanArrays))

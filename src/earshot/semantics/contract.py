@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
-from pathlib import Path
 from typing import Any, ClassVar, Literal, NamedTuple, Protocol, Self
 
 import numpy as np
@@ -22,6 +21,7 @@ from earshot.model.arrays import Float64s, Int32s, Int64s, Space
 from earshot.model.explanations import Explanation
 from earshot.model.messages import Message
 from earshot.model.subscriptions import Id
+from earshot.storage import Contents, Saved
 from earshot.text import Vocabulary
 
 Int8s = npt.NDArray[np.int8]
@@ -115,12 +115,12 @@ class Matcher(ABC):
         """
 
     @abstractmethod
-    def save(self, directory: str | Path) -> None:
-        """Write everything to a new directory."""
+    def contents(self) -> Contents:
+        """Return what is to be saved: everything."""
 
     @classmethod
     @abstractmethod
-    def open(cls, directory: str | Path, *, n_threads: int) -> Self:
+    def open(cls, saved: Saved, *, n_threads: int) -> Self:
         """Open what was saved by memory-mapping its arrays."""
 
     # ---- events -------------------------------------------------------------------------------

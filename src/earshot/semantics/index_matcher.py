@@ -13,7 +13,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import asdict, replace
-from pathlib import Path
 from typing import Any, ClassVar, Self
 
 import numpy as np
@@ -41,6 +40,7 @@ from earshot.model.explanations import Explanation
 from earshot.model.ranking import Ranking, idf_weights
 from earshot.semantics.contract import Changes, Matcher, Question, Rebuild
 from earshot.semantics.index_explanation import explain_match, explain_score
+from earshot.storage import Contents, Saved
 
 REBUILD_SHARE = 0.05
 """Share of an index's subscriptions that may change before a rebuild is due."""
@@ -91,16 +91,16 @@ class IndexMatcher(Matcher):
 
     # ---- life cycle ---------------------------------------------------------------------------
 
-    def save(self, directory: str | Path) -> None:
-        """Write the index, which must be settled."""
-        self._index.save(directory)
+    def contents(self) -> Contents:
+        """Return what is to be saved: the index, which must be settled."""
+        return self._index.contents()
 
     @classmethod
-    def open(cls, directory: str | Path, *, n_threads: int) -> Self:
+    def open(cls, saved: Saved, *, n_threads: int) -> Self:
         """Open the index by memory-mapping its arrays."""
-        index = open_index(directory)
+        index = open_index(saved)
         if index.semantics != cls.name:
-            raise SavedIndexError(f"{directory} holds a {index.semantics} index, not {cls.name}")
+            raise SavedIndexError(f"{saved.where} holds a {index.semantics} index, not {cls.name}")
         return cls(index, n_threads)
 
     def rehearsal(self) -> None:

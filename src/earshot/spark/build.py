@@ -254,7 +254,8 @@ def build_base(
     names = tuple(each["directory"] for each in chosen)
     if plan is not None:
         units = [
-            storage.open_group(folder.local(f"units/{name}"), "units", UnitArrays) for name in names
+            storage.Saved.open(folder.local(f"units/{name}")).group("units", UnitArrays)
+            for name in names
         ]
         _put_territory(folder, "territory", replace(plan, parts=tuple(units)))
     base = Base(
@@ -469,9 +470,9 @@ def _build_shard(
                     units.append(plan.assign(rows)[1])
         n_subscriptions = len(engine)
         engine.save(draft / "engine")
-        n_bytes = sum(path.stat().st_size for path in (draft / "engine").rglob("*.npy"))
+        n_bytes = sum(path.stat().st_size for path in (draft / "engine").iterdir())
         if plan is not None:
-            storage.save(draft / "units", {}, {"units": merge_units(units)})
+            storage.save(draft / "units", storage.Contents({}, {"units": merge_units(units)}))
             folder.put(f"units/{name}", draft / "units")
         folder.put(f"rows/{name}", draft / "rows")
         folder.put(f"shards/{name}", draft / "engine")

@@ -177,7 +177,7 @@ def _write_delta(
     with folder.draft() as draft:
         (draft / "changes").mkdir()
         pq.write_table(changes, draft / "changes" / "changes.parquet")
-        storage.save(draft / "units", {}, {"units": shards.units})
+        storage.save(draft / "units", storage.Contents({}, {"units": shards.units}))
         folder.put("changes", draft / "changes")
         folder.put("units", draft / "units")
     facts = {"n_changes": changes.num_rows, "clock_us": clock_us, "words": shards.words}

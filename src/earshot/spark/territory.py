@@ -59,17 +59,15 @@ class Territory:
         """Write it to a new directory."""
         vocabulary = self.vocabulary.arrays._replace(frequencies=self.frequencies)
         groups = {"vocabulary": vocabulary, "units": merge_units(self.parts)}
-        storage.save(directory, {}, groups, inner={"plan": self.plan.save})
+        storage.save(directory, storage.Contents({}, groups, {"plan": self.plan.contents()}))
 
     @classmethod
     def open(cls, directory: Path, settings: IndexSettings) -> Self:
         """Open a saved one."""
-        storage.read_facts(directory)
-        vocabulary = Vocabulary.from_arrays(
-            storage.open_group(directory, "vocabulary", VocabularyArrays)
-        )
-        units = storage.open_group(directory, "units", UnitArrays)
-        plan = ShardPlan.open(directory / "plan")
+        saved = storage.Saved.open(directory)
+        vocabulary = Vocabulary.from_arrays(saved.group("vocabulary", VocabularyArrays))
+        units = saved.group("units", UnitArrays)
+        plan = ShardPlan.open(saved.inner("plan"))
         return cls(plan, vocabulary, vocabulary.frequencies, (units,), settings)
 
     @cached_property
@@ -181,7 +179,7 @@ def open_territory(index: str, version: Version, settings: IndexSettings) -> Ter
     parts = list(territory.parts)
     for name in state[len(known) :]:
         folder = store.delta_folder(name)
-        parts.append(storage.open_group(folder.local("units"), "units", UnitArrays))
+        parts.append(storage.Saved.open(folder.local("units")).group("units", UnitArrays))
         words = folder.read_json("delta.json")["words"]
         if words:
             territory.vocabulary.add(words)

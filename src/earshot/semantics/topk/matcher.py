@@ -11,12 +11,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from datetime import timedelta
-from pathlib import Path
 from typing import Any, ClassVar, Self
 
 import numpy as np
 
-from earshot import storage
 from earshot.encoding import NO_TIME_US, Form
 from earshot.model.arrays import CountedMessages, Float64s, Int32s, Int64s, PointArrays, Space
 from earshot.model.batches import instant
@@ -31,6 +29,7 @@ from earshot.semantics.topk.kernels.arrays import REASONS
 from earshot.semantics.topk.kernels.arrays import Changes as MonitorChanges
 from earshot.semantics.topk.monitor import Counters, Monitor
 from earshot.semantics.topk.reevaluation import Reevaluation
+from earshot.storage import Contents, Saved
 
 
 @dataclass(frozen=True)
@@ -95,8 +94,8 @@ class TopkMatcher(Matcher):
         )
         return cls(settings, space, monitor)
 
-    def save(self, directory: str | Path) -> None:
-        """Write the settings, and the monitor with the messages of the window."""
+    def contents(self) -> Contents:
+        """Return what is to be saved: settings, and the monitor with the window's messages."""
         topk = self.settings
         facts = {
             "window": None if self._has_time else topk.window,
@@ -107,12 +106,12 @@ class TopkMatcher(Matcher):
             "lateness_us": topk.lateness_us,
             "space": self.space,
         }
-        storage.save(directory, facts, {}, inner={"monitor": self.monitor.save})
+        return Contents(facts, {}, {"monitor": self.monitor.contents()})
 
     @classmethod
-    def open(cls, directory: str | Path, *, n_threads: int) -> Self:
+    def open(cls, saved: Saved, *, n_threads: int) -> Self:
         """Open what was saved; it goes on where that one was."""
-        facts = storage.read_facts(directory)
+        facts = saved.facts
         window = facts["window"]
         settings = TopK(
             timedelta(microseconds=facts["duration_us"]) if window is None else window,
@@ -121,7 +120,7 @@ class TopkMatcher(Matcher):
             facts["max_distance"],
             timedelta(microseconds=facts["lateness_us"]),
         )
-        monitor = Monitor.open(Path(directory) / "monitor", n_threads=n_threads)
+        monitor = Monitor.open(saved.inner("monitor"), n_threads=n_threads)
         return cls(settings, facts["space"], monitor)
 
     def rehearsal(self) -> TopkMatcher:

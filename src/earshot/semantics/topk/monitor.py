@@ -11,12 +11,10 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from copy import copy
 from dataclasses import asdict
-from pathlib import Path
 from typing import Any, NamedTuple, Self
 
 import numpy as np
 
-from earshot import storage
 from earshot.errors import InvalidParameter, check_threads
 from earshot.kernels.growing import with_room
 from earshot.kernels.resuming import run_until_done
@@ -74,6 +72,7 @@ from earshot.semantics.topk.room import (
     with_subscribers,
 )
 from earshot.semantics.topk.window import Window
+from earshot.storage import Contents, Saved
 
 __all__ = ["REASONS", "Counters", "Monitor", "Results"]
 
@@ -562,8 +561,8 @@ class Monitor:
 
     # ---- saving -------------------------------------------------------------------------------
 
-    def save(self, directory: str | Path) -> None:
-        """Write everything to a new directory."""
+    def contents(self) -> Contents:
+        """Return what is to be saved: everything."""
         n = self._n_slots
         facts = {
             "monitor": 1,
@@ -581,13 +580,13 @@ class Monitor:
             "buffers": self._buffers,
             "rest": _Rest(self._is_alive[:n], self._weights, self._counters),
         }
-        storage.save(directory, facts, groups)
+        return Contents(facts, groups)
 
     @classmethod
-    def open(cls, directory: str | Path, *, n_threads: int = 1) -> Self:
+    def open(cls, saved: Saved, *, n_threads: int = 1) -> Self:
         """Open a saved monitor by memory-mapping its arrays; changes stay in this process."""
         check_threads(n_threads)
-        facts = storage.read_facts(directory)
+        facts = saved.facts
         self = cls.__new__(cls)
         self.n_threads = n_threads
         name, parameters = facts["dissemination"]
@@ -599,12 +598,12 @@ class Monitor:
         self._max_distance = facts["max_distance"]
         self._later_weight = facts["later_weight"]
         self._messages = Window.from_arrays(
-            storage.open_group(directory, "messages", WindowArrays),
-            storage.open_group(directory, "segments", SegmentArrays),
+            saved.group("messages", WindowArrays),
+            saved.group("segments", SegmentArrays),
         )
-        self._subscribers = storage.open_group(directory, "subscribers", Subscribers)
-        self._buffers = storage.open_group(directory, "buffers", BufferArrays)
-        rest = storage.open_group(directory, "rest", _Rest)
+        self._subscribers = saved.group("subscribers", Subscribers)
+        self._buffers = saved.group("buffers", BufferArrays)
+        rest = saved.group("rest", _Rest)
         self._is_alive, self._weights, self._counters = rest
         self._n_slots = len(self._is_alive)
         self._start()

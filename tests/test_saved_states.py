@@ -1,0 +1,56 @@
+"""A damaged engine is refused, a killed save leaves a whole one, for every semantics."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from earshot import Engine
+from earshot.cli import main
+from earshot.errors import SavedIndexError
+from saved_states import KINDS, answers, filled, outcome_of_damage, outcome_of_kill
+
+DEFAULTS = ["boolean-block_trie", "ranked-block_lists", "topk-count", "topk-time"]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_damaged_engine_is_refused_or_answers_the_same(kind: str, tmp_path: Path) -> None:
+    filled(kind).save(tmp_path / "saved")
+    expected = answers(Engine.open(tmp_path / "saved"))
+    n_trials = 40 if kind in DEFAULTS else 8
+    outcomes = [
+        outcome_of_damage(kind, tmp_path / "saved", expected, seed) for seed in range(n_trials)
+    ]
+    assert outcomes.count("refused") >= 0.6 * n_trials
+
+
+@pytest.mark.parametrize("kind", DEFAULTS[:3])
+def test_a_killed_save_leaves_a_whole_engine(kind: str, tmp_path: Path) -> None:
+    filled(kind, 2000).save(tmp_path / "saved")
+    n_before = len(Engine.open(tmp_path / "saved"))
+    assert outcome_of_kill(kind, tmp_path / "saved", 0.1) >= n_before
+
+
+@pytest.mark.parametrize("kind", DEFAULTS[:3])
+def test_an_engine_goes_on_where_the_saved_one_was(kind: str, tmp_path: Path) -> None:
+    engine = filled(kind)
+    for number in range(3):
+        engine.save(tmp_path / "saved")
+        other = Engine.open(tmp_path / "saved", verify=number > 0)
+        assert answers(other) == answers(engine)
+        engine = Engine.open(tmp_path / "saved")
+
+
+def test_verify_on_the_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    filled("boolean-block_trie").save(tmp_path / "saved")
+    assert main(["index", "verify", str(tmp_path / "saved")]) == 0
+    assert "is whole" in capsys.readouterr().out
+    (arrays,) = (tmp_path / "saved").glob("arrays-*")
+    content = bytearray(arrays.read_bytes())
+    content[0] ^= 1
+    arrays.write_bytes(content)
+    assert main(["index", "verify", str(tmp_path / "saved")]) == 1
+    assert "is damaged in array" in capsys.readouterr().err
+    with pytest.raises(SavedIndexError, match="restore it from a copy"):
+        Engine.open(tmp_path / "saved")
