@@ -35,6 +35,7 @@ FORMAT = "earshot-arrays"
 VERSION = 5
 FACTS = "facts.json"
 _DRAFT = "facts.json.draft"
+_JOURNAL_LOCK = "journal.lock"
 _ALIGNMENT = 64  # of arrays, to a cache line
 _MADV_POPULATE_READ = 22  # Linux 5.14; Python has no name for it yet
 _N_TRIES = 20  # to open a state that is replaced all the time
@@ -53,12 +54,16 @@ class Contents(NamedTuple):
 # ---- saving -------------------------------------------------------------------------------------
 
 
-def save(directory: str | Path, contents: Contents) -> None:
+def save(directory: str | Path, contents: Contents, *, has_journal: bool = False) -> str:
     """Write contents to a directory, in the place of what was saved there before.
 
     Args:
         directory: Must be missing, empty, or hold a saved state; what it is in must exist.
         contents: What to write.
+        has_journal: Whether the caller keeps the journal there, if somebody does.
+
+    Returns:
+        The name of the saved state.
     """
     target = Path(directory)
     is_new = not target.exists()
@@ -66,14 +71,15 @@ def save(directory: str | Path, contents: Contents) -> None:
         if is_new:
             target.mkdir()
         with _locked(target):
+            if not has_journal and (target / _JOURNAL_LOCK).exists():
+                lock_journal(target).close()
             try:
-                _replace(target, contents)
-            except BaseException:
+                state = _replace(target, contents)
+            finally:
                 _clean(target)
-                raise
-            _clean(target)
         if is_new:
-            _sync(target.parent)
+            sync(target.parent)
+        return state
     except OSError as error:
         if isinstance(error, SavedIndexError):
             raise
@@ -86,10 +92,11 @@ def save(directory: str | Path, contents: Contents) -> None:
             target.rmdir()
 
 
-def _replace(target: Path, contents: Contents) -> None:
+def _replace(target: Path, contents: Contents) -> str:
     """Write contents beside what is there, then let them take its place."""
     _check_replaceable(target)
-    name = f"arrays-{secrets.token_hex(8)}.bin"
+    state = secrets.token_hex(8)
+    name = _file_of(state)
     arrays = list(_flat(contents))
     with (target / name).open("xb") as file:
         places = [(path, _write_array(file, array)) for path, array in arrays]
@@ -97,7 +104,7 @@ def _replace(target: Path, contents: Contents) -> None:
     header = {
         "format": FORMAT,
         "version": VERSION,
-        "file": name,
+        "state": state,
         "size": (target / name).stat().st_size,
         "arrays": dict(places),
         "facts": _all_facts(contents),
@@ -108,9 +115,10 @@ def _replace(target: Path, contents: Contents) -> None:
     with (target / _DRAFT).open("w", encoding="utf-8") as draft:
         draft.write(text)
         _flush(draft)
-    _sync(target)
+    sync(target)
     (target / _DRAFT).replace(target / FACTS)
-    _sync(target)
+    sync(target)
+    return state
 
 
 def _check_replaceable(target: Path) -> None:
@@ -126,14 +134,45 @@ def _check_replaceable(target: Path) -> None:
 
 
 def _is_ours(name: str) -> bool:
-    return name in (FACTS, _DRAFT) or (name.startswith("arrays-") and name.endswith(".bin"))
+    return name in (FACTS, _DRAFT, _JOURNAL_LOCK) or name.startswith(("arrays-", "journal-"))
+
+
+def _file_of(state: str) -> str:
+    return f"arrays-{state}.bin"
+
+
+def journal_path(directory: Path, state: str) -> Path:
+    """Return where the journal is of what happened after a state was saved."""
+    return directory / f"journal-{state}.log"
+
+
+def lock_journal(directory: Path) -> typing.IO[bytes]:
+    """Return the right to keep the journal of a directory, and to save there, until it is closed.
+
+    Of those who do not ask for it, nobody can save there.
+    """
+    try:
+        lock = (directory / _JOURNAL_LOCK).open("ab")
+    except OSError as error:
+        raise SavedIndexError(
+            f"{directory} cannot have a journal: {error.strerror or error}"
+        ) from error
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as error:
+        lock.close()
+        raise SavedIndexError(
+            f"{directory} is in use by an engine that keeps a journal there; close that one first"
+        ) from error
+    return lock
 
 
 def _clean(target: Path) -> None:
     """Remove what no facts speak of: replaced arrays, and the remains of interrupted saves."""
-    used = {FACTS}
+    used = {FACTS, _JOURNAL_LOCK}
     with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
-        used.add(json.loads((target / FACTS).read_bytes())["file"])
+        state = json.loads((target / FACTS).read_bytes())["state"]
+        used |= {_file_of(state), journal_path(target, state).name}
     for path in target.iterdir():
         if _is_ours(path.name) and path.name not in used:
             path.unlink()
@@ -156,7 +195,8 @@ def _flush(file: typing.IO[Any]) -> None:
     os.fsync(file.fileno())
 
 
-def _sync(directory: Path) -> None:
+def sync(directory: Path) -> None:
+    """Have the names in a directory on disk."""
     descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
     try:
         os.fsync(descriptor)
@@ -216,10 +256,14 @@ class Saved:
     Attributes:
         facts: What was saved that is not an array.
         where: The directory and the part, for messages.
+        state: Name of the saved state.
     """
 
-    def __init__(self, where: str, facts: dict[str, Any], arrays: dict[str, Any]) -> None:
+    def __init__(
+        self, where: str, state: str, facts: dict[str, Any], arrays: dict[str, Any]
+    ) -> None:
         self.where = where
+        self.state = state
         self.facts: dict[str, Any] = facts["own"]
         self._facts = facts
         self._arrays = arrays
@@ -238,12 +282,13 @@ class Saved:
             return typing.cast(Self, directory)
         for _ in range(_N_TRIES):
             header = _read_header(Path(directory))
+            path = Path(directory) / _file_of(header["state"])
             try:
-                arrays = _map_arrays(Path(directory) / header["file"], header, verify=verify)
+                arrays = _map_arrays(path, header, verify=verify)
             except FileNotFoundError:
                 continue  # another save has just taken its place
-            return cls(str(directory), header["facts"], arrays)
-        raise SavedIndexError(f"{Path(directory) / header['file']} is missing")
+            return cls(str(directory), header["state"], header["facts"], arrays)
+        raise SavedIndexError(f"{path} is missing")
 
     @property
     def n_arrays(self) -> int:
@@ -272,7 +317,7 @@ class Saved:
             for path, array in self._arrays.items()
             if path.startswith(name + "/")
         }
-        return Saved(f"{self.where}/{name}", self._facts["inner"][name], arrays)
+        return Saved(f"{self.where}/{name}", self.state, self._facts["inner"][name], arrays)
 
     def _group(self, prefix: str, group_type: type[Group]) -> Group:
         hints = typing.get_type_hints(group_type)

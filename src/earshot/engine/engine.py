@@ -18,15 +18,16 @@ left) leaves it unusable, and later calls say so. One that only matches can be i
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import nullcontext
 from dataclasses import asdict
-from datetime import datetime
+from datetime import datetime, timedelta
+from functools import partial
 from pathlib import Path
 from typing import Any, Self, TypeAlias, get_args
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 
 from earshot import storage
@@ -41,6 +42,8 @@ from earshot.encoding import (
 )
 from earshot.engine import rehearsal
 from earshot.engine.guard import Guard
+from earshot.engine.journal import Journal, Kind, Record, read_records, replay
+from earshot.engine.questions import Questions
 from earshot.engine.rebuilding import Background
 from earshot.engine.rejects import OnError, by_name, by_row, check_on_error, unknown_rows
 from earshot.engine.state import State
@@ -52,13 +55,13 @@ from earshot.errors import (
     InvalidParameter,
     InvalidRow,
     LateRow,
+    SavedIndexError,
     UnknownSubscription,
     raise_first,
 )
 from earshot.model.arrays import Int64s, Space, take_places
 from earshot.model.batches import (
     id_array,
-    instant,
     message_batch,
     region_batch,
     subscription_batch,
@@ -66,19 +69,19 @@ from earshot.model.batches import (
 )
 from earshot.model.boolean import Boolean
 from earshot.model.events import Event, Move, Publish, Subscribe, Unsubscribe
-from earshot.model.explanations import Explanation
 from earshot.model.messages import Message
 from earshot.model.regions import RegionOrPoint as Region
-from earshot.model.schemas import id_kind
+from earshot.model.schemas import COLUMN_TYPES
 from earshot.model.subscriptions import Id, Subscription, check_time
-from earshot.model.updates import Result, Update
+from earshot.model.updates import Update
 from earshot.semantics import matcher_type
-from earshot.text import Analyzer, Vocabulary
+from earshot.semantics.contract import Changes
+from earshot.text import Analyzer
 
 Batch: TypeAlias = pa.RecordBatch | pa.Table
 
 
-class Engine:
+class Engine(Questions):
     """Matches messages with subscriptions.
 
     Every call returns :class:`~earshot.engine.updates.Updates`. Batches are all or nothing: with
@@ -122,7 +125,8 @@ class Engine:
         self.analyzer = analyzer
         self.rebuild_in_background = rebuild_in_background
         self._state = state
-        self._lock = Guard()
+        self._journal: Journal | None = None
+        self._lock = Guard(on_leave=self._commit)
         self._background = Background()
 
     # ---- events, one at a time or a few -------------------------------------------------------
@@ -190,7 +194,7 @@ class Engine:
         check_time(time, "time")
         with self._lock:
             with self._lock.change():
-                updates = self._state.updates(self._state.advance(time_us(time)))
+                updates = self._state.updates(self._advance(time_us(time)))
             self._settle()
             return updates
 
@@ -213,6 +217,8 @@ class Engine:
             # Else a structure is built beside the one in use: its failure leaves nothing half done.
             with self._lock.change() if matcher.keeps_messages else nullcontext():
                 updates = self._state.updates(self._state.reweigh(forget=forget))
+            with self._lock.change():
+                self._note(Record("reweigh", argument=forget))
             self._settle()
             return updates
 
@@ -239,6 +245,7 @@ class Engine:
         """
         with self._lock:
             check_on_error(on_error)
+            n_words = len(self._state.vocabulary)
             with self._lock.change(unless=Exception):  # the vocabulary grows; errors come before it
                 encoded = encode_subscriptions(
                     batch, self.analyzer, self._state.vocabulary, self.space,
@@ -246,9 +253,10 @@ class Engine:
                     is_taken=self._state.ids.contains,
                 )  # fmt: skip
             if on_error == "raise":
-                raise_first(encoded.rejects)
+                self._refuse(encoded.rejects, "subscribe", batch, n_words)
             with self._lock.change():
                 changes = self._state.subscribe(encoded)
+                self._note_batch("subscribe", batch, encoded.rejects)
                 return self._state.updates(changes, encoded.ids, encoded.rejects)
 
     def unsubscribe_batch(
@@ -277,9 +285,10 @@ class Engine:
             rejects = unknown_rows(ids, unknown, numbers, source)
             if on_error == "raise":
                 raise_first(rejects)
+            ended = ids.take(pa.array(known))
             with self._lock.change():
                 self._state.unsubscribe(slots)
-            ended = ids.take(pa.array(known))
+                self._note_batch("unsubscribe", pa.table({"id": ended}), [])
             no_changes = self._state.matcher.no_changes(len(ended))
             updates = self._state.updates(no_changes, ended, rejects)
             self._settle()
@@ -328,6 +337,7 @@ class Engine:
             moved = encoded.ids.take(pa.array(chosen))
             with self._lock.change():
                 changes = self._state.move(slots, moved, places)
+                self._note_batch("move", batch, rejects)
                 return self._state.updates(changes, moved, rejects)
 
     def publish_batch(
@@ -347,6 +357,7 @@ class Engine:
         with self._lock:
             self._settle()
             state, matcher = self._state, self._state.matcher
+            n_words = len(state.vocabulary)
             encoded = self._encode_messages(batch, on_error, source, first_row, rows)
             clocks_us = np.maximum.accumulate(np.maximum(encoded.times, state.clock_us))
             late = list(matcher.refused_messages(encoded.times, clocks_us))
@@ -356,7 +367,7 @@ class Engine:
                 ]
                 encoded = encoded._replace(rejects=by_row(encoded.rejects, rejects))
             if on_error == "raise":
-                raise_first(encoded.rejects)
+                self._refuse(encoded.rejects, "publish", batch, n_words)
             if late:
                 kept = np.delete(np.arange(len(clocks_us)), [at for at, _ in late])
                 encoded, clocks_us = take_encoded(encoded, kept), clocks_us[kept]
@@ -364,6 +375,7 @@ class Engine:
                 state.message_ids.check_kind(encoded.ids)
                 with self._lock.change():
                     changes = state.publish(encoded, clocks_us)
+                    self._note_batch("publish", batch, encoded.rejects)
                     updates = state.updates(changes, encoded.ids, encoded.rejects, encoded.times)
                 self._settle()
                 return updates
@@ -372,7 +384,7 @@ class Engine:
             updates = state.updates(changes, encoded.ids, encoded.rejects, encoded.times)
             if len(clocks_us):
                 with self._lock.change():
-                    state.advance(int(clocks_us[-1]))
+                    self._advance(int(clocks_us[-1]))
             return updates
 
     def match_batch(
@@ -431,147 +443,15 @@ class Engine:
             state = self._state
             if not state.matcher.keeps_messages:
                 raise InvalidInput(f"{state.matcher.form.noun} counts no words of messages")
+            n_words = len(state.vocabulary)
             encoded = self._encode_messages(batch, on_error, source, first_row, rows)
             if on_error == "raise":
-                raise_first(encoded.rejects)
+                self._refuse(encoded.rejects, "learn", batch, n_words)
             with self._lock.change():
                 state.count_messages(encoded)
+                self._note_batch("learn", batch, encoded.rejects)
             changes = state.matcher.no_changes(len(encoded.ids))
             return state.updates(changes, encoded.ids, encoded.rejects, encoded.times)
-
-    # ---- questions ----------------------------------------------------------------------------
-
-    @property
-    def semantics(self) -> Any:
-        """What a delivery means: the settings that the engine was made with."""
-        return self._state.matcher.settings
-
-    @property
-    def structure(self) -> str:
-        """Name of the index structure."""
-        return self._state.matcher.structure
-
-    @property
-    def space(self) -> Space:
-        """Coordinates and metric."""
-        return self._state.matcher.space
-
-    @property
-    def matcher(self) -> Any:
-        """The semantics at work (a :class:`~earshot.semantics.contract.Matcher`), settled."""
-        with self._lock:
-            self._settle()
-            return self._state.matcher
-
-    @property
-    def vocabulary(self) -> Vocabulary:
-        """All words that subscriptions have named, and messages where the semantics keeps them."""
-        return self._state.vocabulary
-
-    @property
-    def id_type(self) -> pa.DataType:
-        """Arrow type of the subscriptions' ids."""
-        return pa.int64() if self._state.ids.kind == "integer" else pa.large_string()
-
-    @property
-    def message_id_type(self) -> pa.DataType:
-        """Arrow type of the ids of the messages that are kept."""
-        return self._state.message_ids.type
-
-    @property
-    def time(self) -> datetime | None:
-        """The clock: the latest event time seen, if any."""
-        return None if self._state.clock_us == NO_TIME_US else instant(self._state.clock_us)
-
-    @property
-    def n_messages(self) -> int:
-        """Messages that are kept: those of the window."""
-        with self._lock:
-            return self._state.matcher.n_messages
-
-    @property
-    def next_expiry(self) -> datetime | None:
-        """When the next subscription ends by itself, if any does."""
-        with self._lock:
-            next_us = self._state.expiry.next_us
-            return None if next_us is None else instant(next_us)
-
-    def __len__(self) -> int:
-        with self._lock:
-            return self._state.matcher.n_subscriptions
-
-    def __contains__(self, subscription_id: object) -> bool:
-        if not isinstance(subscription_id, int | str) or isinstance(subscription_id, bool):
-            return False
-        try:
-            ids = id_array([subscription_id])
-        except InvalidInput:  # no id can be that
-            return False
-        return bool(self.contains_batch(ids)[0])
-
-    def contains_batch(self, ids: pa.Array) -> npt.NDArray[np.bool_]:
-        """Return which of the ids belong to a subscription; none do that are of another kind."""
-        with self._lock:
-            if self._state.ids.kind != id_kind(ids.type):
-                return np.zeros(len(ids), bool)
-            return self._state.ids.contains(ids)
-
-    def results(self, subscription_id: Id) -> list[Result]:
-        """Return the messages that a subscription holds, best first."""
-        table = self.results_table(id_array([subscription_id]))
-        pairs = zip(table["message_id"].to_pylist(), table["score"].to_pylist(), strict=True)
-        return [Result(message_id, score) for message_id, score in pairs]
-
-    def results_table(self, ids: pa.Array | None = None) -> pa.Table:
-        """Return the results of subscriptions: subscription_id, rank (from 1), message_id, score.
-
-        For semantics that keep results.
-
-        Args:
-            ids: Which subscriptions, in this order; by default all, in the order they came.
-        """
-        with self._lock:
-            if not self._state.matcher.keeps_results:
-                raise InvalidInput(
-                    f"{self._state.matcher.form.noun} keeps no results: a message is delivered "
-                    f"once, when it is published"
-                )
-            return self._state.results_table(ids)
-
-    def explain(self, message: Message, subscription_id: Id) -> Explanation:
-        """Say in words why a message would be delivered to a subscription now, or why not."""
-        with self._lock:
-            self._settle()
-            return self._state.explain(message, subscription_id, self.analyzer)
-
-    def memory(self) -> dict[str, int]:
-        """Return the bytes of memory by part."""
-        with self._lock:
-            self._settle()
-            return {
-                **self._state.matcher.memory(),
-                "vocabulary": self._state.vocabulary.nbytes,
-                "subscription_ids": self._state.ids.nbytes,
-                "message_ids": self._state.message_ids.nbytes,
-                "expiry": self._state.expiry.nbytes,
-            }
-
-    def facts(self) -> dict[str, Any]:
-        """Return what there is to know of the engine, by name."""
-        with self._lock:
-            self._settle()
-            return {
-                "semantics": self._state.matcher.name,
-                **asdict(self.semantics),
-                "structure": self.structure,
-                "space": self.space,
-                "n_subscriptions": len(self),
-                **self._state.matcher.facts(),
-                "n_tokens": len(self._state.vocabulary) - 1,
-                "vocabulary_bytes": self._state.vocabulary.nbytes,
-                "ids": str(self.id_type),
-                "analyzer": asdict(self.analyzer),
-            }
 
     # ---- saving -------------------------------------------------------------------------------
 
@@ -583,7 +463,13 @@ class Engine:
         """
         with self._lock:
             self._settle()
-            self._state.save(directory, {"analyzer": asdict(self.analyzer)})
+            contents = self._state.contents({"analyzer": asdict(self.analyzer)})
+            journal = self._journal
+            if journal is None or journal.directory != Path(directory).resolve():
+                storage.save(directory, contents)
+                return
+            state = storage.save(directory, contents, has_journal=True)
+            deque(journal.follow(state), maxlen=0)  # a new one, without records
 
     @classmethod
     def open(
@@ -593,10 +479,11 @@ class Engine:
         n_threads: int = 1,
         rebuild_in_background: bool = True,
         verify: bool = True,
+        journal: bool | timedelta = False,
     ) -> Self:
         """Open a saved engine of any semantics by memory-mapping its arrays.
 
-        It goes on where that one was; changes stay in this process.
+        It goes on where that one was, and after what its journal has, if there is one.
 
         Args:
             directory: Where it was saved.
@@ -604,12 +491,40 @@ class Engine:
             rebuild_in_background: The same.
             verify: Whether to compare all of it with its checksums: a damaged state is refused.
                 Turn it off only for a state that was verified since it was written.
+            journal: Whether changes outlive this process. With True each call has them on disk
+                before it returns; with a time that happens so often. Else they stay in this
+                process, until it is saved.
         """
-        saved = storage.Saved.open(directory, verify=verify)
-        state, facts = State.open(saved, n_threads=n_threads)
-        self = cls.__new__(cls)
-        self._start(state, Analyzer(**facts["analyzer"]), rebuild_in_background)
+        path = Path(directory).resolve()
+        kept = None
+        if journal is not False:
+            kept = Journal(path, journal if isinstance(journal, timedelta) else None)
+        try:
+            saved = storage.Saved.open(directory, verify=verify)
+            state, facts = State.open(saved, n_threads=n_threads)
+            self = cls.__new__(cls)
+            self._start(state, Analyzer(**facts["analyzer"]), rebuild_in_background)
+            follow = partial(read_records, path) if kept is None else kept.follow
+            replay(self, follow(saved.state))
+        except BaseException:
+            if kept is not None:
+                kept.close()
+            raise
+        self._journal = kept
         return self
+
+    def close(self) -> None:
+        """End the journal, if there is one: changes stay in this process from now on."""
+        with self._lock.even_so():
+            journal, self._journal = self._journal, None
+            if journal is not None:
+                journal.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
 
     # ---- upkeep -------------------------------------------------------------------------------
 
@@ -647,6 +562,45 @@ class Engine:
         engine = Engine.__new__(Engine)
         engine._start(State(other), self.analyzer, rebuild_in_background=False)
         rehearsal.rehearse(engine)
+
+    # ---- journal ------------------------------------------------------------------------------
+
+    def _note(self, record: Record) -> None:
+        """Write down what has changed, within the change: the engine is no further than that."""
+        if self._journal is not None:
+            self._journal.append(record)
+
+    def _note_batch(
+        self, kind: Kind, batch: Batch, rejects: list[InvalidRow], *, rejected: bool = True
+    ) -> None:
+        if self._journal is not None and len(batch):
+            known = {"id", *COLUMN_TYPES}
+            rows = batch.select([name for name in batch.schema.names if name in known])
+            if isinstance(rows, pa.RecordBatch):
+                rows = pa.table(rows)
+            self._journal.append(Record(kind, rows, is_clean=not rejects, rejects=rejected))
+
+    def _refuse(self, rejects: list[InvalidRow], kind: Kind, batch: Batch, n_words: int) -> None:
+        """Raise the first wrong row, if any; the words of the others have come to stay."""
+        if rejects and len(self._state.vocabulary) > n_words:
+            with self._lock.change():
+                self._note_batch(kind, batch, rejects, rejected=False)
+        raise_first(rejects)
+
+    def _advance(self, clock_us: int) -> Changes:
+        if clock_us > self._state.clock_us:
+            self._note(Record("advance", argument=clock_us))
+        return self._state.advance(clock_us)
+
+    def _commit(self) -> None:
+        """Have what was noted on disk; where that fails, nobody knows what a crash would leave."""
+        journal = self._journal
+        if journal is not None:
+            try:
+                journal.commit()
+            except SavedIndexError:
+                self._lock.give_up()
+                raise
 
     # ---- inside -------------------------------------------------------------------------------
 

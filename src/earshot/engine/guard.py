@@ -1,20 +1,26 @@
-"""One call at a time, and none after one that was interrupted."""
+"""One call at a time, none after one that was interrupted, and something to do after each."""
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from earshot.errors import EarshotError
 
 
 class Guard:
-    """Lets one thread in at a time, and none after a change that was not completed."""
+    """Lets one thread in at a time, and none after a change that was not completed.
 
-    def __init__(self) -> None:
+    Args:
+        on_leave: Called after each thread that leaves, when the next may be inside already.
+    """
+
+    def __init__(self, on_leave: Callable[[], None]) -> None:
         self._lock = threading.RLock()
         self._is_whole = True
+        self._depth = 0  # calls within each other, of the thread inside
+        self._on_leave = on_leave
 
     def __enter__(self) -> None:
         self._lock.acquire()
@@ -25,9 +31,24 @@ class Guard:
                 "an earlier call was interrupted while it changed the engine, whose parts may "
                 "disagree now; open the last saved state, or make a new engine"
             )
+        self._depth += 1
 
     def __exit__(self, *_: object) -> None:
+        self._depth -= 1
+        is_out = self._depth == 0
         self._lock.release()
+        if is_out:
+            self._on_leave()
+
+    def give_up(self) -> None:
+        """Let nobody in any more."""
+        self._is_whole = False
+
+    @contextmanager
+    def even_so(self) -> Iterator[None]:
+        """Let a thread in whatever happened, and whoever gave up."""
+        with self._lock:
+            yield
 
     @contextmanager
     def change(self, unless: type[Exception] | tuple[()] = ()) -> Iterator[None]:

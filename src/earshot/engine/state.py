@@ -7,7 +7,6 @@ interrupted; the engine locks, checks what comes in, and says so where that happ
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any, Self
 
 import numpy as np
@@ -257,8 +256,8 @@ class State:
 
     # ---- saving -------------------------------------------------------------------------------
 
-    def save(self, directory: str | Path, facts: dict[str, Any]) -> None:
-        """Write everything to a directory, with what else there is to remember."""
+    def contents(self, facts: dict[str, Any]) -> storage.Contents:
+        """Return what is to be saved: everything, with what else there is to remember."""
         own = {
             "engine": self.matcher.name,
             "id_kind": self.ids.kind,
@@ -273,7 +272,7 @@ class State:
             "message_ids": self.message_ids.arrays,
         }
         inner = {"matcher": self.matcher.contents()}
-        storage.save(directory, storage.Contents(own | facts, groups, inner))
+        return storage.Contents(own | facts, groups, inner)
 
     @classmethod
     def open(cls, saved: storage.Saved, *, n_threads: int) -> tuple[Self, dict[str, Any]]:

@@ -1,0 +1,169 @@
+"""What an engine can be asked; no answer changes it."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from dataclasses import asdict
+from datetime import datetime
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from earshot.encoding import NO_TIME_US
+from earshot.engine.guard import Guard
+from earshot.engine.state import State
+from earshot.errors import InvalidInput
+from earshot.model.arrays import Space
+from earshot.model.batches import id_array, instant
+from earshot.model.explanations import Explanation
+from earshot.model.messages import Message
+from earshot.model.schemas import id_kind
+from earshot.model.subscriptions import Id
+from earshot.model.updates import Result
+from earshot.text import Analyzer, Vocabulary
+
+
+class Questions:
+    """The part of an engine that answers questions."""
+
+    analyzer: Analyzer
+    _state: State
+    _lock: Guard
+
+    @abstractmethod
+    def _settle(self) -> None:
+        """Let the matcher do what it put off."""
+
+    @property
+    def semantics(self) -> Any:
+        """What a delivery means: the settings that the engine was made with."""
+        return self._state.matcher.settings
+
+    @property
+    def structure(self) -> str:
+        """Name of the index structure."""
+        return self._state.matcher.structure
+
+    @property
+    def space(self) -> Space:
+        """Coordinates and metric."""
+        return self._state.matcher.space
+
+    @property
+    def matcher(self) -> Any:
+        """The semantics at work (a :class:`~earshot.semantics.contract.Matcher`), settled."""
+        with self._lock:
+            self._settle()
+            return self._state.matcher
+
+    @property
+    def vocabulary(self) -> Vocabulary:
+        """All words that subscriptions have named, and messages where the semantics keeps them."""
+        return self._state.vocabulary
+
+    @property
+    def id_type(self) -> pa.DataType:
+        """Arrow type of the subscriptions' ids."""
+        return pa.int64() if self._state.ids.kind == "integer" else pa.large_string()
+
+    @property
+    def message_id_type(self) -> pa.DataType:
+        """Arrow type of the ids of the messages that are kept."""
+        return self._state.message_ids.type
+
+    @property
+    def time(self) -> datetime | None:
+        """The clock: the latest event time seen, if any."""
+        return None if self._state.clock_us == NO_TIME_US else instant(self._state.clock_us)
+
+    @property
+    def n_messages(self) -> int:
+        """Messages that are kept: those of the window."""
+        with self._lock:
+            return self._state.matcher.n_messages
+
+    @property
+    def next_expiry(self) -> datetime | None:
+        """When the next subscription ends by itself, if any does."""
+        with self._lock:
+            next_us = self._state.expiry.next_us
+            return None if next_us is None else instant(next_us)
+
+    def __len__(self) -> int:
+        with self._lock:
+            return self._state.matcher.n_subscriptions
+
+    def __contains__(self, subscription_id: object) -> bool:
+        if not isinstance(subscription_id, int | str) or isinstance(subscription_id, bool):
+            return False
+        try:
+            ids = id_array([subscription_id])
+        except InvalidInput:  # no id can be that
+            return False
+        return bool(self.contains_batch(ids)[0])
+
+    def contains_batch(self, ids: pa.Array) -> npt.NDArray[np.bool_]:
+        """Return which of the ids belong to a subscription; none do that are of another kind."""
+        with self._lock:
+            if self._state.ids.kind != id_kind(ids.type):
+                return np.zeros(len(ids), bool)
+            return self._state.ids.contains(ids)
+
+    def results(self, subscription_id: Id) -> list[Result]:
+        """Return the messages that a subscription holds, best first."""
+        table = self.results_table(id_array([subscription_id]))
+        pairs = zip(table["message_id"].to_pylist(), table["score"].to_pylist(), strict=True)
+        return [Result(message_id, score) for message_id, score in pairs]
+
+    def results_table(self, ids: pa.Array | None = None) -> pa.Table:
+        """Return the results of subscriptions: subscription_id, rank (from 1), message_id, score.
+
+        For semantics that keep results.
+
+        Args:
+            ids: Which subscriptions, in this order; by default all, in the order they came.
+        """
+        with self._lock:
+            if not self._state.matcher.keeps_results:
+                raise InvalidInput(
+                    f"{self._state.matcher.form.noun} keeps no results: a message is delivered "
+                    f"once, when it is published"
+                )
+            return self._state.results_table(ids)
+
+    def explain(self, message: Message, subscription_id: Id) -> Explanation:
+        """Say in words why a message would be delivered to a subscription now, or why not."""
+        with self._lock:
+            self._settle()
+            return self._state.explain(message, subscription_id, self.analyzer)
+
+    def memory(self) -> dict[str, int]:
+        """Return the bytes of memory by part."""
+        with self._lock:
+            self._settle()
+            return {
+                **self._state.matcher.memory(),
+                "vocabulary": self._state.vocabulary.nbytes,
+                "subscription_ids": self._state.ids.nbytes,
+                "message_ids": self._state.message_ids.nbytes,
+                "expiry": self._state.expiry.nbytes,
+            }
+
+    def facts(self) -> dict[str, Any]:
+        """Return what there is to know of the engine, by name."""
+        with self._lock:
+            self._settle()
+            return {
+                "semantics": self._state.matcher.name,
+                **asdict(self.semantics),
+                "structure": self.structure,
+                "space": self.space,
+                "n_subscriptions": len(self),
+                **self._state.matcher.facts(),
+                "n_tokens": len(self._state.vocabulary) - 1,
+                "vocabulary_bytes": self._state.vocabulary.nbytes,
+                "ids": str(self.id_type),
+                "analyzer": asdict(self.analyzer),
+            }

@@ -1,0 +1,327 @@
+"""The journal: every call that returned is there after a crash, bit for bit."""
+
+from __future__ import annotations
+
+import errno
+import os
+import random
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from earshot import Circle, Engine, Message, Point, Subscription, Updates
+from earshot.engine import journal
+from earshot.engine.journal import Journal, Record, merged, read_records
+from earshot.errors import EarshotError, SavedIndexError
+from earshot.model.batches import message_batch, subscription_batch
+from earshot.storage import Saved
+from saved_states import KINDS, NOON, WORDS, message, subscription
+
+DEFAULTS = ["boolean-block_trie", "ranked-block_lists", "topk-count", "topk-time"]
+
+
+@pytest.fixture(params=DEFAULTS)
+def kind(request: pytest.FixtureRequest) -> str:
+    chosen: str = request.param
+    return chosen
+
+
+def journaled(kind: str, directory: Path) -> Engine:
+    KINDS[kind]().save(directory)
+    engine = Engine.open(directory, journal=True)
+    OPENED.append(engine)
+    return engine
+
+
+OPENED: list[Engine] = []
+
+
+@pytest.fixture(autouse=True)
+def _closing() -> Iterator[None]:
+    yield
+    while OPENED:
+        OPENED.pop().close()
+
+
+def after_a_crash(directory: Path) -> Engine:
+    """Return what is there if the machine stops now."""
+    copy = directory.parent / f"{directory.name}-{random.random()}"
+    shutil.copytree(directory, copy)
+    return Engine.open(copy)
+
+
+def state_of(engine: Engine) -> list[object]:
+    told: list[object] = [len(engine), engine.time, len(engine.vocabulary), engine.next_expiry]
+    if engine.matcher.keeps_results:
+        return [*told, engine.results_table().to_pydict()]
+    found = engine.match_batch(message_batch([message(number) for number in range(200, 206)]))
+    return [*told, sorted(map(repr, found))]
+
+
+def calls(kind: str) -> Iterator[tuple[str, tuple[Any, ...], dict[str, Any]]]:
+    """Yield one call of each kind after the other, wrong ones among them."""
+    rng = random.Random(kind)
+    is_topk = kind.startswith("topk")
+    for turn in range(12):
+        first = 100 * turn
+        made = [subscription(kind, first + number) for number in range(8)]
+        yield "subscribe", tuple(made), {}
+        # The second half is taken already.
+        again = [*(subscription(kind, first + 20 + number) for number in range(3)), *made]
+        yield "subscribe_batch", (subscription_batch(again),), {"on_error": "reject"}
+        word = Subscription(first + 50, [f"word{turn}"], region=Point(0, 0))
+        yield "subscribe_batch", (subscription_batch([word, word]),), {}
+        late = [
+            Message(-turn, f"late {turn} fire", place=Point(0, 0), time=NOON - timedelta(days=1)),
+            Message(turn, f"{' '.join(rng.sample(WORDS, 3))} new{turn}", place=Point(0.1, 0.1),
+                    time=NOON + timedelta(seconds=first)),
+        ]  # fmt: skip
+        yield "publish_batch", (message_batch(late),), {"on_error": "reject"}
+        yield "publish", tuple(late), {}
+        yield "publish", (message(first), message(first + 1)), {}
+        place = Point(0.2, 0.3) if is_topk else Circle(0.2, 0.3, 1000)
+        yield "move", (first + 2, place), {}
+        yield "unsubscribe", (first + 3, first + 4), {}
+        yield "unsubscribe", (first + 3,), {}
+        yield "advance", (NOON + timedelta(seconds=first + 30),), {}
+        if is_topk:
+            yield "learn", (message_batch(late),), {}
+            yield "reweigh", (), {"forget": turn % 2 == 0}
+        elif kind.startswith("ranked"):
+            yield "reweigh", (), {}
+
+
+def told(kind: str, updates: Updates) -> str:
+    """Return updates as text; within a message their order is promised by top-k alone."""
+    found = [repr(each) for each in updates]
+    return repr(found if kind.startswith("topk") else sorted(found))
+
+
+def test_a_crash_after_any_call_loses_none(kind: str, tmp_path: Path) -> None:
+    engine, twin = journaled(kind, tmp_path / "own"), KINDS[kind]()
+    for number, (name, arguments, options) in enumerate(calls(kind)):
+        outcomes = []
+        for each in (engine, twin):
+            try:
+                outcomes.append(told(kind, getattr(each, name)(*arguments, **options)))
+            except EarshotError as error:
+                outcomes.append(repr(error))
+        assert outcomes[0] == outcomes[1]
+        if number % 5 == 0:
+            assert state_of(after_a_crash(tmp_path / "own")) == state_of(twin)
+        if number == 40:
+            engine.save(tmp_path / "own")
+    assert state_of(after_a_crash(tmp_path / "own")) == state_of(twin)
+
+
+def test_saving_begins_a_new_journal(kind: str, tmp_path: Path) -> None:
+    engine = journaled(kind, tmp_path / "own")
+    engine.subscribe(subscription(kind, 1))
+    before = {path.name for path in (tmp_path / "own").glob("journal-*")}
+    engine.save(tmp_path / "elsewhere")
+    assert {path.name for path in (tmp_path / "own").glob("journal-*")} == before
+    engine.save(tmp_path / "own")
+    (new,) = (tmp_path / "own").glob("journal-*")
+    assert new.name not in before
+    assert new.stat().st_size == 0
+    engine.subscribe(subscription(kind, 2))
+    assert len(after_a_crash(tmp_path / "own")) == 2
+    assert len(Engine.open(tmp_path / "elsewhere")) == 1
+
+
+def last_record(directory: Path) -> tuple[Path, int, int]:
+    """Return a journal, where its last record begins, and its size."""
+    (path,) = directory.glob("journal-*.log")
+    ends = [end for _, end in journal._read(path)]
+    return path, ([0, *ends])[-2], path.stat().st_size
+
+
+def test_a_torn_record_is_dropped_and_written_over(tmp_path: Path) -> None:
+    engine = journaled("boolean-block_trie", tmp_path / "own")
+    for number in range(3):
+        engine.subscribe(subscription("boolean", number))
+    engine.close()
+    path, start, size = last_record(tmp_path / "own")
+    content = path.read_bytes()
+    assert content[-8:] != bytes(8)
+    for length in range(start, size):
+        path.write_bytes(content[:length])
+        assert len(Engine.open(tmp_path / "own")) == 2
+    torn = (content[:-9], content[:-9] + b"\xff" * 9, content[:start] + bytes(size - start))
+    for ending in torn:
+        path.write_bytes(ending)
+        engine = Engine.open(tmp_path / "own", journal=True)
+        assert len(engine) == 2
+        engine.subscribe(subscription("boolean", 7))
+        engine.close()
+        assert 7 in Engine.open(tmp_path / "own")
+
+
+def test_damage_before_the_last_record_is_refused(tmp_path: Path) -> None:
+    engine = journaled("boolean-block_trie", tmp_path / "own")
+    for number in range(3):
+        engine.subscribe(subscription("boolean", number))
+    engine.close()
+    path, start, _ = last_record(tmp_path / "own")
+    content = path.read_bytes()
+    (first, *_) = (end for _, end in journal._read(path))
+    for at in [*range(0, 48), *range(48, start, 7)]:
+        damaged = bytearray(content)
+        damaged[at] ^= 1 << at % 8
+        path.write_bytes(damaged)
+        record, byte = (0, 0) if at < first else (1, first)
+        try:
+            opened = Engine.open(tmp_path / "own")
+        except SavedIndexError as error:
+            assert f"damaged at byte {byte}, in record {record}" in str(error)  # noqa: PT017
+        else:  # between records, or in bytes of the header that say nothing
+            assert len(opened) == 3
+    path.write_bytes(content[:first] + content[start:])  # one is gone
+    with pytest.raises(SavedIndexError, match="in record 1"):
+        Engine.open(tmp_path / "own")
+
+
+def test_one_engine_at_a_time_keeps_the_journal(tmp_path: Path) -> None:
+    engine = journaled("boolean-block_trie", tmp_path / "own")
+    with pytest.raises(SavedIndexError, match="in use by an engine that keeps a journal"):
+        Engine.open(tmp_path / "own", journal=True)
+    with pytest.raises(SavedIndexError, match="in use by an engine that keeps a journal"):
+        Engine().save(tmp_path / "own")
+    engine.subscribe(subscription("boolean", 1))
+    assert len(Engine.open(tmp_path / "own")) == 1  # reading is free
+    engine.close()
+    engine.subscribe(subscription("boolean", 2))  # of which nobody takes note
+    again = Engine.open(tmp_path / "own", journal=True)
+    assert len(again) == 1
+    again.close()
+    Engine().save(tmp_path / "own")
+    assert len(Engine.open(tmp_path / "own")) == 0
+
+
+def test_a_journal_needs_a_saved_engine(tmp_path: Path) -> None:
+    with pytest.raises(SavedIndexError, match="No such file"):
+        Engine.open(tmp_path / "nothing", journal=True)
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(SavedIndexError, match="is not a saved index"):
+        Engine.open(tmp_path / "empty", journal=True)
+    Engine().save(tmp_path / "empty")
+
+
+@pytest.mark.parametrize("call", ["write", "sync"])
+def test_what_cannot_be_noted_ends_the_engine(
+    call: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine = journaled("boolean-block_trie", tmp_path / "own")
+    engine.subscribe(subscription("boolean", 1))
+
+    def fail(*_: Any) -> Any:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    if call == "sync":
+        monkeypatch.setattr(os, "fdatasync", fail)
+    else:
+        monkeypatch.setattr(journal, "_checksum", fail)
+    with pytest.raises(OSError, match="No space left on device"):
+        engine.subscribe(subscription("boolean", 2))
+    monkeypatch.undo()
+    with pytest.raises(EarshotError, match="an earlier call was interrupted"):
+        engine.subscribe(subscription("boolean", 3))
+    assert set(range(4)) & {i for i in range(4) if i in after_a_crash(tmp_path / "own")} <= {1, 2}
+
+
+def test_a_call_returns_when_it_is_on_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    synced: list[int] = []
+    monkeypatch.setattr(os, "fdatasync", lambda file: synced.append(os.fstat(file).st_size))
+    engine = journaled("topk-count", tmp_path / "own")
+    (path,) = (tmp_path / "own").glob("journal-*")
+    for number in range(3):
+        engine.subscribe(subscription("topk", number))
+        engine.publish(message(number))
+        assert synced[-1] == path.stat().st_size > 0
+    n_synced = len(synced)
+    engine.results(1)
+    with pytest.raises(EarshotError):
+        engine.unsubscribe(99)
+    assert len(synced) == n_synced
+    with ThreadPoolExecutor(8) as pool:
+        list(pool.map(lambda n: engine.subscribe(subscription("topk", n)), range(100, 180)))
+    assert synced[-1] == path.stat().st_size
+    assert len(synced) <= n_synced + 80
+    assert len(after_a_crash(tmp_path / "own")) == 83
+
+
+def test_now_and_then_is_enough_for_some(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    Engine().save(tmp_path / "own")
+    synced: list[int] = []
+    monkeypatch.setattr(os, "fdatasync", synced.append)
+    engine = Engine.open(tmp_path / "own", journal=timedelta(milliseconds=20))
+    for number in range(50):
+        engine.subscribe(subscription("boolean", number))
+    engine.close()
+    assert 1 <= len(synced) < 50
+    assert len(Engine.open(tmp_path / "own")) == 50
+
+
+KILLED = """
+import sys
+sys.path.insert(0, sys.argv[1])
+from saved_states import message, subscription
+from earshot import Engine
+engine, number = Engine.open(sys.argv[3], journal=True), 0
+while True:
+    engine.subscribe(subscription(sys.argv[2], number))
+    print(number, flush=True)
+    number += 1
+    if number % 7 == 0:
+        engine.publish(message(number))
+    if number % 20 == 0:
+        engine.save(sys.argv[3])
+"""
+
+
+def test_what_was_acknowledged_survives_a_kill(kind: str, tmp_path: Path) -> None:
+    KINDS[kind]().save(tmp_path / "own")
+    command = [sys.executable, "-c", KILLED, str(Path(__file__).parent), kind]
+    with subprocess.Popen([*command, str(tmp_path / "own")], stdout=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        for _ in range(45):
+            acknowledged = int(process.stdout.readline())
+        process.send_signal(signal.SIGKILL)
+        rest = process.stdout.read().split()
+    acknowledged = int(rest[-1]) if rest else acknowledged
+    opened = Engine.open(tmp_path / "own", journal=True)
+    assert len(opened) in (acknowledged + 1, acknowledged + 2)
+    assert all(number in opened for number in range(acknowledged + 1))
+    opened.close()
+
+
+def test_neighbours_are_put_together_only_where_that_is_the_same(tmp_path: Path) -> None:
+    engine = journaled("boolean-block_trie", tmp_path / "own")
+    for number in range(4):
+        engine.subscribe(Subscription(number, ["fire"], region=Circle(0, 0, 10)))
+    engine.subscribe_batch(
+        subscription_batch([Subscription(1, ["fire"]), Subscription(9, ["fire"])]),
+        on_error="reject",
+    )
+    engine.unsubscribe(0)
+    engine.unsubscribe(1)
+    engine.advance(NOON)
+    engine.subscribe(Subscription(10, ["fire"], region=Circle(0, 0, 10)))
+    records = list(read_records(tmp_path / "own", Saved.open(tmp_path / "own").state))
+    assert [each.kind for each in records] == [
+        *["subscribe"] * 5, "unsubscribe", "unsubscribe", "advance", "subscribe",
+    ]  # fmt: skip
+    joined = list(merged(iter(records)))
+    assert [(each.kind, each.rows.num_rows if each.rows else 0) for each in joined] == [
+        ("subscribe", 4), ("subscribe", 2), ("unsubscribe", 2), ("advance", 0), ("subscribe", 1),
+    ]  # fmt: skip
+    assert isinstance(joined[0], Record)
+    assert isinstance(engine._journal, Journal)
