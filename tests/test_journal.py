@@ -15,11 +15,12 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 
 from earshot import Circle, Engine, Message, Point, Subscription, Updates
 from earshot.engine import journal
-from earshot.engine.journal import Journal, Record, merged, read_records
+from earshot.engine.journal import Record, merged, read_records
 from earshot.errors import EarshotError, SavedIndexError
 from earshot.model.batches import message_batch, subscription_batch
 from earshot.storage import Saved
@@ -323,5 +324,23 @@ def test_neighbours_are_put_together_only_where_that_is_the_same(tmp_path: Path)
     assert [(each.kind, each.rows.num_rows if each.rows else 0) for each in joined] == [
         ("subscribe", 4), ("subscribe", 2), ("unsubscribe", 2), ("advance", 0), ("subscribe", 1),
     ]  # fmt: skip
-    assert isinstance(joined[0], Record)
-    assert isinstance(engine._journal, Journal)
+
+
+def test_beginning_and_ending_subscriptions_go_together_unless_it_is_the_same_one(
+    tmp_path: Path,
+) -> None:
+    def table(*ids: int) -> pa.Table:
+        return pa.table({"id": pa.array(ids, pa.int64())})
+
+    apart = [
+        Record("subscribe", table(1, 2)),
+        Record("unsubscribe", table(3)),
+        Record("subscribe", table(4)),
+        Record("unsubscribe", table(5)),
+    ]
+    assert [(each.kind, each.rows["id"].to_pylist()) for each in merged(iter(apart))] == [
+        ("unsubscribe", [3, 5]),
+        ("subscribe", [1, 2, 4]),
+    ]
+    same = [*apart, Record("unsubscribe", table(1)), Record("subscribe", table(1))]
+    assert list(merged(iter(same))) == same

@@ -503,9 +503,10 @@ class Engine(Questions):
             saved = storage.Saved.open(directory, verify=verify)
             state, facts = State.open(saved, n_threads=n_threads)
             self = cls.__new__(cls)
-            self._start(state, Analyzer(**facts["analyzer"]), rebuild_in_background)
+            self._start(state, Analyzer(**facts["analyzer"]), rebuild_in_background=False)
             follow = partial(read_records, path) if kept is None else kept.follow
             replay(self, follow(saved.state))
+            self.rebuild_in_background = rebuild_in_background
         except BaseException:
             if kept is not None:
                 kept.close()

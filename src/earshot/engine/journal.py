@@ -21,10 +21,12 @@ import threading
 import typing
 from collections.abc import Iterator
 from datetime import datetime, timedelta
+from itertools import groupby
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, TypeAlias, get_args
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import xxhash
 
 from earshot import storage
@@ -35,7 +37,6 @@ Kind: TypeAlias = Literal[
     "subscribe", "unsubscribe", "move", "publish", "learn", "advance", "reweigh"
 ]
 KINDS: tuple[Kind, ...] = get_args(Kind)
-_BATCHED = frozenset({"subscribe", "unsubscribe", "publish"})
 
 _MAGIC = b"EVNT"
 # Magic, kind, flags, number of the record, argument, bytes of rows, checksum of all else.
@@ -162,32 +163,46 @@ def read_records(directory: Path, state: str) -> Iterator[Record]:
 
 
 def merged(records: Iterator[Record]) -> Iterator[Record]:
-    """Yield records with neighbours of one kind put together, which have the same effect."""
-    waiting: list[Record] = []
-    n_rows = 0
+    """Yield records with the same effect, of which neighbours are put together where that may be.
+
+    Subscriptions that begin and others that end do not depend on each other.
+    """
+    for _, group in groupby(_numbered(records), key=lambda pair: pair[0]):
+        neighbours = [record for _, record in group]
+        ends = [each for each in neighbours if each.kind == "unsubscribe"]
+        others = [each for each in neighbours if each.kind != "unsubscribe"]
+        if ends and others:
+            columns = [each.rows.column("id") for each in neighbours]
+            ids = pa.chunked_array([chunk for column in columns for chunk in column.chunks])
+            if len(pc.unique(ids)) < len(ids):
+                yield from neighbours
+                continue
+        for part in (ends, others):
+            if len(part) > 1:
+                yield part[0]._replace(rows=pa.concat_tables([each.rows for each in part]))
+            else:
+                yield from part
+
+
+def _numbered(records: Iterator[Record]) -> Iterator[tuple[int, Record]]:
+    """Yield records with numbers, which are equal for neighbours that may go together."""
+    number = n_rows = 0
+    schemas: dict[Kind, pa.Schema] = {}
     for record in records:
+        may_join = record.is_clean and record.kind in ("subscribe", "unsubscribe", "publish")
         fits = (
-            waiting
-            and record.is_clean
-            and record.kind == waiting[0].kind
-            and record.kind in _BATCHED
-            and waiting[0].is_clean
-            and record.rows.schema == waiting[0].rows.schema
+            may_join
             and n_rows + record.rows.num_rows <= _MERGED_ROWS
+            and schemas.get(record.kind, record.rows.schema) == record.rows.schema
+            and (record.kind == "publish") == ("publish" in schemas)
         )
-        if waiting and not fits:
-            yield _joined(waiting)
-            waiting, n_rows = [], 0
-        waiting.append(record)
-        n_rows += 0 if record.rows is None else record.rows.num_rows
-    if waiting:
-        yield _joined(waiting)
-
-
-def _joined(records: list[Record]) -> Record:
-    if len(records) == 1:
-        return records[0]
-    return records[0]._replace(rows=pa.concat_tables([each.rows for each in records]))
+        if not fits or not schemas:
+            number += 1
+            n_rows, schemas = 0, {}
+        if may_join:
+            n_rows += record.rows.num_rows
+            schemas[record.kind] = record.rows.schema
+        yield number, record
 
 
 def _stream_of(rows: pa.Table) -> pa.Buffer:
