@@ -7,7 +7,10 @@
 #   make bench   the benchmark's smoke profile
 #   make lock    pin the newest versions of all packages anew
 
-PYTHON ?= python3.11
+# Any Python from 3.11 on; the oldest one first, which the packages are locked with.
+PYTHON ?= $(shell for each in python3.11 python3.12 python3.13 python3.14 python3 python; do \
+	$$each -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && echo $$each && break; \
+	done)
 VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
@@ -34,6 +37,8 @@ bench: $(READY)
 # Byte-compiled on install, whatever the environment says: an import of Numba from source takes
 # three times as long.
 $(READY): requirements/dev.txt pyproject.toml
+	@test -n "$(PYTHON)" || { echo "Earshot needs Python 3.11 or later, and finds none." \
+		"Install one, or say where it is: make PYTHON=/path/to/python3"; exit 1; }
 	$(PYTHON) -m venv $(VENV)
 	PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pip install --quiet --require-hashes \
 		--disable-pip-version-check -r requirements/dev.txt
