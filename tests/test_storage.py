@@ -193,6 +193,15 @@ def test_the_remains_of_a_crash_are_removed(saved: Path) -> None:
     is_whole(saved)
 
 
+def test_nothing_is_removed_while_nobody_knows_what_is_used(saved: Path) -> None:
+    facts = (saved / "facts.json").read_text()
+    (saved / "facts.json").write_text(facts.replace("grün", "grau"))
+    with pytest.raises(TypeError):
+        storage.save(saved, Contents({"not": {1}}, {}))
+    (saved / "facts.json").write_text(facts)
+    assert Saved.open(saved).facts == {"colour": "grün"}
+
+
 def test_saves_to_one_place_come_one_after_the_other(tmp_path: Path) -> None:
     with ThreadPoolExecutor(4) as pool:
         list(pool.map(lambda value: storage.save(tmp_path / "one", numbers(value)), range(12)))

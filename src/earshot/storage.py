@@ -69,7 +69,7 @@ def save(directory: str | Path, contents: Contents, *, has_journal: bool = False
     is_new = not target.exists()
     try:
         if is_new:
-            target.mkdir()
+            target.mkdir(exist_ok=True)
         with _locked(target):
             if not has_journal and (target / _JOURNAL_LOCK).exists():
                 lock_journal(target).close()
@@ -170,9 +170,12 @@ def lock_journal(directory: Path) -> typing.IO[bytes]:
 def _clean(target: Path) -> None:
     """Remove what no facts speak of: replaced arrays, and the remains of interrupted saves."""
     used = {FACTS, _JOURNAL_LOCK}
-    with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
-        state = json.loads((target / FACTS).read_bytes())["state"]
+    try:
+        state = _read_header(target)["state"]
         used |= {_file_of(state), journal_path(target, state).name}
+    except SavedIndexError:
+        if (target / FACTS).exists():  # nobody knows what it speaks of
+            return
     for path in target.iterdir():
         if _is_ours(path.name) and path.name not in used:
             path.unlink()
