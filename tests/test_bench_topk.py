@@ -9,15 +9,16 @@ from typing import Any
 import numpy as np
 import pytest
 
-from earshot.bench import report, reporting, run, suites
+from bench_rows import FACTS, Rows, images_of_suite, measured, target_values, write_rows
+from earshot.bench import report, reporting, suites
 from earshot.bench import topk as measuring
 from earshot.bench.checksums import AnswersDiffer
 from earshot.bench.engines import GROUP_RULES, Method, default_method, part_label
-from earshot.bench.plots import Image, Panel, draw, images_of
+from earshot.bench.plots import Image, Panel, draw
 from earshot.bench.profiles import PROFILES
 from earshot.bench.results import shared_costs
 from earshot.bench.suites import SUITES
-from earshot.bench.targets import TARGETS, evaluate, target_table
+from earshot.bench.targets import target_table
 from earshot.bench.topk import Digest
 from earshot.model.arrays import CountedMessages
 from earshot.semantics.topk import DISSEMINATIONS
@@ -30,14 +31,9 @@ from earshot.semantics.topk.reevaluation import Cskyband, Kmax, Skyband
 from earshot.workloads import synthetic, topk
 from earshot.workloads.topk import TOPK_WORKLOADS
 
-Rows = list[dict[str, Any]]
-
 OURS = default_method().label
 OWN = default_method().dissemination.name
 TOPK_SUITES = [name for name in SUITES if name.startswith("topk_")]
-
-FACTS = {"commit": None, "seed": 1, "versions": {},
-         "machine": {"processor": "p", "n_cores": 1, "memory_bytes": 0}}  # fmt: skip
 
 
 @pytest.fixture(autouse=True)
@@ -66,12 +62,6 @@ def scanned(monkeypatch: pytest.MonkeyPatch) -> None:
 
     for each in set(DISSEMINATIONS.values()) - {Scan}:
         monkeypatch.setattr(each, "build", build)
-
-
-def measured(tmp_path: Path, *suites: str) -> tuple[Rows, list[str]]:
-    heard: list[str] = []
-    path = run("smoke", suites=suites, results=tmp_path, say=heard.append)
-    return [json.loads(line) for line in path.read_text().splitlines()], heard
 
 
 def each_array(changes: Changes, change: Callable[[Any], Any]) -> Changes:
@@ -292,6 +282,7 @@ def told(suite: str, method: str, us: tuple[float, float] = (10.0, 5.0), **field
     dissemination, _, reevaluation = method.partition("+")
     costs = {"amp_us": us[0], "emp_us": us[1], "total_us": sum(us)}
     started, profile = fields.pop("started", "2026-01-01"), fields.pop("profile", "regular")
+    run_facts = FACTS | {"started": started, "profile": profile}
     return {
         "suite": suite, "workload": "tweets", "competitor": method, "n_subscriptions": 1_000,
         "dissemination": dissemination.partition("(")[0], "n_threads": 1, "window": 100, "k": 20,
@@ -299,7 +290,7 @@ def told(suite: str, method: str, us: tuple[float, float] = (10.0, 5.0), **field
         "keywords_from": "messages", **costs, "prefixes": {"50": costs}, "mean_buffer": 30.0,
         "messages_per_s": 1e6 / sum(us), "messages_per_s_std": 0.0, "changes_per_message": 2.0,
         "subscriptions_bytes_per_subscription": 50.0, "structure_bytes_per_subscription": 40.0,
-        "checksum": "a", **fields, "run": {"started": started, "profile": profile, **FACTS},
+        "checksum": "a", **fields, "run": run_facts,
     }  # fmt: skip
 
 
@@ -340,7 +331,7 @@ def test_a_report_shows_every_figure(tmp_path: Path, monkeypatch: pytest.MonkeyP
 
     monkeypatch.setattr(reporting, "draw", drawing)
     rows = [row for suite in TOPK_SUITES for row in some_rows(suite)]
-    (tmp_path / "some.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    write_rows(tmp_path / "some.jsonl", rows)
     written = report(tmp_path).read_text()
     assert sorted(drawn) == sorted(f"regular-{suite}.png" for suite in TOPK_SUITES)
     assert all(f"({image})" in written for image in drawn)
@@ -354,9 +345,7 @@ def test_a_report_shows_every_figure(tmp_path: Path, monkeypatch: pytest.MonkeyP
 
 
 def panels_of(suite: str, rows: Rows) -> list[Panel]:
-    plot = SUITES[suite].plot
-    assert plot is not None
-    return [panel for image in images_of(suite, plot, rows) for panel in image.panels()]
+    return [panel for image in images_of_suite(suite, rows) for panel in image.panels()]
 
 
 def test_tuning_has_panels_for_each_baseline_and_a_level_line() -> None:
@@ -374,8 +363,7 @@ def test_tuning_has_panels_for_each_baseline_and_a_level_line() -> None:
 
 
 def value_of(rows: Rows, name: str) -> float | None:
-    found = evaluate(next(target for target in TARGETS if target.name == name), rows)
-    return None if found is None else found.value
+    return target_values(rows).get(name)
 
 
 def test_targets_compare_with_the_tuned_baselines() -> None:

@@ -129,6 +129,10 @@ def test_an_empty_workload_is_empty() -> None:
         ({"region_area_min": 0.5, "region_area_max": 0.1}, "region_area_min"),
         ({"n_words": 10}, "n_words"),
         ({"message_area": float("nan")}, "message_area"),
+        ({"locality": 1.5}, "locality"),
+        ({"locality": -0.1}, "locality"),
+        ({"side_ratio": 0.5}, "side_ratio"),
+        ({"side_ratio": float("inf")}, "side_ratio"),
     ],
 )
 def test_what_cannot_be_generated_is_refused(changes: dict[str, Any], told: str) -> None:

@@ -39,39 +39,26 @@ class Measure(NamedTuple):
 
     def of(self, row: Row) -> float | None:
         """Return the figure of a row; a machine without a clock tells no shares."""
-        return value_of(row, self.value) if isinstance(self.value, str) else self.value(row)
+        figure: float | None = value_of(row, self.value)
+        return figure
 
 
 @dataclass(frozen=True)
 class Plot:
     """How the rows of a suite are drawn.
 
-    Attributes:
-        title: Title of the image.
-        x: Field of the horizontal axis: numbers become lines, names become bars. A row without it
-            is a level line.
-        x_label: Label of that axis.
-        measures: A panel for each.
-        line: Field that tells lines apart, or a function of rows.
-        panels: Rows of each panel by its title; measures are drawn for each of them.
-        images: Rows of each image by what its name and title end with.
-        all_sizes: Whether rows of all sizes are shown; else those of the most subscriptions.
-        facts: Columns of the last point of each line, where points are told as a table.
+    Numbers on the horizontal axis become lines, names become bars. A row without is a level line.
     """
 
     title: str
-    x: str
+    x: str  # field of the horizontal axis
     x_label: str
-    measures: tuple[Measure, ...]
-    line: str | Callable[[Row], str] = "competitor"
-    panels: Split = lambda rows: {"": rows}
-    images: Split = lambda rows: {"": rows}
-    all_sizes: bool = True
-    facts: tuple[Column, ...] = ()
-
-    def line_of(self, row: Row) -> str:
-        """Return the line that a row belongs to."""
-        return str(row[self.line]) if isinstance(self.line, str) else self.line(row)
+    measures: tuple[Measure, ...]  # a panel for each
+    line: str | Callable[[Row], str] = "competitor"  # what tells lines apart
+    panels: Split = lambda rows: {"": rows}  # by title; measures are drawn for each of them
+    images: Split = lambda rows: {"": rows}  # by what name and title end with
+    all_sizes: bool = True  # else only rows of the most subscriptions are shown
+    facts: tuple[Column, ...] = ()  # of the last point of each line, where a table tells points
 
 
 class Panel(NamedTuple):
@@ -110,19 +97,17 @@ class Image(NamedTuple):
     plot: Plot
     rows: Rows
 
-    def panels(self) -> list[Panel]:
-        """Return the panels that there is something to show in."""
-        return [panel for panel in self._panels() if panel.rows]
-
-    def _panels(self) -> Iterator[Panel]:
+    def panels(self) -> Iterator[Panel]:
+        """Yield the panels that there is something to show in."""
         for title, rows in self.plot.panels(self.rows).items():
             for measure in self.plot.measures:
                 told = f"{title}: {measure.title}" if title and measure.title else title
                 lines: dict[str, Rows] = {}
                 for row in rows:
                     if measure.of(row) is not None:
-                        lines.setdefault(self.plot.line_of(row), []).append(row)
-                yield from _narrow(Panel(told or measure.title, self.plot, measure, lines))
+                        lines.setdefault(str(value_of(row, self.plot.line)), []).append(row)
+                if lines:
+                    yield from _narrow(Panel(told or measure.title, self.plot, measure, lines))
 
 
 def _narrow(panel: Panel) -> Iterator[Panel]:
@@ -184,7 +169,7 @@ def points_table(image: Image) -> str:
 
 def draw(path: Path, image: Image) -> None:
     """Draw a figure into a file."""
-    panels = image.panels()
+    panels = list(image.panels())
     is_wide = any(panel.has_names and len(panel.ticks) > BARS_PER_PANEL / 2 for panel in panels)
     width = 1 if is_wide else 2 if len(panels) == 4 else min(max(len(panels), 1), 3)
     height = -(-max(len(panels), 1) // width)

@@ -10,7 +10,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from earshot.errors import InvalidParameter
-from earshot.model.arrays import Float64s
+from earshot.model.arrays import Float64s, Int64s
 from earshot.model.schemas import BOX_FIELDS
 
 T = TypeVar("T")
@@ -51,6 +51,17 @@ def named(kind: str, name: str, known: Mapping[str, T]) -> T:
     if name not in known:
         raise InvalidParameter(f"no {kind} '{name}'; expected one of {', '.join(known)}")
     return known[name]
+
+
+def some_of_each(
+    random: np.random.Generator, offsets: Int64s, words: npt.NDArray[Any], wanted: Int64s
+) -> npt.NDArray[Any]:
+    """Return ``wanted[i]`` words of each row i, or all it has, drawn without putting back."""
+    lengths = np.diff(offsets)
+    rows = np.repeat(np.arange(len(lengths)), lengths)
+    shuffled = words[np.lexsort((random.random(len(words)), rows))]
+    ranks = np.arange(len(words)) - np.repeat(offsets[:-1], lengths)
+    return shuffled[ranks < wanted[rows]]
 
 
 def log_uniform(random: np.random.Generator, low: float, high: float, n: int) -> Float64s:

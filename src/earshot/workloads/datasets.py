@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 from importlib import resources
+from itertools import pairwise
 from pathlib import Path
 from typing import NamedTuple
 
@@ -20,7 +21,7 @@ import pyarrow.parquet as pq
 
 from earshot.errors import InvalidFile, InvalidInput, InvalidParameter
 from earshot.model.arrays import Float64s, Int64s, offsets_of
-from earshot.workloads.blocks import log_uniform, named, sides_of
+from earshot.workloads.blocks import log_uniform, named, sides_of, some_of_each
 
 DATA_VARIABLE = "EARSHOT_DATA"
 
@@ -156,8 +157,8 @@ def draw_subscriptions(
     rows = random.choice(pickable, n) if n else np.empty(0, np.int64)
     n_keywords = random.integers(keywords_min, keywords_max + 1, n)
     keywords = [
-        _draw_words(words, rows[at : at + DRAW_BLOCK_ROWS], n_keywords[at:], random)
-        for at in range(0, n, DRAW_BLOCK_ROWS)
+        _draw_words(words, rows[start:stop], n_keywords[start:stop], random)
+        for start, stop in pairwise([*range(0, n, DRAW_BLOCK_ROWS), n])
     ]
     places = np.stack([messages[axis].to_numpy() for axis in ("x", "y")], axis=1)
     areas = log_uniform(random, region_area_min, region_area_max, n)
@@ -189,13 +190,11 @@ def _draw_words(
     encoded = pc.dictionary_encode(picked.flatten())
     codes = encoded.indices.to_numpy()
     distinct = np.unique((parents << 32) + codes)
-    distinct = distinct[np.lexsort((random.random(len(distinct)), distinct >> 32))]
-    parents, codes = distinct >> 32, distinct & 0xFFFFFFFF
-    starts = np.searchsorted(parents, np.arange(len(rows)))
-    kept = np.arange(len(parents)) - starts[parents] < n_keywords[parents]
-    offsets = offsets_of(np.bincount(parents[kept], minlength=len(rows)))
-    chosen = encoded.dictionary.take(pa.array(codes[kept]))
-    return pa.ListArray.from_arrays(pa.array(offsets, pa.int32()), chosen)
+    starts = np.searchsorted(distinct, np.arange(len(rows) + 1) << 32)
+    chosen = some_of_each(random, starts, distinct & 0xFFFFFFFF, n_keywords)
+    offsets = offsets_of(np.minimum(np.diff(starts), n_keywords))
+    keywords = encoded.dictionary.take(pa.array(chosen))
+    return pa.ListArray.from_arrays(pa.array(offsets, pa.int32()), keywords)
 
 
 def _regions(places: Float64s, rows: Int64s, areas: Float64s) -> Float64s:

@@ -16,7 +16,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from typing import NamedTuple, TypeAlias, TypeVar
+from typing import Any, NamedTuple, TypeAlias, TypeVar
 
 import numpy as np
 import pyarrow as pa
@@ -140,7 +140,8 @@ class Workload:
     ) -> Workload:
         """Return the same workload with other numbers of rows, or another seed."""
         given = {"n_subscriptions": n_subscriptions, "n_messages": n_messages, "seed": seed}
-        return replace(self, **{key: n for key, n in given.items() if n is not None})
+        changed: dict[str, Any] = {name: n for name, n in given.items() if n is not None}
+        return replace(self, **changed)
 
     def subscriptions(self, start: int = 0, stop: int | None = None) -> ClauseArrays:
         """Return subscriptions ``start:stop``; their slots are ``start``, ``start + 1``, ….
@@ -148,27 +149,25 @@ class Workload:
         ``stop`` defaults to ``n_subscriptions`` and may lie beyond it.
         """
         stop = self.n_subscriptions if stop is None else stop
-
-        def keywords_of(random: np.random.Generator, n: int) -> Int64s:
-            return random.integers(self.keywords_min, self.keywords_max + 1, n)
-
-        def areas_of(random: np.random.Generator, n: int) -> Float64s:
-            return log_uniform(random, self.region_area_min, self.region_area_max, n)
-
         blocks = blocks_of(self.seed, _SUBSCRIPTIONS, BLOCK_ROWS, start, stop)
-        rows = self._rows(blocks, BLOCK_ROWS, keywords_of, areas_of)
+        rows = self._rows(
+            blocks,
+            BLOCK_ROWS,
+            lambda random, n: random.integers(self.keywords_min, self.keywords_max + 1, n),
+            lambda random, n: log_uniform(random, self.region_area_min, self.region_area_max, n),
+        )
         return box_clauses(*rows, np.arange(start, stop, dtype=np.int32))
 
     def messages(self, start: int = 0, stop: int | None = None) -> MessageArrays:
         """Return messages ``start:stop``; ``stop`` defaults to ``n_messages``."""
         stop = self.n_messages if stop is None else stop
-
-        def areas_of(_: np.random.Generator, n: int) -> Float64s:
-            return np.full(n, self.message_area)
-
         blocks = blocks_of(self.seed, _MESSAGES, MESSAGE_BLOCK_ROWS, start, stop)
-        rows = self._rows(blocks, MESSAGE_BLOCK_ROWS, self._message_lengths, areas_of)
-        offsets, words, boxes = rows
+        offsets, words, boxes = self._rows(
+            blocks,
+            MESSAGE_BLOCK_ROWS,
+            self._message_lengths,
+            lambda _, n: np.full(n, self.message_area),
+        )
         # Every message carries the token of clauses without keywords.
         tokens = np.insert(words, offsets[:-1], np.int32(EVERYWHERE_TOKEN))
         return MessageArrays(offsets + np.arange(len(offsets)), tokens, boxes)

@@ -27,7 +27,14 @@ from earshot.model.arrays import (
     Int64s,
     offsets_of,
 )
-from earshot.workloads.blocks import Block, blocks_of, check_rules, joined, named
+from earshot.workloads.blocks import (
+    Block,
+    blocks_of,
+    check_rules,
+    joined,
+    named,
+    some_of_each,
+)
 from earshot.workloads.synthetic import Workload
 
 BLOCK_ROWS = 1 << 12
@@ -142,7 +149,7 @@ class TopkWorkload:
             lengths = np.diff(offsets)
         else:
             lengths = random.integers(self.keywords_min, self.keywords_max + 1, BLOCK_ROWS)
-            tokens = _some_of_each(random, offsets, words, lengths)
+            tokens = some_of_each(random, offsets, words, lengths)
             offsets = offsets_of(lengths)
         tokens = tokens[offsets[rows.start] : offsets[rows.stop]]
         return lengths[rows], tokens, places[rows], alphas[rows]
@@ -153,17 +160,6 @@ class TopkWorkload:
             at = np.sort(random.random(BLOCK_ROWS)) * BLOCK_ROWS + first
             parts.append(at[rows])
         return _by_day(joined(parts, np.float64) / self.messages_per_day)
-
-
-def _some_of_each(
-    random: np.random.Generator, offsets: Int64s, words: Int32s, wanted: Int64s
-) -> Int32s:
-    """Return ``wanted[i]`` words of each row i, drawn without putting back."""
-    lengths = np.diff(offsets)
-    rows = np.repeat(np.arange(len(lengths)), lengths)
-    shuffled = words[np.lexsort((random.random(len(words)), rows))]
-    ranks = np.arange(len(words)) - np.repeat(offsets[:-1], lengths)
-    return shuffled[ranks < wanted[rows]]
 
 
 def _by_day(days: Float64s) -> Int64s:
