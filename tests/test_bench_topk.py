@@ -36,6 +36,13 @@ OWN = default_method().dissemination.name
 TOPK_SUITES = [name for name in SUITES if name.startswith("topk_")]
 
 
+def resize(monkeypatch: pytest.MonkeyPatch, **sizes: Any) -> None:
+    """Let the smoke profile have other sizes of top-k."""
+    smoke = PROFILES["smoke"]
+    changed = replace(smoke, topk=smoke.topk._replace(**sizes))
+    monkeypatch.setitem(PROFILES, "smoke", changed)
+
+
 @pytest.fixture(autouse=True)
 def small(monkeypatch: pytest.MonkeyPatch) -> None:
     """Small blocks, vocabularies and sizes, and scans: real structures take long to compile."""
@@ -45,11 +52,8 @@ def small(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(measuring, "SUBSCRIPTIONS_PER_CALL", 25)
     for name, workload in TOPK_WORKLOADS.items():
         monkeypatch.setitem(TOPK_WORKLOADS, name, replace(workload, n_words=500))
-    smoke = PROFILES["smoke"]
-    sizes: dict[str, Any] = {"n_subscriptions": 60, "window": 40, "n_arrivals": 30,
-                             "sizes": (12, 60), "windows": (20, 40), "most_ciq": 60}  # fmt: skip
-    few = replace(smoke, topk=smoke.topk._replace(**sizes))
-    monkeypatch.setitem(PROFILES, "smoke", few)
+    resize(monkeypatch, n_subscriptions=60, window=40, n_arrivals=30, sizes=(12, 60),
+           windows=(20, 40), most_ciq=60)  # fmt: skip
     monkeypatch.setattr(suites, "KS", (2, 20))
 
 
@@ -131,9 +135,7 @@ def test_structures_are_built_of_the_same_state(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # The real structures, once: what is saved without structure is what each of them opens.
-    smoke = PROFILES["smoke"]
-    only = smoke.topk._replace(datasets=("gn",))
-    monkeypatch.setitem(PROFILES, "smoke", replace(smoke, topk=only))
+    resize(monkeypatch, datasets=("gn",))
     rows, heard = measured(tmp_path, "topk_dissemination")
     names = {row["dissemination"] for row in rows}
     assert names >= {"igpt", "ciq"}
@@ -179,16 +181,13 @@ def test_results_to_begin_with_are_compared(
 def test_a_slow_method_ends_early_and_is_compared_on_what_it_saw(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    smoke = PROFILES["smoke"]
-    hasty = smoke.topk._replace(budget_s=0.0, datasets=("gn",), repetitions=3)
-    monkeypatch.setitem(PROFILES, "smoke", replace(smoke, topk=hasty))
+    resize(monkeypatch, budget_s=0.0, datasets=("gn",), repetitions=3)
     rows, _ = measured(tmp_path, "topk_dissemination")
     for row in rows:
         assert row["n_messages"] == 3
         assert list(row["prefixes"]) == ["3"]
         assert len(row["elapsed_s"]) == 1
-    patient = hasty._replace(budget_s=100.0)
-    monkeypatch.setitem(PROFILES, "smoke", replace(smoke, topk=patient))
+    resize(monkeypatch, budget_s=100.0)
     others, _ = measured(tmp_path, "topk_dissemination")
     assert all(len(row["elapsed_s"]) == 3 for row in others)
     costs = shared_costs(others[0], rows[0])
@@ -208,8 +207,7 @@ def test_what_a_profile_has_no_time_for_is_skipped_and_said_so(
 
 @pytest.mark.usefixtures("scanned")
 def test_saved_states_do_not_pile_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    smoke = PROFILES["smoke"]
-    monkeypatch.setitem(PROFILES, "smoke", replace(smoke, topk=smoke.topk._replace(states_kept=2)))
+    resize(monkeypatch, states_kept=2)
     stores: list[measuring.Store] = []
     found: list[int] = []
     row_of = measuring.Store.row_of
@@ -231,12 +229,10 @@ def test_saved_states_do_not_pile_up(tmp_path: Path, monkeypatch: pytest.MonkeyP
 
 @pytest.mark.usefixtures("scanned")
 def test_a_state_can_be_aged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    smoke = PROFILES["smoke"]
     for name, workload in TOPK_WORKLOADS.items():  # so few results that buffers leave some out
         monkeypatch.setitem(TOPK_WORKLOADS, name, replace(workload, k=2))
     young, _ = measured(tmp_path, "topk_reevaluation")
-    aging = smoke.topk._replace(aging=2.0)
-    monkeypatch.setitem(PROFILES, "smoke", replace(smoke, topk=aging))
+    resize(monkeypatch, aging=2.0)
     aged, _ = measured(tmp_path, "topk_reevaluation")
     assert {row["n_aging"] for row in young} == {0}
     assert {row["n_aging"] for row in aged} == {80}

@@ -84,11 +84,7 @@ def run_demo(n_subscriptions: int) -> tuple[Facts, list[str]]:
 
 
 def stream_demo(
-    n_subscriptions: int,
-    seconds: float,
-    *,
-    is_quiet: bool = False,
-    say: Callable[[str], None] = lambda line: None,
+    n_subscriptions: int, seconds: float, *, is_quiet: bool, say: Callable[[str], None]
 ) -> tuple[Facts, list[str], int | None]:
     """Stream the bundled messages through a pipeline on Spark, which has to be installed.
 

@@ -31,16 +31,11 @@ TOLD_SIZES = {"n_subscriptions": "subscriptions", "window": "messages in the win
 
 
 class Measure(NamedTuple):
-    """What a panel has on its vertical axis."""
+    """What a panel has on its vertical axis; a machine without a clock tells no shares."""
 
     label: str
     value: str | Callable[[Row], float | None]  # a field, or made of some
     title: str = ""
-
-    def of(self, row: Row) -> float | None:
-        """Return the figure of a row; a machine without a clock tells no shares."""
-        figure: float | None = value_of(row, self.value)
-        return figure
 
 
 @dataclass(frozen=True)
@@ -71,8 +66,8 @@ class Panel(NamedTuple):
 
     def points(self, line: str) -> list[tuple[Any, float]]:
         """Return the points of a line, numbers ascending, names as they came."""
-        found = [(row.get(self.plot.x), float(y)) for row in self.rows[line]
-                 if (y := self.measure.of(row)) is not None]  # fmt: skip
+        figure = self.measure.value
+        found = [(row.get(self.plot.x), float(value_of(row, figure))) for row in self.rows[line]]
         return found if self.has_names else sorted(found, key=lambda point: point[0] or 0)
 
     @property
@@ -102,10 +97,9 @@ class Image(NamedTuple):
         for title, rows in self.plot.panels(self.rows).items():
             for measure in self.plot.measures:
                 told = f"{title}: {measure.title}" if title and measure.title else title
-                lines: dict[str, Rows] = {}
-                for row in rows:
-                    if measure.of(row) is not None:
-                        lines.setdefault(str(value_of(row, self.plot.line)), []).append(row)
+                lines = by_field(self.plot.line)(
+                    [row for row in rows if value_of(row, measure.value) is not None]
+                )
                 if lines:
                     yield from _narrow(Panel(told or measure.title, self.plot, measure, lines))
 
@@ -135,12 +129,14 @@ def images_of(name: str, plot: Plot, rows: Rows) -> list[Image]:
     ]  # fmt: skip
 
 
-def by_field(field: str) -> Split:
-    """Return a split of rows by the values of a field."""
+def by_field(field: str | Callable[[Row], Any]) -> Split:
+    """Return a split of rows by the values of a field, or by what is made of some."""
 
     def split(rows: Rows) -> dict[str, Rows]:
-        names = dict.fromkeys(str(row[field]) for row in rows)
-        return {name: [row for row in rows if str(row[field]) == name] for name in names}
+        groups: dict[str, Rows] = {}
+        for row in rows:
+            groups.setdefault(str(value_of(row, field)), []).append(row)
+        return groups
 
     return split
 
