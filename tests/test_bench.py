@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import json
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -8,6 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from bench_rows import measured, target_values, write_rows
 from earshot.bench import competitors, report, run, running
 from earshot.bench.checksums import (
     AnswersDiffer,
@@ -43,14 +43,6 @@ ROOT = Path(__file__).resolve().parents[1]
 
 # Enough to compare; the indexes have tests of their own, and compiling them all takes long.
 FEW = ["linear_scan", "spatial_first", "duckdb", "duckdb_grid"]
-
-
-def silent(_: str) -> None:
-    pass
-
-
-def read(path: Path) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in path.read_text().splitlines()]
 
 
 class Forgetful(IndexCompetitor):
@@ -94,12 +86,12 @@ def test_every_index_competes_without_being_named_here() -> None:
 def test_a_new_structure_takes_part(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     toy = replace(STRUCTURES["linear_scan"], name="toy")
     monkeypatch.setitem(STRUCTURES, "toy", toy)
-    path = run(
-        "smoke", n_subscriptions=300, n_messages=10, workloads=["headline"], suites=["match"],
-        competitors=["linear_scan", "toy"], results=tmp_path, say=silent,
+    rows, _ = measured(
+        tmp_path, "match", n_subscriptions=300, n_messages=10, workloads=["headline"],
+        competitors=["linear_scan", "toy"],
     )  # fmt: skip
-    assert [row["competitor"] for row in read(path)] == ["linear_scan", "toy"]
-    context = Context(find_profile("smoke"), competitors.competitor_names(), 1, None, silent)
+    assert [row["competitor"] for row in rows] == ["linear_scan", "toy"]
+    context = Context(find_profile("smoke"), competitors.competitor_names(), 1, None, print)
     assert "toy" in context.focus()
     assert "toy" in {trial.variant.name for trial in SUITES["ranking_alpha"].plan(context)}
 
@@ -122,11 +114,10 @@ def test_a_slow_competitor_answers_fewer_messages() -> None:
 
 
 def test_a_smoke_run_writes_rows_that_agree(tmp_path: Path) -> None:
-    path = run(
-        "smoke", n_subscriptions=3_000, n_messages=70, workloads=["headline", "short_range"],
-        suites=["threads", "match"], competitors=FEW, results=tmp_path, say=silent,
+    rows, _ = measured(
+        tmp_path, "threads", "match", n_subscriptions=3_000, n_messages=70,
+        workloads=["headline", "short_range"], competitors=FEW,
     )  # fmt: skip
-    rows = read(path)
     matched = [row for row in rows if row["suite"] == "match"]
     assert {row["competitor"] for row in matched} == set(FEW)
     for name in ("headline", "short_range"):
@@ -178,11 +169,10 @@ def test_changes_are_measured_on_the_index_and_through_the_engine(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("earshot.bench.churn.STAGE_SHARE", 0.2)
-    path = run(
-        "smoke", n_subscriptions=2_000, n_messages=40, suites=["churn", "command_line"],
-        competitors=["linear_scan", "spatial_first"], results=tmp_path, say=silent,
+    rows, _ = measured(
+        tmp_path, "churn", "command_line", n_subscriptions=2_000, n_messages=40,
+        competitors=["linear_scan", "spatial_first"],
     )  # fmt: skip
-    rows = read(path)
     churned = [row for row in rows if row["suite"] == "churn"]
     kinds = [(row["competitor"], row["changes_per_call"]) for row in churned]
     names = ("linear_scan", "spatial_first", "engine")
@@ -212,10 +202,7 @@ def test_the_command_line_must_find_what_the_index_finds(
 
     monkeypatch.setattr("earshot.bench.files.run_command", forgetting)
     with pytest.raises(AnswersDiffer, match="earshot match"):
-        run(
-            "smoke", n_subscriptions=1_000, n_messages=20, suites=["command_line"],
-            results=tmp_path, say=silent,
-        )  # fmt: skip
+        measured(tmp_path, "command_line", n_subscriptions=1_000, n_messages=20)
     with pytest.raises(EarshotError, match="is not a saved index"):
         run_command(["index", "info", str(tmp_path)])
 
@@ -236,13 +223,12 @@ def test_duckdb_agrees_where_its_query_differs(name: str) -> None:
 def test_a_wrong_competitor_fails_the_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(competitors.RIVALS, "forgetful", f"{__name__}:Forgetful")
     with pytest.raises(AnswersDiffer, match="forgetful"):
-        run(
-            "smoke", n_subscriptions=3_000, n_messages=70, workloads=["headline"],
-            suites=["match"], competitors=["linear_scan", "forgetful"], results=tmp_path,
-            say=silent,
+        measured(
+            tmp_path, "match", n_subscriptions=3_000, n_messages=70, workloads=["headline"],
+            competitors=["linear_scan", "forgetful"],
         )  # fmt: skip
     (path,) = tmp_path.glob("*.jsonl")
-    assert read(path) == []
+    assert path.read_text() == ""
 
 
 def test_results_are_never_overwritten(tmp_path: Path) -> None:
@@ -253,11 +239,10 @@ def test_results_are_never_overwritten(tmp_path: Path) -> None:
 
 def test_text_and_real_data_are_measured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("EARSHOT_DATA", raising=False)
-    path = run(
-        "smoke", n_subscriptions=500, n_messages=20, suites=["text", "real"],
-        competitors=["linear_scan", "duckdb"], results=tmp_path, say=silent,
+    rows, _ = measured(
+        tmp_path, "text", "real", n_subscriptions=500, n_messages=20,
+        competitors=["linear_scan", "duckdb"],
     )  # fmt: skip
-    rows = read(path)
     assert {row["workload"] for row in rows if row["suite"] == "text"} == {"headline", "bundled"}
     real = [row for row in rows if row["suite"] == "real"]
     assert len({row["checksum"] for row in real}) == 1
@@ -268,8 +253,8 @@ def test_shards_give_the_answers_of_one_index(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("EARSHOT_DATA", raising=False)
-    sizes: dict[str, Any] = {"n_subscriptions": 1_500, "n_messages": 30, "suites": ["placement"]}
-    rows = read(run("smoke", **sizes, competitors=[], results=tmp_path, say=silent))
+    sizes = {"n_subscriptions": 1_500, "n_messages": 30}
+    rows, _ = measured(tmp_path, "placement", **sizes, competitors=[])
     assert [row["competitor"] for row in rows] == ["plan", "keyword_hash", "kd_tree"]
     assert {(row["workload"], row["n_shards"], row["n_messages"]) for row in rows} == {
         ("headline", 8, 300)
@@ -281,16 +266,15 @@ def test_shards_give_the_answers_of_one_index(
     whole = Whole(candidates=1, answers=-1, elapsed_s=1.0, checksum=0)
     monkeypatch.setattr("earshot.bench.placement.measure_whole", lambda *_, **__: whole)
     with pytest.raises(AnswersDiffer, match="8 shards by plan"):
-        run("smoke", **sizes, competitors=[], results=tmp_path, say=silent)
+        measured(tmp_path, "placement", **sizes, competitors=[])
 
 
 def test_spark_suites_are_skipped_without_pyspark(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("earshot.bench.suites.find_spec", lambda _: None)
-    heard: list[str] = []
-    path = run("smoke", suites=["spark_stream"], competitors=[], results=tmp_path, say=heard.append)
-    assert read(path) == []
+    rows, heard = measured(tmp_path, "spark_stream", competitors=[])
+    assert rows == []
     assert "skipped, PySpark is not installed" in heard[0]
 
 
@@ -344,8 +328,7 @@ def test_the_newest_row_of_each_kind_is_reported(tmp_path: Path) -> None:
         "empty": [],
     }
     for name, lines in rows.items():
-        text = "".join(json.dumps(line) + "\n" for line in lines)
-        (tmp_path / f"{name}.jsonl").write_text(text)
+        write_rows(tmp_path / f"{name}.jsonl", lines)
     merged = merged_rows(tmp_path)
     assert list(merged) == ["regular"]
     assert sorted(row.get("messages_per_s", 0.0) for row in merged["regular"]) == [0, 0, 2, 3, 4]
@@ -373,10 +356,7 @@ def test_targets_are_told_at_the_largest_size() -> None:
         told("placement", "plan", workload="nsw", n_shards=8, candidates_to_whole=1.2),
         told("placement", "plan", workload="nsw", n_shards=64, candidates_to_whole=1.9),
     ]  # fmt: skip
-    by_name = {target.name: target for target in TARGETS}
-    values = {name: evaluate(target, rows) for name, target in by_name.items()}
-    shown = {name: found.value for name, found in values.items() if found is not None}
-    assert shown == {
+    assert target_values(rows) == {
         "rate over `duckdb`": 40.0,
         "rate over the best other index: headline": 0.5,
         "rate over the best other index: keywords": 2.0,
@@ -394,7 +374,9 @@ def test_targets_are_told_at_the_largest_size() -> None:
     text = target_table(rows, "index")
     assert "| rate over the best other index: headline | ≥ 0.95 x | 0.50 x | **no** |" in text
     assert "| rate over the best other index: keywords | ≥ 0.95 x | 2.00 x | yes |" in text
-    target = by_name["open"]._replace(wish=at_most(0.5, 3, " s"))
+    target = next(each for each in TARGETS if each.name == "open")._replace(
+        wish=at_most(0.5, 3, " s")
+    )
     assert (found := evaluate(target, [told("match", "block_trie", open_s=0.4)])) is not None
     assert target.is_met(found.value)
     assert not target.is_met(0.6)
@@ -419,6 +401,6 @@ def test_report_refuses_broken_results(tmp_path: Path) -> None:
     (tmp_path / "x.jsonl").write_text("{broken\n")
     with pytest.raises(InvalidFile, match="line 1"):
         report(tmp_path)
-    (tmp_path / "x.jsonl").write_text(json.dumps(told("churn", "engine")) + "\n")
+    write_rows(tmp_path / "x.jsonl", [told("churn", "engine")])
     with pytest.raises(InvalidFile, match="no results of the suite 'match'"):
         page_text(tmp_path)

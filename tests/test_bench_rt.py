@@ -10,15 +10,17 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from earshot.bench import operations, points, report, reporting, run, suites
+import bench_rows
+from bench_rows import FACTS, Rows, images_of_suite, target_values, write_rows
+from earshot.bench import operations, points, report, reporting, suites
 from earshot.bench.checksums import AnswersDiffer
 from earshot.bench.competitors import IndexCompetitor
-from earshot.bench.plots import Image, draw, images_of, points_table
+from earshot.bench.plots import Image, draw, points_table
 from earshot.bench.points import GROUPS, POINTS, TOKEN_ORDERS, Variant
 from earshot.bench.profiles import PROFILES
 from earshot.bench.results import shared_costs
 from earshot.bench.suites import SUITES
-from earshot.bench.targets import TARGETS, evaluate, target_table
+from earshot.bench.targets import target_table
 from earshot.errors import InvalidParameter
 from earshot.indexes import STRUCTURES
 from earshot.indexes.answers import Matches
@@ -81,13 +83,9 @@ def small(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(synthetic, "BLOCK_ROWS", 1_024)
 
 
-def measured(
-    tmp_path: Path, *suites: str, **options: Any
-) -> tuple[list[dict[str, Any]], list[str]]:
-    heard: list[str] = []
+def measured(tmp_path: Path, *suites: str, **options: Any) -> tuple[Rows, list[str]]:
     options = {"n_subscriptions": 600, "n_messages": 16} | options
-    path = run("smoke", suites=suites, results=tmp_path, say=heard.append, **options)
-    return [json.loads(line) for line in path.read_text().splitlines()], heard
+    return bench_rows.measured(tmp_path, *suites, **options)
 
 
 def kinds(rows: list[dict[str, Any]], *names: str) -> set[tuple[Any, ...]]:
@@ -105,7 +103,7 @@ def test_each_index_is_built_once_and_measured_at_every_point(
         build(self, clauses, space, n_tokens)
 
     monkeypatch.setattr(IndexCompetitor, "build", counting)
-    monkeypatch.setattr(points, "warm_up", lambda *_: None)
+    monkeypatch.setattr(points, "compile_seconds", lambda *_: 0.0)
     monkeypatch.setattr(operations, "warm_up_changes", lambda *_: None)
     names = ("token_orders", "rt_trees", "rt_rivals", "rt_updates", "rt_growth")
     rows, _ = measured(tmp_path, *names, n_subscriptions=1_200)
@@ -271,7 +269,7 @@ def told(suite: str, name: str, order: str | None = None, **fields: Any) -> dict
         "n_threads": 1, "n_messages": 8, "messages_per_s": 1_000.0, "checksum": "a",
         "answers_per_message": 1.0, "prefixes": {"8": work}, "checksums": {"8": "a"},
     }  # fmt: skip
-    run_facts = {"started": fields.pop("started", "2026-01-01"), "profile": "regular"}
+    run_facts = FACTS | {"started": fields.pop("started", "2026-01-01")}
     return {**basics, "suite": suite, "competitor": name, "token_order": order, **fields,
             "run": run_facts}  # fmt: skip
 
@@ -295,8 +293,7 @@ def test_a_report_shows_every_figure(tmp_path: Path, monkeypatch: pytest.MonkeyP
         for n_tokens in (6, 20)
         for size in (500, 1_000)
     ]  # fmt: skip
-    text = "".join(json.dumps(row | {"run": row["run"] | FACTS}) + "\n" for row in rows)
-    (tmp_path / "some.jsonl").write_text(text)
+    write_rows(tmp_path / "some.jsonl", rows)
     written = report(tmp_path).read_text()
     assert sorted(drawn) == sorted(
         f"regular-{name}.png"
@@ -311,10 +308,6 @@ def test_a_report_shows_every_figure(tmp_path: Path, monkeypatch: pytest.MonkeyP
     assert "| short point: ms per message | 6 | 20 | answers |" in written
     assert "| long range: operations/s | 6 | 20 | answers |" in written
     assert "| candidates of `rt_plus_plus_tree` over `rt_plus_tree` | ≤ 1.000 x |" in written
-
-
-FACTS = {"commit": None, "seed": 1, "versions": {},
-         "machine": {"processor": "p", "n_cores": 1, "memory_bytes": 0}}  # fmt: skip
 
 
 def test_targets_tell_the_worst_point() -> None:
@@ -342,9 +335,7 @@ def test_targets_tell_the_worst_point() -> None:
              checksum="b", work={"ms": 4.0}),
         told("ranking_threshold", "rt_tree", alpha=0.5, threshold=0.9, work={"ms": 2.0}),
     ]  # fmt: skip
-    values = {target.name: evaluate(target, rows) for target in TARGETS}
-    shown = {name: found.value for name, found in values.items() if found is not None}
-    assert shown == {
+    assert target_values(rows) == {
         "candidates of `rt_plus_tree` over `rt_tree`": 0.5,
         "candidates of `rt_plus_plus_tree` over `rt_plus_tree`": pytest.approx(1.2),
         "order local over the best other, `rt_plus_tree`: candidates": pytest.approx(0.9),
@@ -379,12 +370,6 @@ def test_figures_show_the_largest_size_except_growth() -> None:
     assert [row["n_subscriptions"] for row in image.rows] == [1_000]
     (image,) = images_of_suite("rt_growth", rows)
     assert "| 6 tokens | 1 | 1 |" in points_table(image)
-
-
-def images_of_suite(name: str, rows: list[dict[str, Any]]) -> list[Image]:
-    plot = SUITES[name].plot
-    assert plot is not None
-    return images_of(name, plot, rows)
 
 
 def test_every_figure_belongs_to_a_suite_and_to_the_smoke_profile() -> None:

@@ -9,15 +9,16 @@ from typing import Any
 import numpy as np
 import pytest
 
-from earshot.bench import report, reporting, run, suites
+from bench_rows import FACTS, Rows, images_of_suite, measured, target_values, write_rows
+from earshot.bench import report, reporting, suites
 from earshot.bench import topk as measuring
 from earshot.bench.checksums import AnswersDiffer
 from earshot.bench.engines import GROUP_RULES, Method, default_method, part_label
-from earshot.bench.plots import Image, Panel, draw, images_of
+from earshot.bench.plots import Image, Panel, draw
 from earshot.bench.profiles import PROFILES
 from earshot.bench.results import shared_costs
 from earshot.bench.suites import SUITES
-from earshot.bench.targets import TARGETS, evaluate, target_table
+from earshot.bench.targets import target_table
 from earshot.bench.topk import Digest
 from earshot.model.arrays import CountedMessages
 from earshot.semantics.topk import DISSEMINATIONS
@@ -30,14 +31,16 @@ from earshot.semantics.topk.reevaluation import Cskyband, Kmax, Skyband
 from earshot.workloads import synthetic, topk
 from earshot.workloads.topk import TOPK_WORKLOADS
 
-Rows = list[dict[str, Any]]
-
 OURS = default_method().label
 OWN = default_method().dissemination.name
 TOPK_SUITES = [name for name in SUITES if name.startswith("topk_")]
 
-FACTS = {"commit": None, "seed": 1, "versions": {},
-         "machine": {"processor": "p", "n_cores": 1, "memory_bytes": 0}}  # fmt: skip
+
+def resize(monkeypatch: pytest.MonkeyPatch, **sizes: Any) -> None:
+    """Let the smoke profile have other sizes of top-k."""
+    smoke = PROFILES["smoke"]
+    changed = replace(smoke, topk=smoke.topk._replace(**sizes))
+    monkeypatch.setitem(PROFILES, "smoke", changed)
 
 
 @pytest.fixture(autouse=True)
@@ -49,11 +52,8 @@ def small(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(measuring, "SUBSCRIPTIONS_PER_CALL", 25)
     for name, workload in TOPK_WORKLOADS.items():
         monkeypatch.setitem(TOPK_WORKLOADS, name, replace(workload, n_words=500))
-    smoke = PROFILES["smoke"]
-    sizes: dict[str, Any] = {"n_subscriptions": 60, "window": 40, "n_arrivals": 30,
-                             "sizes": (12, 60), "windows": (20, 40), "most_ciq": 60}  # fmt: skip
-    few = replace(smoke, topk=smoke.topk._replace(**sizes))
-    monkeypatch.setitem(PROFILES, "smoke", few)
+    resize(monkeypatch, n_subscriptions=60, window=40, n_arrivals=30, sizes=(12, 60),
+           windows=(20, 40), most_ciq=60)  # fmt: skip
     monkeypatch.setattr(suites, "KS", (2, 20))
 
 
@@ -66,12 +66,6 @@ def scanned(monkeypatch: pytest.MonkeyPatch) -> None:
 
     for each in set(DISSEMINATIONS.values()) - {Scan}:
         monkeypatch.setattr(each, "build", build)
-
-
-def measured(tmp_path: Path, *suites: str) -> tuple[Rows, list[str]]:
-    heard: list[str] = []
-    path = run("smoke", suites=suites, results=tmp_path, say=heard.append)
-    return [json.loads(line) for line in path.read_text().splitlines()], heard
 
 
 def each_array(changes: Changes, change: Callable[[Any], Any]) -> Changes:
@@ -141,9 +135,7 @@ def test_structures_are_built_of_the_same_state(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # The real structures, once: what is saved without structure is what each of them opens.
-    smoke = PROFILES["smoke"]
-    only = smoke.topk._replace(datasets=("gn",))
-    monkeypatch.setitem(PROFILES, "smoke", replace(smoke, topk=only))
+    resize(monkeypatch, datasets=("gn",))
     rows, heard = measured(tmp_path, "topk_dissemination")
     names = {row["dissemination"] for row in rows}
     assert names >= {"igpt", "ciq"}
@@ -189,16 +181,13 @@ def test_results_to_begin_with_are_compared(
 def test_a_slow_method_ends_early_and_is_compared_on_what_it_saw(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    smoke = PROFILES["smoke"]
-    hasty = smoke.topk._replace(budget_s=0.0, datasets=("gn",), repetitions=3)
-    monkeypatch.setitem(PROFILES, "smoke", replace(smoke, topk=hasty))
+    resize(monkeypatch, budget_s=0.0, datasets=("gn",), repetitions=3)
     rows, _ = measured(tmp_path, "topk_dissemination")
     for row in rows:
         assert row["n_messages"] == 3
         assert list(row["prefixes"]) == ["3"]
         assert len(row["elapsed_s"]) == 1
-    patient = hasty._replace(budget_s=100.0)
-    monkeypatch.setitem(PROFILES, "smoke", replace(smoke, topk=patient))
+    resize(monkeypatch, budget_s=100.0)
     others, _ = measured(tmp_path, "topk_dissemination")
     assert all(len(row["elapsed_s"]) == 3 for row in others)
     costs = shared_costs(others[0], rows[0])
@@ -218,8 +207,7 @@ def test_what_a_profile_has_no_time_for_is_skipped_and_said_so(
 
 @pytest.mark.usefixtures("scanned")
 def test_saved_states_do_not_pile_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    smoke = PROFILES["smoke"]
-    monkeypatch.setitem(PROFILES, "smoke", replace(smoke, topk=smoke.topk._replace(states_kept=2)))
+    resize(monkeypatch, states_kept=2)
     stores: list[measuring.Store] = []
     found: list[int] = []
     row_of = measuring.Store.row_of
@@ -241,12 +229,10 @@ def test_saved_states_do_not_pile_up(tmp_path: Path, monkeypatch: pytest.MonkeyP
 
 @pytest.mark.usefixtures("scanned")
 def test_a_state_can_be_aged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    smoke = PROFILES["smoke"]
     for name, workload in TOPK_WORKLOADS.items():  # so few results that buffers leave some out
         monkeypatch.setitem(TOPK_WORKLOADS, name, replace(workload, k=2))
     young, _ = measured(tmp_path, "topk_reevaluation")
-    aging = smoke.topk._replace(aging=2.0)
-    monkeypatch.setitem(PROFILES, "smoke", replace(smoke, topk=aging))
+    resize(monkeypatch, aging=2.0)
     aged, _ = measured(tmp_path, "topk_reevaluation")
     assert {row["n_aging"] for row in young} == {0}
     assert {row["n_aging"] for row in aged} == {80}
@@ -292,6 +278,7 @@ def told(suite: str, method: str, us: tuple[float, float] = (10.0, 5.0), **field
     dissemination, _, reevaluation = method.partition("+")
     costs = {"amp_us": us[0], "emp_us": us[1], "total_us": sum(us)}
     started, profile = fields.pop("started", "2026-01-01"), fields.pop("profile", "regular")
+    run_facts = FACTS | {"started": started, "profile": profile}
     return {
         "suite": suite, "workload": "tweets", "competitor": method, "n_subscriptions": 1_000,
         "dissemination": dissemination.partition("(")[0], "n_threads": 1, "window": 100, "k": 20,
@@ -299,7 +286,7 @@ def told(suite: str, method: str, us: tuple[float, float] = (10.0, 5.0), **field
         "keywords_from": "messages", **costs, "prefixes": {"50": costs}, "mean_buffer": 30.0,
         "messages_per_s": 1e6 / sum(us), "messages_per_s_std": 0.0, "changes_per_message": 2.0,
         "subscriptions_bytes_per_subscription": 50.0, "structure_bytes_per_subscription": 40.0,
-        "checksum": "a", **fields, "run": {"started": started, "profile": profile, **FACTS},
+        "checksum": "a", **fields, "run": run_facts,
     }  # fmt: skip
 
 
@@ -340,7 +327,7 @@ def test_a_report_shows_every_figure(tmp_path: Path, monkeypatch: pytest.MonkeyP
 
     monkeypatch.setattr(reporting, "draw", drawing)
     rows = [row for suite in TOPK_SUITES for row in some_rows(suite)]
-    (tmp_path / "some.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    write_rows(tmp_path / "some.jsonl", rows)
     written = report(tmp_path).read_text()
     assert sorted(drawn) == sorted(f"regular-{suite}.png" for suite in TOPK_SUITES)
     assert all(f"({image})" in written for image in drawn)
@@ -354,9 +341,7 @@ def test_a_report_shows_every_figure(tmp_path: Path, monkeypatch: pytest.MonkeyP
 
 
 def panels_of(suite: str, rows: Rows) -> list[Panel]:
-    plot = SUITES[suite].plot
-    assert plot is not None
-    return [panel for image in images_of(suite, plot, rows) for panel in image.panels()]
+    return [panel for image in images_of_suite(suite, rows) for panel in image.panels()]
 
 
 def test_tuning_has_panels_for_each_baseline_and_a_level_line() -> None:
@@ -374,8 +359,7 @@ def test_tuning_has_panels_for_each_baseline_and_a_level_line() -> None:
 
 
 def value_of(rows: Rows, name: str) -> float | None:
-    found = evaluate(next(target for target in TARGETS if target.name == name), rows)
-    return None if found is None else found.value
+    return target_values(rows).get(name)
 
 
 def test_targets_compare_with_the_tuned_baselines() -> None:

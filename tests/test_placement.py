@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from earshot import storage
-from earshot.bench.placement import simulate
+from earshot.bench.placement import Scene, measure_whole, simulate
 from earshot.checks.generate import Case, Recipe, make_case, ragged
 from earshot.errors import InvalidInput, InvalidParameter
 from earshot.indexes.block_trie.index import BlockTrie
@@ -393,10 +393,12 @@ def test_a_simulation_loses_and_repeats_nothing() -> None:
     case = make_case(RECIPES["shapes"])
     plan, frequencies = plan_of(case, 5), counted(case)
     shards = plan.assign(case.clauses, frequencies)
-    done = simulate(case.clauses, case.messages, shards, 5, frequencies, space=case.space)
-    assert done.answers.sum() == done.whole.answers > 0
-    assert done.subscriptions.sum() == n_slots_of(case.clauses)
-    assert done.facts()["shards_per_message"] <= 5
+    messages = case.messages
+    scene = Scene("shapes", case.clauses, messages, messages, frequencies, case.space)
+    done, whole = simulate(scene, shards, 5), measure_whole(scene)
+    assert done.by_shard["answers"].sum() == whole.answers > 0
+    assert done.by_shard["subscriptions"].sum() == n_slots_of(case.clauses)
+    assert done.facts(whole, len(messages.boxes))["shards_per_message"] <= 5
 
 
 def test_a_plan_is_saved_and_opened(tmp_path: Path) -> None:

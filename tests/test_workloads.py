@@ -2,7 +2,7 @@ from __future__ import annotations
 
 from itertools import pairwise
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -129,6 +129,10 @@ def test_an_empty_workload_is_empty() -> None:
         ({"region_area_min": 0.5, "region_area_max": 0.1}, "region_area_min"),
         ({"n_words": 10}, "n_words"),
         ({"message_area": float("nan")}, "message_area"),
+        ({"locality": 1.5}, "locality"),
+        ({"locality": -0.1}, "locality"),
+        ({"side_ratio": 0.5}, "side_ratio"),
+        ({"side_ratio": float("inf")}, "side_ratio"),
     ],
 )
 def test_what_cannot_be_generated_is_refused(changes: dict[str, Any], told: str) -> None:
@@ -143,29 +147,19 @@ def test_unknown_names_list_the_known_ones() -> None:
         datasets.read_messages("nosuch")
 
 
-@pytest.mark.parametrize("messages_as", ["text", "keywords"])
-def test_tables_say_what_the_arrays_say(messages_as: Literal["keywords", "text"]) -> None:
+def test_tables_say_what_the_arrays_say() -> None:
     workload = SMALL.scaled(50, 40)
     clauses, batch = workload.subscriptions(), workload.messages()
-    subscriptions, messages = as_tables(workload, messages_as=messages_as)
+    subscriptions, messages = as_tables(workload)
     words = [[f"w{t}" for t in row] for row in rows_of(clauses.token_offsets, clauses.token_ids)]
     assert subscriptions["keywords"].to_pylist() == words
     assert subscriptions["max_y"].to_pylist() == clauses.boxes[:, 3].tolist()
-    spoken = messages[messages_as].to_pylist()
-    spoken = [row.split() for row in spoken] if messages_as == "text" else spoken
+    spoken = [row.split() for row in messages["text"].to_pylist()]
     tokens = rows_of(batch.token_offsets, batch.token_ids)
     assert spoken == [[f"w{t}" for t in row if t != EVERYWHERE_TOKEN] for row in tokens]
     assert messages["y"].to_pylist() == batch.boxes[:, 1].tolist()
     assert subscriptions["id"].to_pylist() == list(range(50))
     assert messages["id"].type == pa.int64()
-
-
-def test_tables_have_strings_as_ids_when_asked_for() -> None:
-    subscriptions, messages = as_tables(SMALL.scaled(3, 2), ids="strings")
-    assert subscriptions["id"].to_pylist() == ["s0", "s1", "s2"]
-    assert messages["id"].to_pylist() == ["m0", "m1"]
-    with pytest.raises(InvalidParameter, match="'integers' or 'strings'"):
-        as_tables(SMALL.scaled(3, 2), ids="numbers")  # type: ignore[arg-type]
 
 
 def test_a_table_of_some_subscriptions_is_a_part_of_all() -> None:
@@ -244,8 +238,7 @@ def test_datasets_are_read_from_the_directory_of_the_environment(
 ) -> None:
     reports = {
         "id": ["a", "b"], "time": [0, 1], "lon": [1.0, 2.0], "lat": [3.0, 4.0],
-        "min_lon": [0.5, None], "min_lat": [2.5, None], "max_lon": [1.5, None],
-        "max_lat": [3.5, None], "kind": ["x", "y"], "text": ["one", "two"],
+        "kind": ["x", "y"], "text": ["one", "two"],
     }  # fmt: skip
     pq.write_table(pa.table(reports), tmp_path / "pleiades_places.parquet")
     (tmp_path / "boston_311.parquet").write_bytes(b"PAR1 not")
@@ -253,9 +246,7 @@ def test_datasets_are_read_from_the_directory_of_the_environment(
     assert datasets.available_datasets() == ["boston", "pleiades"]
     points = datasets.read_messages("pleiades")
     assert points.column_names == ["id", "time", "kind", "text", "x", "y"]
-    boxes = datasets.read_messages("pleiades", boxes=True)
-    assert boxes["min_x"].to_pylist() == [0.5, 2.0]
-    assert boxes["max_y"].to_pylist() == [3.5, 4.0]
+    assert points["x"].to_pylist() == [1.0, 2.0]
     with pytest.raises(InvalidFile, match="boston_311"):
         datasets.read_messages("boston")
 

@@ -7,7 +7,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-from earshot.errors import InvalidParameter
 from earshot.model.arrays import EVERYWHERE_TOKEN, Float64s, Int32s, Int64s
 from earshot.workloads import synthetic
 from earshot.workloads.synthetic import WORKLOADS, Workload, find_workload
@@ -146,17 +145,3 @@ def test_tweets_have_frequent_words_and_usa_has_none() -> None:
         shares[data] = np.bincount(tokens).max() / len(tokens)
     assert shares["tweets"] > 0.02
     assert shares["usa"] < 0.0005
-
-
-@pytest.mark.parametrize(
-    ("changes", "told"),
-    [
-        ({"locality": 1.5}, "locality"),
-        ({"locality": -0.1}, "locality"),
-        ({"side_ratio": 0.5}, "side_ratio"),
-        ({"side_ratio": float("inf")}, "side_ratio"),
-    ],
-)
-def test_what_cannot_be_generated_is_refused(changes: dict[str, Any], told: str) -> None:
-    with pytest.raises(InvalidParameter, match=told):
-        Workload(name="wrong", **changes)

@@ -53,10 +53,9 @@ def run_demo(n_subscriptions: int) -> tuple[Facts, list[str]]:
     started = time.perf_counter()
     engine.subscribe_batch(subscriptions)
     engine.warm_up()
-    build_s = time.perf_counter() - started
-    started = time.perf_counter()
+    built = time.perf_counter()
     deliveries = engine.publish_batch(messages)
-    match_s = time.perf_counter() - started
+    build_s, match_s = built - started, time.perf_counter() - built
     n_messages, n_matches = messages.num_rows, len(deliveries.subscription_ids)
     lines = [
         f"{n_messages:,} reports by Transport for NSW (Live Traffic, CC BY 4.0) against "
@@ -85,11 +84,7 @@ def run_demo(n_subscriptions: int) -> tuple[Facts, list[str]]:
 
 
 def stream_demo(
-    n_subscriptions: int,
-    seconds: float,
-    *,
-    is_quiet: bool = False,
-    say: Callable[[str], None] = lambda line: None,
+    n_subscriptions: int, seconds: float, *, is_quiet: bool, say: Callable[[str], None]
 ) -> tuple[Facts, list[str], int | None]:
     """Stream the bundled messages through a pipeline on Spark, which has to be installed.
 
@@ -104,8 +99,8 @@ def stream_demo(
     """
     from earshot.spark.view import view_for  # noqa: PLC0415 - the package is optional
 
+    view = view_for(is_quiet=is_quiet)
     with tempfile.TemporaryDirectory(prefix="earshot-demo-", ignore_cleanup_errors=True) as root:
-        view = view_for(is_quiet=is_quiet)
         return _stream(_Feed(Path(root), n_subscriptions), seconds, view, say)
 
 
@@ -145,7 +140,7 @@ def _stream(
             return (
                 not feeding.is_alive()
                 and status.messages >= feed.n_messages
-                and status.changes >= feed.n_changes
+                and status.changes >= len(feed.all_changes)
             )
 
         number = watch(pipeline, view, is_enough=is_enough)
@@ -186,22 +181,11 @@ class _Feed:
         self.reports = bundled_messages().drop_columns(["kind"])
         self.n_subscriptions = n_subscriptions
         self._random = np.random.default_rng(1)
-        self.drawn = self._draw(n_subscriptions, 0)
-        self.subscriptions = self.drawn
+        self.drawn = self.subscriptions = self._draw(n_subscriptions, 0)
         self.n_messages = 0
         self._live = np.arange(n_subscriptions)
-        self._files: list[pa.Table] = []
+        self.all_changes = changes_schema(pa.int64()).empty_table()
         self.is_warm, self.is_over = threading.Event(), threading.Event()
-
-    @property
-    def n_changes(self) -> int:
-        """How many changes there were so far."""
-        return sum(table.num_rows for table in self._files)
-
-    @property
-    def all_changes(self) -> pa.Table:
-        """All changes in their order."""
-        return pa.concat_tables([changes_schema(pa.int64()).empty_table(), *self._files])
 
     def message_rows(self, ids: Int64s) -> pa.Table:
         """Return messages by their ids."""
@@ -238,19 +222,19 @@ class _Feed:
         gone, moved = live[:n], live[n : 2 * n]
         self._live = np.concatenate([live[n:], new["id"].to_numpy()])
         regions = self._draw(len(moved), 0).select(BOX_FIELDS)
+        changes = {
+            "subscribe": new,
+            "unsubscribe": pa.table({"id": gone}),
+            "move": regions.append_column("id", pa.array(moved)),
+        }
         tables = [
-            new.append_column("op", pa.repeat("subscribe", n)),
-            pa.table({"op": pa.repeat("unsubscribe", len(gone)), "id": gone}),
-            regions.append_column("id", pa.array(moved)).append_column(
-                "op", pa.repeat("move", len(moved))
-            ),
+            rows.append_column("op", pa.repeat(op, len(rows))) for op, rows in changes.items()
         ]
-        schema = changes_schema(pa.int64())
-        rows = pa.concat_tables(tables, promote_options="default")
-        for name in set(schema.names) - set(rows.schema.names):
-            rows = rows.append_column(name, pa.nulls(rows.num_rows, schema.field(name).type))
-        self._files.append(rows.select(schema.names).cast(schema))
-        self._put(rows, self.changes / f"{len(self._files):08d}.ndjson")
+        schema = self.all_changes.schema
+        rows = pa.concat_tables([schema.empty_table(), *tables], promote_options="permissive")
+        rows = rows.select(schema.names).cast(schema)
+        self.all_changes = pa.concat_tables([self.all_changes, rows])
+        self._put(rows, self.changes / f"{len(self.all_changes):08d}.ndjson")
 
     def _draw(self, n: int, first_id: int) -> pa.Table:
         seed = int(self._random.integers(1 << 32))
@@ -284,9 +268,7 @@ class _Replay:
         # All changes so far are on top of the base: there are too few for a merge.
         self._batches[record.batch] = self._store.version(record.version).n_changes
         self.versions.add(record.version)
-        sample = self._sample(record.batch)
-        if sample:
-            self.samples = [*self.samples, *sample][-2 * _SHOWN :]
+        self.samples = [*self.samples, *self._sample(record.batch)][-2 * _SHOWN :]
 
     def compare(self) -> float:
         """Give the engine the same events; return how many seconds matching took it.
@@ -332,13 +314,13 @@ class _Replay:
     def _sample(self, batch: int) -> list[str]:
         lists = self._lists(batch)
         counts = pc.list_value_length(lists.column("subscription_ids")).to_numpy()
-        if not len(counts) or not counts.max():
+        if not len(counts):
             return []
         # Neither one that reaches nearly nobody nor one that reaches nearly all.
         row = int(np.argsort(counts)[int(0.6 * len(counts))])
-        subscribers = lists.column("subscription_ids")[row].values
-        if not len(subscribers):
+        if not counts[row]:
             return []
+        subscribers = lists.column("subscription_ids")[row].values
         message = self._feed.message_rows(lists.column("message_id")[row : row + 1].to_numpy())
         keywords = self._feed.drawn["keywords"][subscribers[0].as_py()].as_py()
         return [

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
@@ -13,6 +12,7 @@ import pytest
 from earshot.bench import report, run
 from earshot.bench.checksums import AnswersDiffer
 from earshot.bench.profiles import PROFILES
+from earshot.bench.results import read_rows
 from earshot.workloads.synthetic import find_workload, message_table, subscription_table
 
 if TYPE_CHECKING:
@@ -20,10 +20,6 @@ if TYPE_CHECKING:
 
 ANY_PLAN = "as Spark chooses"
 SUITES = ["spark_memory", "spark_batch", "spark_stream"]
-
-
-def silent(_: str) -> None:
-    pass
 
 
 @pytest.fixture(scope="module")
@@ -47,14 +43,13 @@ def results(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Pa
         # Starting other ones takes seconds.
         patch.setattr("earshot.bench.spark_memory.fresh_workers", nullcontext)
         run("smoke", n_subscriptions=2_000, n_messages=400, suites=SUITES, competitors=[],
-            results=folder, say=silent)  # fmt: skip
+            results=folder)  # fmt: skip
     return folder
 
 
 def rows_of(results: Path, suite: str) -> dict[str, dict[str, Any]]:
     (path,) = results.glob("*.jsonl")
-    rows = [json.loads(line) for line in path.read_text().splitlines()]
-    return {row["competitor"]: row for row in rows if row["suite"] == suite}
+    return {row["competitor"]: row for row in read_rows(path) if row["suite"] == suite}
 
 
 def test_all_ways_of_a_batch_agree(results: Path) -> None:

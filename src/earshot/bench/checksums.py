@@ -51,6 +51,11 @@ def checksum(answers: Matches | Pairs, first_message: int = 0) -> int:
     return int(_mixed(keys | pairs.slots.astype(np.uint64)).sum(dtype=np.uint64))
 
 
+def shown(value: int) -> str:
+    """Return a checksum as results have it."""
+    return f"{value:016x}"
+
+
 def _mixed(keys: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint64]:
     """Spread each key over 64 bits (the finaliser of splitmix64)."""
     keys = keys + np.uint64(0x9E3779B97F4A7C15)
@@ -62,15 +67,13 @@ def _mixed(keys: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint64]:
 def check_agreement(case: str, checksums: dict[str, dict[int, int]]) -> None:
     """Raise :class:`AnswersDiffer` unless all competitors agree on every prefix they share.
 
-    Args:
-        case: Name of the workload, for the error.
-        checksums: Of each competitor, the checksum by number of messages.
+    ``checksums`` are those of each competitor, by number of messages.
     """
     lengths = sorted({length for sums in checksums.values() for length in sums})
     for length in lengths:
         sums = {name: sums[length] for name, sums in checksums.items() if length in sums}
         if len(set(sums.values())) > 1:
-            told = ", ".join(f"{name} {value:016x}" for name, value in sums.items())
+            told = ", ".join(f"{name} {shown(value)}" for name, value in sums.items())
             raise AnswersDiffer(
                 f"workload '{case}': answers to the first {length} messages differ: {told}; "
                 f"a competitor is wrong, nothing of this workload is reported"

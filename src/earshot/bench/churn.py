@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Iterable, Iterator
+from itertools import pairwise
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -42,7 +43,7 @@ LEAST_REPETITIONS = 9
 
 
 class Stage(NamedTuple):
-    """Rows to insert and slots to remove, so many a call; the first stage of all is not timed."""
+    """New rows to insert and slots to remove, so many a call; the first stage is not timed."""
 
     per_call: int
     inserts: range
@@ -52,7 +53,7 @@ class Stage(NamedTuple):
 class Changed(NamedTuple):
     """What is changed: how a call's rows and slots are prepared, and what takes them."""
 
-    rows: Callable[[int, int], Any]
+    rows: Callable[[range], Any]
     slots: Callable[[Int32s], Any]
     insert: Callable[[Any], None]
     remove: Callable[[Any], Any]
@@ -62,7 +63,7 @@ class Changed(NamedTuple):
         per_call, inserts, removes = stage
         n = len(inserts)
         starts = range(0, n, per_call)
-        added = [self.rows(inserts[at], min(inserts[at] + per_call, inserts.stop)) for at in starts]
+        added = [self.rows(inserts[at : at + per_call]) for at in starts]
         left = [self.slots(removes[at : at + per_call]) for at in starts]
         insert_s = sum(elapsed_s(self.insert, part) for part in added)
         remove_s = sum(elapsed_s(self.remove, part) for part in left)
@@ -85,12 +86,11 @@ def measure(context: Context, workloads: Iterable[Workload]) -> Iterator[Row]:
 
 def _stages(n: int, seed: int) -> list[Stage]:
     n_stage = max(1, int(n * STAGE_SHARE))
-    sizes = [1, *(n_stage for _ in CHANGES_PER_CALL)]
-    bounds = np.cumsum([0, *sizes]).tolist()
+    bounds = [0, *range(1, 2 + n_stage * len(CHANGES_PER_CALL), n_stage)]
     removed = np.random.default_rng(seed).permutation(n).astype(np.int32)
     return [
-        Stage(per_call, range(n + start, n + start + size), removed[start : start + size])
-        for per_call, start, size in zip((1, *CHANGES_PER_CALL), bounds, sizes, strict=False)
+        Stage(per_call, range(start, stop), removed[start:stop])
+        for per_call, (start, stop) in zip((1, *CHANGES_PER_CALL), pairwise(bounds), strict=True)
     ]
 
 
@@ -106,8 +106,7 @@ def _index_rows(
             rows.append(row)
             stage = f"headline, changes in calls of {row['changes_per_call']}"
             checksums.setdefault(stage, {})[contender.name] = sums
-    for stage, by_name in checksums.items():
-        check_agreement(stage, by_name)
+            check_agreement(stage, checksums[stage])
     return rows
 
 
@@ -119,10 +118,10 @@ def _index_stages(
     competitor = changed.competitor
     assert isinstance(competitor, IndexCompetitor)
     warm_up_changes(IndexCompetitor(competitor.index_type), case)
-    first = stages[0].inserts.start
-    inserted = workload.subscriptions(first, stages[-1].inserts.stop)
+    n = workload.n_subscriptions
+    inserted = workload.subscriptions(n, n + stages[-1].inserts.stop)
     target = Changed(
-        lambda start, stop: take_clauses(inserted, np.arange(start - first, stop - first)),
+        lambda rows: take_clauses(inserted, np.array(rows)),
         lambda slots: slots,
         competitor.index.insert,
         competitor.index.remove,
@@ -154,15 +153,15 @@ def _engine_rows(context: Context, workload: Workload, stages: list[Stage]) -> I
     """Yield the rates of the same changes through the engine."""
     files = context.files(workload)
     engine = open_engine(files.index_directory)
-    first = stages[0].inserts.start
-    inserted = subscription_table(files.workload, first, stages[-1].inserts.stop).combine_chunks()
+    n = workload.n_subscriptions
+    inserted = subscription_table(files.workload, n, n + stages[-1].inserts.stop).combine_chunks()
 
     def insert(batch: pa.Table) -> None:
         engine.subscribe_batch(batch)
         settled_index(engine)  # new subscriptions wait for the next message; not so here
 
     target = Changed(
-        lambda start, stop: inserted.slice(start - first, stop - start),
+        lambda rows: inserted.slice(rows.start, len(rows)),
         lambda slots: pa.array(slots, pa.int64()),
         insert,
         engine.unsubscribe_batch,
@@ -172,7 +171,7 @@ def _engine_rows(context: Context, workload: Workload, stages: list[Stage]) -> I
         yield {
             "workload": workload.name,
             "competitor": "engine",
-            "n_subscriptions": workload.n_subscriptions,
+            "n_subscriptions": n,
             "n_threads": 1,
             **target.rates(stage),
         }

@@ -17,8 +17,9 @@ from earshot.errors import EarshotError
 from earshot.workloads.synthetic import WORKLOADS
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Give a parser the subcommands ``run`` and ``report``."""
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the benchmark's command line; return its exit code."""
+    parser = argparse.ArgumentParser(prog="python -m earshot.bench", description=__doc__)
     commands = parser.add_subparsers(dest="bench_command", required=True)
     runner = commands.add_parser("run", help="measure, and write a new file of results")
     runner.add_argument("--profile", choices=list(PROFILES), default="smoke")
@@ -39,35 +40,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--page", type=Path, metavar="FILE",
         help=f"file for the headline and the targets; {PAGE} where --results is not given",
     )  # fmt: skip
-
-
-def execute(arguments: argparse.Namespace) -> int:
-    """Do what the parsed arguments say."""
-    if arguments.bench_command == "run":
-        run(
-            arguments.profile,
-            suites=arguments.suites,
-            competitors=arguments.competitors,
-            workloads=arguments.workloads,
-            n_subscriptions=arguments.n_subscriptions,
-            n_messages=arguments.n_messages,
-            seed=arguments.seed,
-            results=arguments.results,
-            data=arguments.data,
-        )
-    else:
-        # Results from elsewhere are not what the documents tell of.
-        page = PAGE if arguments.page is None and arguments.results == RESULTS else arguments.page
-        print(report(arguments.results, page=page))
-    return 0
-
-
-def main(argv: Sequence[str] | None = None) -> int:
-    """Run the benchmark's command line; return its exit code."""
-    parser = argparse.ArgumentParser(prog="python -m earshot.bench", description=__doc__)
-    add_arguments(parser)
+    options = vars(parser.parse_args(argv))
     try:
-        return execute(parser.parse_args(argv))
+        if options.pop("bench_command") == "run":
+            run(**options)
+        else:
+            # Results from elsewhere are not what the documents tell of.
+            default = PAGE if options["results"] == RESULTS else None
+            print(report(options["results"], page=options["page"] or default))
     except EarshotError as error:
         print(f"error: {error}", file=sys.stderr)
         return 1
+    return 0

@@ -10,6 +10,7 @@ import sys
 import tempfile
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -76,41 +77,35 @@ class Context:
 
     def workload(self, name: str, n_subscriptions: int | None = None) -> Workload:
         """Return a workload in the profile's size."""
-        return find_workload(name).scaled(
-            self.profile.n_subscriptions if n_subscriptions is None else n_subscriptions,
-            self.profile.n_messages,
-            self.seed,
-        )
+        size = self.profile.n_subscriptions if n_subscriptions is None else n_subscriptions
+        return find_workload(name).scaled(size, self.profile.n_messages, self.seed)
 
     def focus(self) -> list[str]:
         """Return the structures of the suites that look closer."""
         taking_part = self.profile.focus or structures_of("boolean")
         return [name for name in self.competitors if name in taking_part]
 
-    def arena(self, workload: Workload, names: Sequence[str]) -> Arena:
-        """Return the workload with competitors built; the last one is kept for the next suite."""
-        last = self._arena
+    def arena(self, given: Workload | Case, names: Sequence[str]) -> Arena:
+        """Return a case with competitors built; the last one is kept for the next suite."""
+        last, key = self._arena, (given.name, given.n_subscriptions)
         if (
             last is not None
-            and (last.case.name, last.case.n_subscriptions)
-            == (workload.name, workload.n_subscriptions)
+            and (last.case.name, last.case.n_subscriptions) == key
             and set(names) <= {contender.name for contender in last.contenders}
         ):
             return last
         self.release()
-        return self._prepare(case_of(workload), names)
+        return self._prepare(given if isinstance(given, Case) else case_of(given), names)
 
-    def measure(self, workload: Workload) -> list[Row]:
-        """Measure all competitors of this run on a workload, or return what was measured before."""
-        key = (workload.name, workload.n_subscriptions)
+    def measure(self, given: Workload | Case) -> list[Row]:
+        """Measure all competitors of this run, or return what was measured before."""
+        key = (given.name, given.n_subscriptions)
         if key not in self._rows:
-            self._rows[key] = self._measured(self.arena(workload, self.competitors))
+            arena = self.arena(given, self.competitors)
+            time_in_turns(arena.case, arena.contenders, self.profile.effort)
+            self.say(f"{given.name}: measured; {peak_memory()}")
+            self._rows[key] = [row_of(arena.case, contender) for contender in arena.contenders]
         return self._rows[key]
-
-    def measure_case(self, case: Case) -> list[Row]:
-        """Measure all competitors of this run on a case that is no workload."""
-        self.release()
-        return self._measured(self._prepare(case, self.competitors))
 
     def files(self, workload: Workload) -> SavedFiles:
         """Return the headline in files, written and indexed when first asked for."""
@@ -159,11 +154,6 @@ class Context:
         self._arena = Arena(case, contenders)
         return self._arena
 
-    def _measured(self, arena: Arena) -> list[Row]:
-        time_in_turns(arena.case, arena.contenders, self.profile.effort)
-        self.say(f"{arena.case.name}: measured; {peak_memory()}")
-        return [row_of(arena.case, contender) for contender in arena.contenders]
-
 
 def run_command(arguments: Sequence[str]) -> dict[str, Any]:
     """Run one command of the command line as a person would; return the JSON that it prints."""
@@ -184,10 +174,9 @@ def peak_memory() -> str:
 def _write_files(workload: Workload, folder: Path) -> SavedFiles:
     subscriptions, messages = folder / "subscriptions.parquet", folder / "messages.parquet"
     pq.write_table(message_table(workload), messages)
-    schema = subscription_table(workload, 0, 0).schema
+    schema, n = subscription_table(workload, 0, 0).schema, workload.n_subscriptions
     with pq.ParquetWriter(subscriptions, schema) as writer:
-        for start in range(0, workload.n_subscriptions, SUBSCRIPTIONS_PER_WRITE):
-            stop = min(start + SUBSCRIPTIONS_PER_WRITE, workload.n_subscriptions)
+        for start, stop in pairwise([*range(0, n, SUBSCRIPTIONS_PER_WRITE), n]):
             writer.write_table(subscription_table(workload, start, stop))
     index = folder / "index"
     build = ["index", "build", str(subscriptions), "--space", workload.space, "--out", str(index)]

@@ -1,29 +1,22 @@
-"""The benchmark's door to engines, and to the methods and the monitor of top-k."""
+"""The benchmark's door to engines, and to the methods of top-k."""
 
 from __future__ import annotations
 
-import os
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import pyarrow as pa
-
 from earshot.encoding import encode_messages
 from earshot.engine.engine import Engine
+from earshot.engine.updates import Updates
 from earshot.files import read_messages
 from earshot.indexes.contract import Index
 from earshot.jobs import MESSAGE_BATCH_ROWS
-from earshot.model.arrays import Int64s, MessageArrays
-from earshot.semantics.topk import (
-    DISSEMINATIONS,
-    find_dissemination,
-    find_reevaluation,
-)
+from earshot.model.arrays import MessageArrays
+from earshot.semantics.topk import DISSEMINATIONS, find_dissemination, find_reevaluation
 from earshot.semantics.topk.contract import Dissemination, Scan
 from earshot.semantics.topk.igpt import ALL_RULES, Igpt
-from earshot.semantics.topk.monitor import Monitor
 from earshot.semantics.topk.reevaluation import Kmax, Reevaluation, Skyband
 
 # ---- engines -------------------------------------------------------------------------------------
@@ -49,24 +42,11 @@ def encoded_batches(engine: Engine, messages: Path) -> list[MessageArrays]:
             for part in parts]  # fmt: skip
 
 
-class FoundIds(NamedTuple):
-    """Pairs of users' ids, of integers."""
-
-    messages: Int64s
-    subscriptions: Int64s
-
-
-def match_file(engine: Engine, messages: Path) -> Iterator[pa.Array]:
-    """Match a file, batch by batch; yield the ids of the subscriptions of each."""
-    for part in read_messages(messages, space=engine.space):
-        yield engine.match_batch(part.batch).subscription_ids
-
-
-def ids_of_file(engine: Engine, messages: Path) -> Iterator[FoundIds]:
-    """Match a file, batch by batch; yield the pairs of each."""
-    for part in read_messages(messages, space=engine.space):
-        found = engine.match_batch(part.batch)
-        yield FoundIds(found.message_ids.to_numpy(), found.subscription_ids.to_numpy())
+def match_files(engine: Engine, paths: Iterable[Path]) -> Iterator[Updates]:
+    """Match files, batch by batch."""
+    for path in paths:
+        for part in read_messages(path, space=engine.space):
+            yield engine.match_batch(part.batch)
 
 
 # ---- top-k ---------------------------------------------------------------------------------------
@@ -117,14 +97,3 @@ def default_method() -> Method:
 def disseminations() -> list[Dissemination]:
     """Return every registered way in which messages find subscriptions, the default first."""
     return [each() for each in DISSEMINATIONS.values() if each is not Scan]
-
-
-def new_monitor(method: Method, max_distance: float, **window: int) -> Monitor:
-    """Return a monitor with nothing in it, and without a structure."""
-    return Monitor(
-        **window,
-        max_distance=max_distance,
-        dissemination=Scan(),
-        reevaluation=method.reevaluation,
-        n_threads=os.cpu_count() or 1,
-    )

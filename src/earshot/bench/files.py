@@ -11,7 +11,7 @@ from earshot.bench.checksums import AnswersDiffer
 from earshot.bench.context import Context, run_command
 from earshot.bench.engines import encoded_batches, open_engine, settled_index
 from earshot.bench.measuring import elapsed_s, rates
-from earshot.bench.results import Row
+from earshot.bench.results import Row, basics
 from earshot.text import Analyzer, Vocabulary
 from earshot.workloads import datasets
 from earshot.workloads.synthetic import Workload, as_tables
@@ -39,11 +39,7 @@ def measure_text(context: Context, workloads: Iterable[Workload]) -> Iterator[Ro
             analyze()
             times_s = [elapsed_s(analyze) for _ in range(TEXT_REPETITIONS)]
             yield {
-                "workload": name,
-                "competitor": "analyzer",
-                "n_subscriptions": size,
-                "n_messages": len(column),
-                "n_threads": 1,
+                **basics(name, "analyzer", size, len(column)),
                 "n_words": len(vocabulary),
                 "grow_words_per_s": len(words) / grow_s,
                 "megabytes_per_s": pc.sum(pc.binary_length(column)).as_py() / 1e6 / min(times_s),
@@ -75,11 +71,7 @@ def measure_command_line(context: Context, workloads: Iterable[Workload]) -> Ite
         measured = rates([fact["match_s"] for fact in facts[1:]], n_messages, n_answers)
         alone = n_messages / min(alone_s[1:])
         yield {
-            "workload": workload.name,
-            "competitor": "command line",
-            "n_subscriptions": workload.n_subscriptions,
-            "n_messages": n_messages,
-            "n_threads": 1,
+            **basics(workload.name, "command line", workload.n_subscriptions, n_messages),
             "build_s": files.build_s,
             "load_s": min(fact["load_s"] for fact in facts[1:]),
             "answers_per_message": n_answers / n_messages,

@@ -18,16 +18,10 @@ from earshot.workloads import datasets
 from earshot.workloads.synthetic import Workload
 
 
-def measure_workloads(context: Context, workloads: Iterable[Workload]) -> Iterator[Row]:
-    """Measure all competitors on each workload."""
-    for workload in workloads:
-        yield from context.measure(workload)
-
-
-def measure_cases(context: Context, cases: Iterable[Case]) -> Iterator[Row]:
-    """Measure all competitors on cases that are no workloads."""
+def measure(context: Context, cases: Iterable[Workload | Case]) -> Iterator[Row]:
+    """Measure all competitors on each workload, or case that is none."""
     for case in cases:
-        yield from context.measure_case(case)
+        yield from context.measure(case)
 
 
 def measure_threads(context: Context, workloads: Iterable[Workload]) -> Iterator[Row]:

@@ -1,9 +1,7 @@
 """How a workload is measured: build, agree on the answers, then time in turns.
 
-All competitors of a workload are built in one process. Each first answers as many messages as fit
-its time budget, which also warms it up and gives the checksums that must agree; then all are timed
-in turns, so that a disturbance of the machine hits them alike. Checksums are computed outside of
-the timed part.
+Turns let a disturbance of the machine hit all competitors alike. Checksums are computed outside of
+the timed part. ``bench/README.md`` has the whole procedure.
 """
 
 from __future__ import annotations
@@ -13,17 +11,19 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 
-from earshot.bench.checksums import as_pairs, checksum, prefix_lengths
+from earshot.bench.checksums import as_pairs, checksum, prefix_lengths, shown
 from earshot.bench.competitors import Competitor, IndexCompetitor
-from earshot.bench.results import Row
+from earshot.bench.results import Row, basics
 from earshot.indexes import default_structure
 from earshot.indexes.answers import Counters, Matches
 from earshot.model.arrays import ClauseArrays, MessageArrays, Space, take_messages
 from earshot.workloads.synthetic import Workload
+
+T = TypeVar("T")
 
 ANSWERS_PER_CALL = 50_000_000
 """A timed call is cut where its answers would take more than 200 MB."""
@@ -79,13 +79,8 @@ class Contender:
 
 def case_of(workload: Workload) -> Case:
     """Generate a workload."""
-    return Case(
-        workload.name,
-        workload.subscriptions(),
-        workload.messages(),
-        workload.space,
-        workload.n_tokens,
-    )
+    clauses, messages = workload.subscriptions(), workload.messages()
+    return Case(workload.name, clauses, messages, workload.space, workload.n_tokens)
 
 
 def time_in_turns(case: Case, contenders: list[Contender], effort: Effort) -> None:
@@ -123,10 +118,7 @@ def first_pass(contender: Contender, messages: MessageArrays, budget_s: float) -
         # The last rate, not the mean: small batches are slow where each costs a scan.
         if start and spent_s + last_s_per_message * (length - start) > budget_s:
             break
-        part = take_messages(messages, np.arange(start, length))
-        began = time.perf_counter()
-        answers = contender.competitor.match(part)
-        part_s = time.perf_counter() - began
+        answers, part_s = timed(contender.competitor.match, _part(messages, start, length))
         spent_s += part_s
         last_s_per_message = part_s / max(length - start, 1)
         total = (total + checksum(answers, start)) % 2**64
@@ -148,11 +140,15 @@ def timed_pass(contender: Contender, messages: MessageArrays, n_threads: int = 1
     """Return the seconds for all messages of the contender's first pass, in few large calls."""
     n = contender.n_messages
     per_call = max(1, int(ANSWERS_PER_CALL * n / max(contender.n_answers, 1)))
-    parts = [
-        take_messages(messages, np.arange(at, min(at + per_call, n)))
-        for at in range(0, n, per_call)
-    ]
+    parts = [_part(messages, at, min(at + per_call, n)) for at in range(0, n, per_call)]
     return sum(elapsed_s(contender.competitor.match, part, n_threads) for part in parts)
+
+
+def timed(call: Callable[..., T], *arguments: Any) -> tuple[T, float]:
+    """Return what a call gives, and the seconds that it takes."""
+    began = time.perf_counter()
+    found = call(*arguments)
+    return found, time.perf_counter() - began
 
 
 def elapsed_s(call: Callable[..., Any], *arguments: Any) -> float:
@@ -164,38 +160,29 @@ def elapsed_s(call: Callable[..., Any], *arguments: Any) -> float:
 
 def row_of(case: Case, contender: Contender) -> Row:
     """Return the result of one competitor on one case."""
-    n = contender.n_messages
-    sizes = contender.competitor.sizes()
-    n_subscriptions = max(case.n_subscriptions, 1)
-    row: Row = {
-        "workload": case.name,
-        "competitor": contender.name,
-        "n_subscriptions": case.n_subscriptions,
-        "n_messages": n,
+    n, n_subscriptions = contender.n_messages, max(case.n_subscriptions, 1)
+    row = basics(case.name, contender.name, case.n_subscriptions, n) | {
         "n_messages_offered": len(case.messages.boxes),
-        "n_threads": 1,
         "compile_s": contender.compile_s,
         "build_s": contender.build_s,
         "open_s": contender.open_s,
-        "index_bytes_per_subscription": _share(sizes.structure, n_subscriptions),
-        "stored_bytes_per_subscription": _share(sizes.stored, n_subscriptions),
+        **{
+            f"{part}_bytes_per_subscription": None if size is None else size / n_subscriptions
+            for part, size in contender.competitor.sizes().items()
+        },
         "answers_per_message": contender.n_answers / max(n, 1),
         "counters_per_message": None
         if contender.counters is None
         else {key: value / max(n, 1) for key, value in contender.counters._asdict().items()},
-        "checksum": f"{contender.checksums[n]:016x}",
-        "checksums": {str(k): f"{value:016x}" for k, value in contender.checksums.items()},
+        "checksum": shown(contender.checksums[n]),
+        "checksums": {str(k): shown(value) for k, value in contender.checksums.items()},
         **rates(contender.elapsed_s, n, contender.n_answers),
     }
     if contender.default_s:
         row["default_messages_per_s"] = n / max(min(contender.default_s), 1e-9)
     if contender.latencies_ns:
-        latencies_us = np.array(contender.latencies_ns) / 1e3
-        row["latency_us"] = {
-            "p50": float(np.percentile(latencies_us, 50)),
-            "p99": float(np.percentile(latencies_us, 99)),
-            "n": len(latencies_us),
-        }
+        p50, p99 = (np.percentile(contender.latencies_ns, (50, 99)) / 1e3).tolist()
+        row["latency_us"] = {"p50": p50, "p99": p99, "n": len(contender.latencies_ns)}
     return row
 
 
@@ -211,24 +198,15 @@ def rates(times_s: list[float], n_messages: int, n_answers: int) -> Row:
     }
 
 
-def _share(total: int | None, n: int) -> float | None:
-    return None if total is None else total / n
-
-
 def compile_seconds(competitor: Competitor, case: Case) -> float:
     """Return the time of a first build and match of a few rows: nearly all of it is compilation.
 
     The rows have the array types of the case, so that nothing is compiled while it is timed.
     """
     clauses = Workload(name="compile", n_subscriptions=1_000).subscriptions()
-    few = take_messages(case.messages, np.arange(min(4, len(case.messages.boxes))))
     n_tokens = max(case.n_tokens, int(clauses.token_ids.max()) + 1)
-
-    def build_and_match() -> None:
-        competitor.build(clauses, case.space, n_tokens)
-        competitor.match(few)
-
-    return elapsed_s(build_and_match)
+    build_s = elapsed_s(competitor.build, clauses, case.space, n_tokens)
+    return build_s + elapsed_s(competitor.match, _part(case.messages, 0, 4))
 
 
 def warm_up_changes(competitor: IndexCompetitor, case: Case) -> None:
@@ -237,7 +215,7 @@ def warm_up_changes(competitor: IndexCompetitor, case: Case) -> None:
     competitor.build(workload.subscriptions(), case.space, case.n_tokens)
     competitor.index.insert(workload.subscriptions(200, 220))
     competitor.index.remove(np.array([3, 210], np.int32))
-    competitor.match(take_messages(case.messages, np.arange(min(4, len(case.messages.boxes)))))
+    competitor.match(_part(case.messages, 0, 4))
     competitor.close()
 
 
@@ -254,10 +232,14 @@ def _latencies(contender: Contender, messages: MessageArrays, effort: Effort) ->
     latencies: list[int] = []
     deadline = time.perf_counter() + effort.budget_s / 4
     for row in range(min(effort.n_latency, len(messages.boxes))):
-        one = take_messages(messages, np.array([row]))
+        one = _part(messages, row, row + 1)
         began = time.perf_counter_ns()
         contender.competitor.match(one)
         latencies.append(time.perf_counter_ns() - began)
         if time.perf_counter() > deadline:
             break
     return latencies
+
+
+def _part(messages: MessageArrays, start: int, stop: int) -> MessageArrays:
+    return take_messages(messages, np.arange(start, min(stop, len(messages.boxes))))

@@ -17,13 +17,13 @@ engine merges them by a rebuild when they are many, which is no part of this sui
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
-from earshot.bench.checksums import Pairs, check_agreement, checksum
+from earshot.bench.checksums import check_agreement, checksum, shown
 from earshot.bench.competitors import IndexCompetitor
 from earshot.bench.context import Context
 from earshot.bench.measuring import elapsed_s, warm_up_changes
@@ -41,7 +41,7 @@ from earshot.bench.points import (
 )
 from earshot.bench.results import Row
 from earshot.indexes import default_structure, index_type
-from earshot.indexes.answers import Counters, Matches
+from earshot.indexes.answers import Counters, Matches, concat_matches
 from earshot.indexes.contract import Index
 from earshot.model.arrays import (
     ClauseArrays,
@@ -137,6 +137,7 @@ def measure(context: Context, variants: Iterable[Variant]) -> Iterator[Row]:
         }
         for at, stage in enumerate(plan.stages):
             row, sums[at][variant.label] = _operate(index, stage, budget_s)
+            check_agreement(f"{stage.label}, operations", sums[at])
             rows.append({"workload": stage.workload, **facts, **row})
         for at, stage in enumerate(plan.stages):
             last[at][variant.label] = {N_LAST: checksum(index.match(stage.last_messages))}
@@ -146,8 +147,6 @@ def measure(context: Context, variants: Iterable[Variant]) -> Iterator[Row]:
         store.kept.pop((size, variant), None)
         del index
         competitor.close()
-    for stage, of_stage in zip(plan.stages, sums, strict=True):
-        check_agreement(f"{stage.label}, operations", of_stage)
     clauses, slots = plan.live_clauses()
     structure = index_type(default_structure("boolean"))
     fresh = structure.build(clauses, space=case.space, n_tokens=case.n_tokens)
@@ -210,10 +209,11 @@ def _operate(index: Index, stage: Stage, budget_s: float) -> tuple[Row, dict[int
             done[kind] += 1
             if answers is not None:
                 found.append(answers)
-        total = (total + checksum(_joined(found), first)) % 2**64
+        if found:
+            joined = concat_matches(found)
+            total = (total + checksum(joined, first)) % 2**64
+            work += np.array(joined.counters)
         checksums[start + len(kinds)] = total
-        for each in found:
-            work += np.array(each.counters)
         if sum(spent_ns) > budget_s * 1e9:
             break
     if done[INSERT] < n_changes:
@@ -221,27 +221,18 @@ def _operate(index: Index, stage: Stage, budget_s: float) -> tuple[Row, dict[int
     if done[REMOVE] < n_changes:
         index.remove(stage.removes[done[REMOVE] :])
     counters = Counters(*(work / max(done[MATCH], 1)).tolist())
-    insert_us, remove_us, match_us = (
-        spent / 1e3 / max(n, 1) for spent, n in zip(spent_ns, done, strict=True)
-    )
     row = {
         "message_tokens": stage.point.n_tokens,
         "n_threads": 1,
         "n_operations": sum(done),
         "n_messages": done[MATCH],
         "operations_per_s": sum(done) / max(sum(spent_ns) / 1e9, 1e-9),
-        "insert_us": insert_us,
-        "remove_us": remove_us,
-        "match_us": match_us,
+        **{
+            f"{kind}_us": spent / 1e3 / max(n, 1)
+            for kind, spent, n in zip(("insert", "remove", "match"), spent_ns, done, strict=True)
+        },
         "answers_per_message": counters.answers,
         "counters_per_message": counters._asdict(),
-        "checksum": f"{total:016x}",
+        "checksum": shown(total),
     }
     return row, checksums
-
-
-def _joined(found: Sequence[Matches]) -> Pairs:
-    """Return the answers to messages that came one at a time."""
-    slots = [each.subscriptions for each in found]
-    rows = np.repeat(np.arange(len(found)), [len(each) for each in slots])
-    return Pairs(rows, np.concatenate([np.empty(0, np.int32), *slots]))

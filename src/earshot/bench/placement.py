@@ -6,21 +6,22 @@ ones, with later ones. Two ways of cutting that look at one property only stand 
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterable, Iterator
-from typing import NamedTuple
+from itertools import product
+from typing import Any, NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 
-from earshot.bench.checksums import AnswersDiffer, Pairs, as_pairs, checksum
+from earshot.bench.checksums import AnswersDiffer, Pairs, as_pairs, checksum, shown
 from earshot.bench.context import Context
 from earshot.bench.matching import real_case, real_tables
-from earshot.bench.results import Row
+from earshot.bench.measuring import timed
+from earshot.bench.results import Row, basics
 from earshot.indexes import default_structure, index_type
 from earshot.indexes.answers import Matches
 from earshot.model.arrays import (
     ClauseArrays,
-    Float64s,
     Int32s,
     Int64s,
     MessageArrays,
@@ -42,6 +43,17 @@ MOST_MESSAGES = 20_000
 REAL_DATASETS = ("nsw", "boston")
 
 
+class Scene(NamedTuple):
+    """Subscriptions to spread, messages to cut a plan from, and messages to ask it with."""
+
+    name: str
+    clauses: ClauseArrays
+    sampled: MessageArrays
+    asked: MessageArrays
+    frequencies: Int64s  # how often each token occurs in messages
+    space: Space
+
+
 class Whole(NamedTuple):
     """One index over all subscriptions: what matching took, and what it gave."""
 
@@ -52,106 +64,70 @@ class Whole(NamedTuple):
 
 
 class Simulation(NamedTuple):
-    """Counts of each shard, and of one index over all subscriptions."""
+    """What was done by shards, and on the way to them."""
 
-    subscriptions: Int64s  # (n_shards,)
-    messages: Int64s  # (n_shards,)
-    candidates: Int64s  # (n_shards,)
-    answers: Int64s  # (n_shards,)
-    elapsed_s: Float64s  # (n_shards,)
-    n_messages: int
+    by_shard: dict[str, npt.NDArray[Any]]  # (n_shards,) each
     n_units: int
     route_s: float
     checksum: int
-    whole: Whole
 
-    def facts(self) -> dict[str, float]:
+    def facts(self, whole: Whole, n_messages: int) -> Row:
         """Return the figures that tell a good plan from a bad one."""
-        counted = ("candidates", "messages", "answers", "subscriptions", "elapsed_s")
-        balances = {f"balance_of_{name.replace('elapsed_s', 'time')}":
-                    busiest_share(getattr(self, name)) for name in counted}  # fmt: skip
+        totals = {name: float(each.sum()) for name, each in self.by_shard.items()}
         return {
-            "candidates_to_whole": self.candidates.sum() / max(self.whole.candidates, 1),
-            "shards_per_message": self.messages.sum() / max(self.n_messages, 1),
-            **balances,
-            "time_to_whole": float(self.elapsed_s.sum()) / max(self.whole.elapsed_s, 1e-9),
-            "units": self.n_units,
-            "route_us_per_message": 1e6 * self.route_s / max(self.n_messages, 1),
+            "candidates_to_whole": totals["candidates"] / max(whole.candidates, 1),
+            "shards_per_message": totals["messages"] / max(n_messages, 1),
+            **{f"balance_of_{name}": busiest_share(each) for name, each in self.by_shard.items()},
+            "time_to_whole": totals["time"] / max(whole.elapsed_s, 1e-9),
+            "units": float(self.n_units),
+            "route_us_per_message": 1e6 * self.route_s / max(n_messages, 1),
         }
 
 
-def simulate(
-    clauses: ClauseArrays,
-    messages: MessageArrays,
-    shards: Int32s,
-    n_shards: int,
-    frequencies: Int64s,
-    *,
-    space: Space,
-    whole: Whole | None = None,
-) -> Simulation:
+def simulate(scene: Scene, shards: Int32s, n_shards: int) -> Simulation:
     """Build one index of the default structure per shard, route the messages and match them.
 
-    Args:
-        clauses: All subscriptions.
-        messages: Messages to match.
-        shards: Shard of each slot, from :meth:`~earshot.placement.plan.ShardPlan.assign` or else.
-        n_shards: Number of shards.
-        frequencies: How often each token occurs in messages.
-        space: What the coordinates are.
-        whole: What one index over everything does, where that is known.
+    ``shards`` has the shard of each slot.
     """
-    units = units_of(clauses, shards, frequencies)
+    clauses, messages = scene.clauses, scene.asked
+    units = units_of(clauses, shards, scene.frequencies)
     router = Router(units, n_shards)
     router.route(_first(messages))
-    began = time.perf_counter()
-    offsets, targets = router.route(messages)
-    route_s = time.perf_counter() - began
+    (offsets, targets), route_s = timed(router.route, messages)
     rows = np.repeat(np.arange(len(messages.boxes)), np.diff(offsets))
-    if whole is None:
-        whole = measure_whole(clauses, messages, frequencies, space=space)
     counts = np.zeros((4, n_shards), np.int64)
     elapsed_s = np.zeros(n_shards)
     total = 0
     clauses_of = _members(shards[clauses.subscriptions], n_shards)
     messages_of = _members(targets, n_shards)
     for shard in range(n_shards):
-        own = take_clauses(clauses, clauses_of[shard])
-        slots, numbers = np.unique(own.subscriptions, return_inverse=True)
-        own = own._replace(subscriptions=numbers.astype(np.int32))
+        own, slots = _renumbered(take_clauses(clauses, clauses_of[shard]))
         sent = rows[messages_of[shard]]
-        found, elapsed_s[shard] = _matched(own, take_messages(messages, sent), frequencies, space)
+        found, elapsed_s[shard] = _matched(scene, own, take_messages(messages, sent))
         work = found.counters
         counts[:, shard] = len(slots), len(sent), work.candidates, work.answers
         pairs = as_pairs(found)
         total += checksum(Pairs(sent[pairs.messages], slots[pairs.slots]))
-    kinds = tuple(counts)
-    n, n_units = len(messages.boxes), len(units.tokens)
-    return Simulation(
-        kinds[0], kinds[1], kinds[2], kinds[3], elapsed_s, n, n_units, route_s, total % 2**64, whole
-    )
+    names = ("subscriptions", "messages", "candidates", "answers")
+    by_shard = {**dict(zip(names, counts, strict=True)), "time": elapsed_s}
+    return Simulation(by_shard, len(units.tokens), route_s, total % 2**64)
 
 
-def measure_whole(
-    clauses: ClauseArrays, messages: MessageArrays, frequencies: Int64s, *, space: Space
-) -> Whole:
+def measure_whole(scene: Scene) -> Whole:
     """Build one index over all subscriptions, and match."""
-    found, spent_s = _matched(clauses, messages, frequencies, space)
+    found, spent_s = _matched(scene, scene.clauses, scene.asked)
     counters = found.counters
     return Whole(counters.candidates, counters.answers, spent_s, checksum(found))
 
 
-def _matched(
-    clauses: ClauseArrays, messages: MessageArrays, frequencies: Int64s, space: Space
-) -> tuple[Matches, float]:
+def _matched(scene: Scene, clauses: ClauseArrays, messages: MessageArrays) -> tuple[Matches, float]:
     """Build an index of the default structure; return its answers, and the seconds they took."""
+    frequencies = scene.frequencies
     index = index_type(default_structure("boolean")).build(
-        clauses, space=space, n_tokens=len(frequencies), frequencies=frequencies
+        clauses, space=scene.space, n_tokens=len(frequencies), frequencies=frequencies
     )
     index.match(_first(messages))
-    began = time.perf_counter()
-    found = index.match(messages)
-    return found, time.perf_counter() - began
+    return timed(index.match, messages)
 
 
 def _first(messages: MessageArrays) -> MessageArrays:
@@ -165,18 +141,13 @@ def _members(shards: Int32s, n_shards: int) -> list[Int64s]:
     return np.split(order, np.searchsorted(shards[order], np.arange(1, n_shards)))
 
 
+def _renumbered(clauses: ClauseArrays) -> tuple[ClauseArrays, Int32s]:
+    """Return clauses of slots 0, 1, …, and the slots that they had."""
+    slots, numbers = np.unique(clauses.subscriptions, return_inverse=True)
+    return clauses._replace(subscriptions=numbers.astype(np.int32)), slots
+
+
 # ---- the suite ----------------------------------------------------------------------------------
-
-
-class Scene(NamedTuple):
-    """Subscriptions to spread, messages to cut a plan from, and messages to ask it with."""
-
-    name: str
-    clauses: ClauseArrays
-    sampled: MessageArrays
-    asked: MessageArrays
-    frequencies: Int64s
-    space: Space
 
 
 def measure(context: Context, scenes: Iterable[Scene]) -> Iterator[Row]:
@@ -184,47 +155,36 @@ def measure(context: Context, scenes: Iterable[Scene]) -> Iterator[Row]:
     context.release()
     _compile()
     for scene in scenes:
-        whole = measure_whole(scene.clauses, scene.asked, scene.frequencies, space=scene.space)
+        whole = measure_whole(scene)
         n_subscriptions = len(np.unique(scene.clauses.subscriptions))
         n_messages = len(scene.asked.boxes)
         context.say(f"placement: {scene.name}, {whole.candidates / n_messages:,.0f} candidates "
                     f"per message in one index")  # fmt: skip
-        for n_shards in context.profile.shard_counts:
-            for name, cut in WAYS.items():
-                began = time.perf_counter()
-                shards = cut(scene, n_shards, context.seed)
-                cut_s = time.perf_counter() - began
-                done = simulate(
-                    scene.clauses, scene.asked, shards, n_shards, scene.frequencies,
-                    space=scene.space, whole=whole,
-                )  # fmt: skip
-                if (int(done.answers.sum()), done.checksum) != (whole.answers, whole.checksum):
-                    raise AnswersDiffer(
-                        f"{scene.name}, {n_shards} shards by {name}: {done.answers.sum()} answers "
-                        f"({done.checksum:016x}), one index {whole.answers} "
-                        f"({whole.checksum:016x})"
-                    )
-                yield {
-                    "workload": scene.name,
-                    "competitor": name,
-                    "n_subscriptions": n_subscriptions,
-                    "n_messages": n_messages,
-                    "n_threads": 1,
-                    "n_shards": n_shards,
-                    "cut_s": cut_s,
-                    "answers_per_message": whole.answers / n_messages,
-                    "candidates_per_message": whole.candidates / n_messages,
-                    "checksum": f"{done.checksum:016x}",
-                    **{key: float(value) for key, value in done.facts().items()},
-                }
+        for n_shards, (name, cut) in product(context.profile.shard_counts, WAYS.items()):
+            shards, cut_s = timed(cut, scene, n_shards, context.seed)
+            done = simulate(scene, shards, n_shards)
+            n_answers = int(done.by_shard["answers"].sum())
+            if (n_answers, done.checksum) != (whole.answers, whole.checksum):
+                raise AnswersDiffer(
+                    f"{scene.name}, {n_shards} shards by {name}: {n_answers} answers "
+                    f"({shown(done.checksum)}), one index {whole.answers} ({shown(whole.checksum)})"
+                )
+            yield {
+                **basics(scene.name, name, n_subscriptions, n_messages),
+                "n_shards": n_shards,
+                "cut_s": cut_s,
+                "answers_per_message": whole.answers / n_messages,
+                "candidates_per_message": whole.candidates / n_messages,
+                "checksum": shown(done.checksum),
+                **done.facts(whole, n_messages),
+            }
 
 
 def _compile() -> None:
     """Use all kernels once, so that none is compiled where time is taken."""
     scene = _synthetic(find_workload("headline").scaled(1_000), 100)
     for cut in WAYS.values():
-        shards = cut(scene, 4, 1)
-        simulate(scene.clauses, scene.asked, shards, 4, scene.frequencies, space=scene.space)
+        simulate(scene, cut(scene, 4, 1), 4)
 
 
 def scenes(context: Context) -> Iterator[Scene]:
@@ -246,22 +206,18 @@ def scenes(context: Context) -> Iterator[Scene]:
 
 def _synthetic(workload: Workload, n: int) -> Scene:
     """Return ``n`` messages to cut a plan from, and as many others."""
-    return Scene(
-        workload.name,
-        workload.subscriptions(),
-        workload.messages(0, n),
-        workload.messages(n, 2 * n),
-        workload.frequencies(),
-        workload.space,
-    )
+    clauses, sampled, asked = (
+        workload.subscriptions(), workload.messages(0, n), workload.messages(n, 2 * n)
+    )  # fmt: skip
+    frequencies = workload.frequencies()
+    return Scene(workload.name, clauses, sampled, asked, frequencies, workload.space)
 
 
 def _sampled_clauses(scene: Scene, seed: int) -> ClauseArrays:
     slots = np.unique(scene.clauses.subscriptions)
     chosen = np.random.default_rng(seed).permutation(slots)[:SAMPLED_SUBSCRIPTIONS]
-    is_chosen = np.zeros(int(slots.max(initial=-1)) + 1, np.bool_)
-    is_chosen[chosen] = True
-    return take_clauses(scene.clauses, np.flatnonzero(is_chosen[scene.clauses.subscriptions]))
+    is_chosen = np.isin(scene.clauses.subscriptions, chosen)
+    return take_clauses(scene.clauses, np.flatnonzero(is_chosen))
 
 
 def _cut_by_cost(scene: Scene, n_shards: int, seed: int) -> Int32s:
@@ -294,14 +250,9 @@ class _SpatialCutter(Cutter):
 
 
 def _cut_by_place(scene: Scene, n_shards: int, seed: int) -> Int32s:
-    sample = _sampled_clauses(scene, seed)
-    _, numbers = np.unique(sample.subscriptions, return_inverse=True)
-    samples = Samples(
-        sample._replace(subscriptions=numbers.astype(np.int32)),
-        scene.sampled,
-        scene.frequencies,
-        len(np.unique(scene.clauses.subscriptions)),
-    )
+    sample, _ = _renumbered(_sampled_clauses(scene, seed))
+    n_subscriptions = len(np.unique(scene.clauses.subscriptions))
+    samples = Samples(sample, scene.sampled, scene.frequencies, n_subscriptions)
     cutter = _SpatialCutter(samples, MESSAGE_COST)
     plan, _ = cutter.cut(n_shards, cutter.tree(n_shards))
     return plan.assign(scene.clauses, scene.frequencies)

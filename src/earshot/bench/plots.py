@@ -31,47 +31,29 @@ TOLD_SIZES = {"n_subscriptions": "subscriptions", "window": "messages in the win
 
 
 class Measure(NamedTuple):
-    """What a panel has on its vertical axis."""
+    """What a panel has on its vertical axis; a machine without a clock tells no shares."""
 
     label: str
     value: str | Callable[[Row], float | None]  # a field, or made of some
     title: str = ""
-
-    def of(self, row: Row) -> float | None:
-        """Return the figure of a row; a machine without a clock tells no shares."""
-        return value_of(row, self.value) if isinstance(self.value, str) else self.value(row)
 
 
 @dataclass(frozen=True)
 class Plot:
     """How the rows of a suite are drawn.
 
-    Attributes:
-        title: Title of the image.
-        x: Field of the horizontal axis: numbers become lines, names become bars. A row without it
-            is a level line.
-        x_label: Label of that axis.
-        measures: A panel for each.
-        line: Field that tells lines apart, or a function of rows.
-        panels: Rows of each panel by its title; measures are drawn for each of them.
-        images: Rows of each image by what its name and title end with.
-        all_sizes: Whether rows of all sizes are shown; else those of the most subscriptions.
-        facts: Columns of the last point of each line, where points are told as a table.
+    Numbers on the horizontal axis become lines, names become bars. A row without is a level line.
     """
 
     title: str
-    x: str
+    x: str  # field of the horizontal axis
     x_label: str
-    measures: tuple[Measure, ...]
-    line: str | Callable[[Row], str] = "competitor"
-    panels: Split = lambda rows: {"": rows}
-    images: Split = lambda rows: {"": rows}
-    all_sizes: bool = True
-    facts: tuple[Column, ...] = ()
-
-    def line_of(self, row: Row) -> str:
-        """Return the line that a row belongs to."""
-        return str(row[self.line]) if isinstance(self.line, str) else self.line(row)
+    measures: tuple[Measure, ...]  # a panel for each
+    line: str | Callable[[Row], str] = "competitor"  # what tells lines apart
+    panels: Split = lambda rows: {"": rows}  # by title; measures are drawn for each of them
+    images: Split = lambda rows: {"": rows}  # by what name and title end with
+    all_sizes: bool = True  # else only rows of the most subscriptions are shown
+    facts: tuple[Column, ...] = ()  # of the last point of each line, where a table tells points
 
 
 class Panel(NamedTuple):
@@ -84,8 +66,8 @@ class Panel(NamedTuple):
 
     def points(self, line: str) -> list[tuple[Any, float]]:
         """Return the points of a line, numbers ascending, names as they came."""
-        found = [(row.get(self.plot.x), float(y)) for row in self.rows[line]
-                 if (y := self.measure.of(row)) is not None]  # fmt: skip
+        figure = self.measure.value
+        found = [(row.get(self.plot.x), float(value_of(row, figure))) for row in self.rows[line]]
         return found if self.has_names else sorted(found, key=lambda point: point[0] or 0)
 
     @property
@@ -110,19 +92,16 @@ class Image(NamedTuple):
     plot: Plot
     rows: Rows
 
-    def panels(self) -> list[Panel]:
-        """Return the panels that there is something to show in."""
-        return [panel for panel in self._panels() if panel.rows]
-
-    def _panels(self) -> Iterator[Panel]:
+    def panels(self) -> Iterator[Panel]:
+        """Yield the panels that there is something to show in."""
         for title, rows in self.plot.panels(self.rows).items():
             for measure in self.plot.measures:
                 told = f"{title}: {measure.title}" if title and measure.title else title
-                lines: dict[str, Rows] = {}
-                for row in rows:
-                    if measure.of(row) is not None:
-                        lines.setdefault(self.plot.line_of(row), []).append(row)
-                yield from _narrow(Panel(told or measure.title, self.plot, measure, lines))
+                lines = by_field(self.plot.line)(
+                    [row for row in rows if value_of(row, measure.value) is not None]
+                )
+                if lines:
+                    yield from _narrow(Panel(told or measure.title, self.plot, measure, lines))
 
 
 def _narrow(panel: Panel) -> Iterator[Panel]:
@@ -150,12 +129,14 @@ def images_of(name: str, plot: Plot, rows: Rows) -> list[Image]:
     ]  # fmt: skip
 
 
-def by_field(field: str) -> Split:
-    """Return a split of rows by the values of a field."""
+def by_field(field: str | Callable[[Row], Any]) -> Split:
+    """Return a split of rows by the values of a field, or by what is made of some."""
 
     def split(rows: Rows) -> dict[str, Rows]:
-        names = dict.fromkeys(str(row[field]) for row in rows)
-        return {name: [row for row in rows if str(row[field]) == name] for name in names}
+        groups: dict[str, Rows] = {}
+        for row in rows:
+            groups.setdefault(str(value_of(row, field)), []).append(row)
+        return groups
 
     return split
 
@@ -184,7 +165,7 @@ def points_table(image: Image) -> str:
 
 def draw(path: Path, image: Image) -> None:
     """Draw a figure into a file."""
-    panels = image.panels()
+    panels = list(image.panels())
     is_wide = any(panel.has_names and len(panel.ticks) > BARS_PER_PANEL / 2 for panel in panels)
     width = 1 if is_wide else 2 if len(panels) == 4 else min(max(len(panels), 1), 3)
     height = -(-max(len(panels), 1) // width)

@@ -6,21 +6,16 @@ figure is therefore a group and a number of tokens, and one index answers all po
 before the next is built. What was measured is kept for the suites that show it again, and the
 trees for the suite that changes them; no other index stays in memory.
 
-Answers of all indexes to a point are compared by checksums, as in :mod:`earshot.bench.measuring`.
 A slow index answers fewer messages. As the cost of messages differs widely, each row also tells
-nodes, candidates and milliseconds of the first 8, 32, 128, … messages.
-
-An index that is not registered is left out, and said so.
+nodes, candidates and milliseconds of the first 8, 32, 128, … messages. An index that is not
+registered is left out, and said so.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
-from functools import partial
 from typing import Any, NamedTuple
-
-import numpy as np
 
 from earshot.bench.checksums import check_agreement
 from earshot.bench.competitors import IndexCompetitor
@@ -29,6 +24,7 @@ from earshot.bench.measuring import (
     Case,
     Contender,
     Effort,
+    compile_seconds,
     elapsed_s,
     first_pass,
     row_of,
@@ -36,7 +32,7 @@ from earshot.bench.measuring import (
 )
 from earshot.bench.results import Row
 from earshot.indexes import default_structure, structures_of
-from earshot.model.arrays import ClauseArrays, MessageArrays, take_clauses
+from earshot.model.arrays import ClauseArrays, MessageArrays
 from earshot.workloads.synthetic import Workload
 
 DATA = "tweets"
@@ -167,7 +163,7 @@ class Store:
         contender = Contender(competitor)
         kernels = (variant.semantics, variant.label)
         if kernels not in self.warm:
-            contender.compile_s = elapsed_s(partial(warm_up, competitor, case))
+            contender.compile_s = compile_seconds(competitor, case)
             self.warm.add(kernels)
         contender.build_s = elapsed_s(competitor.build, case.clauses, case.space, case.n_tokens)
         context.say(f"{data}, {size:,}: {variant.label} built in {contender.build_s:.1f} s")
@@ -223,11 +219,3 @@ def measure_point(case: Case, contender: Contender, effort: Effort) -> Row:
     else:
         time_in_turns(case, [contender], effort)
     return row_of(case, contender) | {"prefixes": contender.prefixes}
-
-
-def warm_up(competitor: IndexCompetitor, case: Case) -> None:
-    """Build and match a few rows of the same types, so that nothing is compiled while timed."""
-    few = np.arange(min(1_000, len(case.clauses.subscriptions)))
-    competitor.build(take_clauses(case.clauses, few), case.space, case.n_tokens)
-    competitor.match(case.messages)
-    competitor.close()

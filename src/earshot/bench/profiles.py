@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from earshot.bench.measuring import Effort
-from earshot.errors import InvalidParameter
 from earshot.indexes import default_structure
+from earshot.workloads.blocks import named
 
 
 class SparkEffort(NamedTuple):
@@ -56,23 +56,7 @@ class TopkEffort(NamedTuple):
 
 @dataclass(frozen=True)
 class Profile:
-    """Sizes and time limits of a run.
-
-    Attributes:
-        name: Name on the command line and in the name of the results.
-        effort: How long to measure.
-        spark: Sizes of the Spark suites.
-        figures: Sizes of the suites that redraw the figures of the R^t papers.
-        topk: Sizes of the suites ``topk_*``.
-        n_subscriptions: Subscriptions of each workload.
-        n_messages: Messages offered to each competitor.
-        workloads: Names of the workloads of the suite ``match``.
-        sizes: Numbers of subscriptions of the suite ``growth``.
-        suites: Names of the suites that are run.
-        shard_counts: Numbers of shards of the suite ``placement``.
-        without: Suites that are skipped even where they are asked for.
-        focus: Competitors of the suites ``threads`` and ``churn``; all who are able if empty.
-    """
+    """Sizes and time limits of a run."""
 
     name: str
     effort: Effort
@@ -80,13 +64,13 @@ class Profile:
     figures: FigureEffort
     topk: TopkEffort
     n_subscriptions: int
-    n_messages: int
-    workloads: tuple[str, ...]
-    sizes: tuple[int, ...]
-    suites: tuple[str, ...]
-    shard_counts: tuple[int, ...]
-    without: tuple[str, ...]
-    focus: tuple[str, ...]
+    n_messages: int  # offered to each competitor
+    workloads: tuple[str, ...]  # of the suite match
+    sizes: tuple[int, ...]  # numbers of subscriptions of the suite growth
+    suites: tuple[str, ...]  # that are run
+    shard_counts: tuple[int, ...]  # of the suite placement
+    without: tuple[str, ...]  # suites that are skipped even where they are asked for
+    focus: tuple[str, ...]  # competitors of the suites threads and churn; empty for all
 
 
 _IN_PROCESS = ("match", "threads", "churn", "growth", "text", "command_line")
@@ -184,8 +168,4 @@ PROFILES: dict[str, Profile] = {name: _profile(at) for at, name in enumerate(_NA
 
 def find_profile(name: str) -> Profile:
     """Return the profile of that name."""
-    try:
-        return PROFILES[name]
-    except KeyError:
-        known = ", ".join(PROFILES)
-        raise InvalidParameter(f"no profile '{name}'; expected one of {known}") from None
+    return named("profile", name, PROFILES)

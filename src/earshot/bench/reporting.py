@@ -27,14 +27,11 @@ PAGE_TEXT = """\
 
 
 def report(results: str | Path, *, page: str | Path | None = None) -> Path:
-    """Write ``REPORT.md`` and its plots from all results, the newest row of each kind.
+    """Write ``REPORT.md`` beside the results, and its plots; return where it is.
 
     Args:
-        results: Directory of the JSON lines.
+        results: Directory of the JSON lines; the newest row of each kind counts.
         page: File for the headline and the targets.
-
-    Returns:
-        The report.
     """
     folder = Path(results)
     runs = merged_rows(folder)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -20,8 +20,26 @@ KIND = ("suite", "workload", "competitor", "n_subscriptions", "n_threads", "chan
 """Fields that tell rows of one profile apart; of equal ones the newest counts."""
 
 
-def value_of(row: Row, field: str) -> Any:
-    """Return a field; ``a.b`` is field b of the group a, and ``None`` where there is none."""
+def basics(
+    workload: str, competitor: str, n_subscriptions: int, n_messages: int, n_threads: int = 1
+) -> Row:
+    """Return what every row tells."""
+    return {
+        "workload": workload,
+        "competitor": competitor,
+        "n_subscriptions": n_subscriptions,
+        "n_messages": n_messages,
+        "n_threads": n_threads,
+    }
+
+
+def value_of(row: Row, field: str | Callable[[Row], Any]) -> Any:
+    """Return a field, or what is made of some.
+
+    ``a.b`` is field b of the group a; ``None`` where there is none.
+    """
+    if not isinstance(field, str):
+        return field(row)
     value: Any = row
     for part in field.split("."):
         value = None if value is None else value.get(part)
@@ -73,10 +91,7 @@ def lead(row: Row) -> float | None:
 def shared_costs(row: Row, other: Row, *, same_answers: bool = True) -> tuple[Row, Row] | None:
     """Return the costs of two rows on the most messages that both have seen.
 
-    Args:
-        row: A row with ``prefixes``.
-        other: Another one.
-        same_answers: Whether only messages count to which both gave the same answers.
+    With ``same_answers`` only messages count to which both gave the same answers.
     """
     for length in sorted(row["prefixes"].keys() & other["prefixes"].keys(), key=int, reverse=True):
         sums = {each.get("checksums", {}).get(length) for each in (row, other)}

@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
+from functools import partial
 from importlib import metadata
 from pathlib import Path
 from typing import Any, TextIO
@@ -19,15 +20,14 @@ from earshot.bench.context import Context, peak_memory
 from earshot.bench.profiles import find_profile
 from earshot.bench.results import RESULTS
 from earshot.bench.suites import SUITES
-from earshot.errors import InvalidParameter
+from earshot.workloads.blocks import named
 from earshot.workloads.synthetic import find_workload
 
 PACKAGES = ("earshot", "numba", "numpy", "pyarrow", "duckdb", "pyspark")
 
 
-def say_at_once(text: str) -> None:
-    """Print, also where the output is a file that somebody watches."""
-    print(text, flush=True)
+say_at_once = partial(print, flush=True)
+"""Prints, also where the output is a file that somebody watches."""
 
 
 def run(
@@ -64,16 +64,16 @@ def run(
     if n_subscriptions is not None:
         sizes = tuple(size for size in chosen.sizes if size < n_subscriptions)
         chosen = replace(chosen, n_subscriptions=n_subscriptions, sizes=(*sizes, n_subscriptions))
+    if n_messages is not None:
+        spark = chosen.spark._replace(n_messages=n_messages)
+        chosen = replace(chosen, n_messages=n_messages, spark=spark)
     chosen = replace(
         chosen,
-        n_messages=chosen.n_messages if n_messages is None else n_messages,
-        spark=chosen.spark if n_messages is None else chosen.spark._replace(n_messages=n_messages),
         workloads=chosen.workloads if workloads is None else tuple(workloads),
         suites=chosen.suites if suites is None else tuple(suites),
     )
-    unknown = [suite for suite in chosen.suites if suite not in SUITES]
-    if unknown:
-        raise InvalidParameter(f"no suite '{unknown[0]}'; expected one of {', '.join(SUITES)}")
+    for suite in chosen.suites:
+        named("suite", suite, SUITES)
     names = list(competitor_names() if competitors is None else competitors)
     for name in names:
         new_competitor(name).close()  # a wrong name or a missing package is told before the work
@@ -135,15 +135,10 @@ def _commit() -> str | None:
     """Return the commit of the checkout that the package is in, if it is in one."""
     git = ["git", "-C", str(Path(__file__).parent)]
     try:
-        commit = subprocess.run(
-            [*git, "describe", "--always", "--dirty", "--abbrev=12"],
-            capture_output=True,
-            text=True,
-            check=True,
-        )
+        describe = [*git, "describe", "--always", "--dirty", "--abbrev=12"]
+        return subprocess.run(describe, capture_output=True, text=True, check=True).stdout.strip()
     except (OSError, subprocess.CalledProcessError):
         return None
-    return commit.stdout.strip()
 
 
 def _processor() -> str:

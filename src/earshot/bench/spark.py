@@ -10,7 +10,6 @@ from __future__ import annotations
 import os
 import shutil
 import tempfile
-import time
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -27,13 +26,13 @@ import pyarrow.parquet as pq
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - its usual name
 
-from earshot.bench.checksums import AnswersDiffer, Pairs, check_agreement, checksum
+from earshot.bench.checksums import AnswersDiffer, Pairs, check_agreement, checksum, shown
 from earshot.bench.context import Context, peak_memory
-from earshot.bench.engines import ids_of_file, match_file, open_engine
-from earshot.bench.measuring import elapsed_s, rates
-from earshot.bench.results import Row
+from earshot.bench.engines import match_files, open_engine
+from earshot.bench.measuring import elapsed_s, rates, timed
+from earshot.bench.results import Row, basics
 from earshot.engine.engine import Engine
-from earshot.model.arrays import Int64s
+from earshot.model.schemas import BOX_FIELDS
 from earshot.spark import build, local_session, match
 from earshot.spark.store import IndexStore, Version
 from earshot.workloads.synthetic import Workload, message_table, subscription_table
@@ -56,33 +55,36 @@ SQL_PARTITIONS = 8
 class Answers(NamedTuple):
     """How many pairs there are, and the sum of their hashes."""
 
-    n: int = 0
-    checksum: int = 0
+    n: int
+    checksum: int
 
-    def plus(self, other: Answers) -> Answers:
-        """Return both together."""
-        return Answers(self.n + other.n, (self.checksum + other.checksum) % 2**64)
+    @classmethod
+    def total(cls, parts: Iterable[Answers]) -> Answers:
+        """Return all together."""
+        n = total = 0
+        for part in parts:
+            n += part.n
+            total += part.checksum
+        return cls(n, total % 2**64)
+
+    @classmethod
+    def of_ids(cls, message_ids: pa.Array, subscription_ids: pa.Array) -> Answers:
+        """Return the answers of pairs of ids."""
+        # Ids of the workloads are row numbers, so this is the checksum of the other suites.
+        pairs = Pairs(message_ids.to_numpy(), subscription_ids.to_numpy().astype(np.int32))
+        return cls(len(message_ids), checksum(pairs))
 
 
 @dataclass(frozen=True, eq=False)
 class Stage:
-    """Subscriptions in files, and the index that Spark built of them.
-
-    Attributes:
-        session: Where everything runs.
-        workload: The subscriptions.
-        folder: Holds ``subscriptions``, ``index`` and ``small``; goes with this object.
-        build_s: How long building took.
-        version: The version of ``index``.
-        small: The version of ``small``, an index of few subscriptions.
-    """
+    """Subscriptions in files, and the index that Spark built of them."""
 
     session: SparkSession
     workload: Workload
-    folder: Path
+    folder: Path  # holds ``subscriptions``, ``index`` and ``small``; goes with this object
     build_s: float
-    version: Version
-    small: Version
+    version: Version  # of ``index``
+    small: Version  # of ``small``, an index of few subscriptions
 
     @property
     def index(self) -> Path:
@@ -95,16 +97,23 @@ class Stage:
         folder = IndexStore(self.index).base_folder(base).local(f"shards/{base.shards[0]}")
         return open_engine(Path(folder), n_threads)
 
+    def basics(self, competitor: str, n_messages: int, n_threads: int = N_CORES) -> Row:
+        """Return what every row tells."""
+        name, n_subscriptions = self.workload.name, self.workload.n_subscriptions
+        return basics(name, competitor, n_subscriptions, n_messages, n_threads)
 
-def stage(context: Context, workload: Workload) -> Stage:
-    """Return the stage of a run: made by its first Spark suite, and used by the others."""
-    context.release()
-    made = _stage(workload)
-    context.say(
-        f"{workload.n_subscriptions:,} subscriptions, built on Spark in {made.build_s:.1f} s; "
-        f"{peak_memory()}"
-    )
-    return made
+
+def stages(context: Context, workloads: Iterable[Workload]) -> Iterator[tuple[Stage, Path]]:
+    """Yield a run's stages, made by its first Spark suite, and a folder for a suite's files."""
+    for workload in workloads:
+        context.release()
+        made = _stage(workload)
+        context.say(
+            f"{workload.n_subscriptions:,} subscriptions, built on Spark in {made.build_s:.1f} s; "
+            f"{peak_memory()}"
+        )
+        with tempfile.TemporaryDirectory(prefix="earshot-bench-") as name:
+            yield made, Path(name)
 
 
 @lru_cache(maxsize=1)
@@ -115,16 +124,15 @@ def _stage(workload: Workload) -> Stage:
     folder = Path(tempfile.mkdtemp(prefix="earshot-bench-"))
     subscriptions = folder / "subscriptions"
     subscriptions.mkdir()
-    for start in range(0, workload.n_subscriptions, SUBSCRIPTIONS_PER_FILE):
-        stop = min(start + SUBSCRIPTIONS_PER_FILE, workload.n_subscriptions)
+    n = workload.n_subscriptions
+    for start, stop in pairwise([*range(0, n, SUBSCRIPTIONS_PER_FILE), n]):
         part = subscription_table(workload, start, stop)
         pq.write_table(part, subscriptions / f"{start:09d}.parquet")
     rows = session.read.parquet(str(subscriptions))
     # Starts the JVM's and the workers' parts of a build.
-    small = build(rows.limit(1_000), folder / "small", placement="replicated", space="planar")
-    began = time.perf_counter()
-    built = build(rows, folder / "index", placement="replicated", space="planar")
-    build_s = time.perf_counter() - began
+    replicated = partial(build, placement="replicated", space="planar")
+    small = replicated(rows.limit(1_000), folder / "small")
+    built, build_s = timed(replicated, rows, folder / "index")
     made = Stage(session, workload, folder, build_s, built.version, small.version)
     weakref.finalize(made, shutil.rmtree, folder, ignore_errors=True)
     return made
@@ -146,45 +154,35 @@ def write_messages(messages: pa.Table, folder: Path, n_files: int) -> list[Path]
 
 def engine_pass(engine: Engine, paths: Sequence[Path]) -> int:
     """Match files in this process, from Parquet to the users' ids; return the number of answers."""
-    return sum(len(ids) for path in paths for ids in match_file(engine, path))
+    return sum(len(found.subscription_ids) for found in match_files(engine, paths))
 
 
 def engine_answers(engine: Engine, paths: Sequence[Path]) -> Answers:
     """Return the answers of the engine."""
-    total = Answers()
-    for path in paths:
-        for message_ids, subscription_ids in ids_of_file(engine, path):
-            total = total.plus(_answers(message_ids, subscription_ids))
-    return total
+    matched = match_files(engine, paths)
+    return Answers.total(
+        Answers.of_ids(each.message_ids, each.subscription_ids) for each in matched
+    )
 
 
 def spark_answers(deliveries: DataFrame) -> Answers:
     """Return the answers of a table in the shape ``rows`` or ``lists``."""
-    total = Answers()
-    for row in deliveries.mapInArrow(_sum_task, "n long, checksum long").collect():
-        total = total.plus(Answers(row["n"], row["checksum"] % 2**64))
-    return total
+    rows = deliveries.mapInArrow(_sum_task, "n long, checksum long").collect()
+    return Answers.total(Answers(row["n"], row["checksum"]) for row in rows)
 
 
 def _sum_task(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    total = Answers()
+    parts = []
     for batch in batches:
-        messages = batch.column("message_id").to_numpy()
+        messages = batch.column("message_id")
         if "subscription_ids" in batch.schema.names:
             lists = batch.column("subscription_ids")
-            messages = np.repeat(messages, pc.list_value_length(lists).to_numpy())
-            subscriptions = lists.flatten()
+            messages, subscriptions = messages.take(pc.list_parent_indices(lists)), lists.flatten()
         else:
             subscriptions = batch.column("subscription_id")
-        total = total.plus(_answers(messages, subscriptions.to_numpy()))
-    sums = np.array(total, np.uint64).view(np.int64)
+        parts.append(Answers.of_ids(messages, subscriptions))
+    sums = np.array(Answers.total(parts), np.uint64).view(np.int64)
     yield pa.RecordBatch.from_arrays([sums[:1], sums[1:]], ["n", "checksum"])
-
-
-def _answers(message_ids: Int64s, subscription_ids: Int64s) -> Answers:
-    # Ids of the workloads are row numbers, so this is the checksum of the other suites.
-    pairs = Pairs(message_ids, subscription_ids.astype(np.int32))
-    return Answers(len(message_ids), checksum(pairs))
 
 
 def check_count(name: str, n: int, wanted: int) -> None:
@@ -206,20 +204,16 @@ class Job(NamedTuple):
 
     def timed(self) -> float:
         """Return the seconds of a pass."""
-        began = time.perf_counter()
-        n = self.run()
-        spent_s = time.perf_counter() - began
+        n, spent_s = timed(self.run)
         check_count(self.name, n, self.answers.n)
         return spent_s
 
 
 def measure_batch(context: Context, workloads: Iterable[Workload]) -> Iterator[Row]:
     """Files of messages through the engine alone, Earshot on Spark, and a join in Spark SQL."""
-    for headline in workloads:
-        made = stage(context, headline)
-        messages = message_table(headline.scaled(n_messages=context.profile.spark.n_messages))
-        with tempfile.TemporaryDirectory(prefix="earshot-bench-") as name:
-            yield from _batch_rows(context, made, messages, Path(name))
+    for made, folder in stages(context, workloads):
+        workload = made.workload.scaled(n_messages=context.profile.spark.n_messages)
+        yield from _batch_rows(context, made, message_table(workload), folder)
 
 
 def _batch_rows(context: Context, made: Stage, messages: pa.Table, folder: Path) -> Iterator[Row]:
@@ -245,14 +239,10 @@ def _batch_rows(context: Context, made: Stage, messages: pa.Table, folder: Path)
     rate = {name: each["messages_per_s"] for name, each in measured.items()}
     for job in jobs:
         yield {
-            "workload": made.workload.name,
-            "competitor": job.name,
-            "n_subscriptions": made.workload.n_subscriptions,
-            "n_messages": job.n_messages,
-            "n_threads": N_CORES,
+            **made.basics(job.name, job.n_messages),
             "build_s": made.build_s if job.name == "earshot_lists" else None,
             "answers_per_message": job.answers.n / max(job.n_messages, 1),
-            "checksum": f"{job.answers.checksum:016x}",
+            "checksum": shown(job.answers.checksum),
             "share_of_engine": rate[job.name] / rate["engine"],
             "over_spark_sql": rate[job.name] / rate["spark_sql"],
             "plan": plan if job is sql else None,
@@ -296,10 +286,8 @@ def _spark_jobs(made: Stage, folder: Path, n_messages: int, n_some: int) -> Iter
 
 def _consume(deliveries: DataFrame) -> int:
     """Bring all deliveries into Spark's rows; return their number."""
-    if "subscription_ids" in deliveries.columns:
-        count = F.sum(F.size("subscription_ids"))
-    else:
-        count = F.count("subscription_id")
+    are_lists = "subscription_ids" in deliveries.columns
+    count = F.sum(F.size("subscription_ids")) if are_lists else F.count("subscription_id")
     return int(deliveries.agg(count.alias("n")).collect()[0]["n"] or 0)
 
 
@@ -367,7 +355,7 @@ def sql_subscriptions(subscriptions: DataFrame) -> DataFrame:
         F.col("id").alias("subscription_id"),
         key.alias("key"),
         F.array_remove("keywords", key).alias("others"),
-        *("min_x", "min_y", "max_x", "max_y"),
+        *BOX_FIELDS,
     )
 
 

@@ -7,8 +7,6 @@ from __future__ import annotations
 
 import gc
 import json
-import tempfile
-import time
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from functools import partial
@@ -18,10 +16,11 @@ import pyarrow as pa
 from pyspark import BarrierTaskContext
 from pyspark.sql import SparkSession
 
-from earshot.bench.checksums import check_agreement
+from earshot.bench.checksums import check_agreement, shown
 from earshot.bench.context import Context
+from earshot.bench.measuring import timed
 from earshot.bench.results import Row
-from earshot.bench.spark import N_CORES, Answers, engine_answers, stage, write_messages
+from earshot.bench.spark import N_CORES, Answers, engine_answers, stages, write_messages
 from earshot.engine.engine import Engine
 from earshot.spark.shards import close_shards, open_shard, warm_up_machine
 from earshot.spark.store import Version
@@ -35,33 +34,27 @@ FRESH_WORKERS = "spark.sql.execution.pyspark.udf.simplifiedTraceback.enabled"
 
 def measure_memory(context: Context, workloads: Iterable[Workload]) -> Iterator[Row]:
     """Memory of each worker with the index open, and how long opening takes."""
-    for headline in workloads:
-        made = stage(context, headline)
+    for made, folder in stages(context, workloads):
         n = min(MOST_MESSAGES, context.profile.spark.n_messages)
-        with tempfile.TemporaryDirectory(prefix="earshot-bench-") as name:
-            messages = message_table(headline.scaled(n_messages=n))
-            (path,) = write_messages(messages, Path(name) / "messages", 1)
-            answers = engine_answers(made.engine(1), [path])
-            gc.collect()  # whatever this process has mapped would look shared
-            small = ((made.folder / "small").as_uri(), made.small)
-            task = partial(_task, small, (made.index.as_uri(), made.version), path)
-            workers = made.session.range(0, N_CORES, 1, N_CORES)
-            with fresh_workers(made.session):
-                rows = workers.mapInArrow(task, "told string", True).collect()
+        messages = message_table(made.workload.scaled(n_messages=n))
+        (path,) = write_messages(messages, folder / "messages", 1)
+        answers = engine_answers(made.engine(1), [path])
+        gc.collect()  # whatever this process has mapped would look shared
+        small = ((made.folder / "small").as_uri(), made.small)
+        task = partial(_task, small, (made.index.as_uri(), made.version), path)
+        workers = made.session.range(0, N_CORES, 1, N_CORES)
+        with fresh_workers(made.session):
+            rows = workers.mapInArrow(task, "told string", True).collect()
         told = {f"worker {number}": json.loads(row["told"]) for number, row in enumerate(rows)}
         sums = {worker: {n: facts.pop("checksum")} for worker, facts in told.items()}
-        check_agreement(headline.name, {"engine": {n: answers.checksum}, **sums})
+        check_agreement(made.workload.name, {"engine": {n: answers.checksum}, **sums})
         index_bytes = made.version.base.n_bytes[0]
         for worker, facts in told.items():
             grown = facts["private_dirty_bytes"] - facts["before_private_dirty_bytes"]
             yield {
-                "workload": headline.name,
-                "competitor": worker,
-                "n_subscriptions": headline.n_subscriptions,
-                "n_messages": n,
-                "n_threads": 1,
+                **made.basics(worker, n, n_threads=1),
                 "answers_per_message": answers.n / max(n, 1),
-                "checksum": f"{answers.checksum:016x}",
+                "checksum": shown(answers.checksum),
                 "index_bytes": index_bytes,
                 **facts,
                 "copied_share": grown / index_bytes,
@@ -97,11 +90,9 @@ def _task(
     close_shards(small[0])
     before = _memory_bytes()
     others.barrier()
-    began = time.perf_counter()
-    engine = open_shard(*index, 0).engine
-    open_s = time.perf_counter() - began
+    shard, open_s = timed(open_shard, *index, 0)
     opened = _memory_bytes()
-    answers = _use(engine, path)
+    answers = _use(shard.engine, path)
     others.barrier()  # all have all pages now
     after = _memory_bytes()
     others.barrier()

@@ -7,7 +7,6 @@ through Python and writes them, shows what of that is Spark's own time.
 
 from __future__ import annotations
 
-import tempfile
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from datetime import datetime
@@ -19,18 +18,18 @@ import pyarrow as pa
 from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
+from earshot.bench.checksums import shown
 from earshot.bench.context import Context
 from earshot.bench.measuring import rates
 from earshot.bench.profiles import SparkEffort
 from earshot.bench.results import Row
 from earshot.bench.spark import (
-    N_CORES,
     Answers,
     Stage,
     check_count,
     engine_answers,
     spark_answers,
-    stage,
+    stages,
     write_messages,
 )
 from earshot.spark import FileSink, Stream, match_stream
@@ -60,46 +59,39 @@ def measure_stream(context: Context, workloads: Iterable[Workload]) -> Iterator[
     """A stream of files through Earshot, and through Spark alone."""
     effort = context.profile.spark
     n = effort.n_files * effort.messages_per_file
-    for headline in workloads:
-        made = stage(context, headline)
+    for made, folder in stages(context, workloads):
         n_all = n + effort.n_small * SMALL_MESSAGES
-        messages = message_table(headline.scaled(n_messages=n_all))
-        with tempfile.TemporaryDirectory(prefix="earshot-bench-") as name:
-            folder = Path(name)
-            incoming = write_messages(messages.slice(0, n), folder / "incoming", effort.n_files)
-            small = write_messages(messages.slice(n), folder / "small", effort.n_small)
-            engine = made.engine(1)
-            answers, small_answers = (engine_answers(engine, paths) for paths in (incoming, small))
-            alone = _drain_alone(made.session, folder, effort)
-            matched, found = _drain_matched(made, folder, effort)
-            check_count("spark_stream", found.n, answers.n)
-            check_count("spark_stream, checksum", found.checksum, answers.checksum)
-            context.say(f"spark_stream: {n} messages; now {effort.n_small} small batches")
-            alone_ms = _small_alone(made.session, folder, small, effort)
-            matched_ms = _small_matched(made, folder, small, effort, small_answers)
+        messages = message_table(made.workload.scaled(n_messages=n_all))
+        incoming = write_messages(messages.slice(0, n), folder / "incoming", effort.n_files)
+        small = write_messages(messages.slice(n), folder / "small", effort.n_small)
+        engine = made.engine(1)
+        answers, small_answers = (engine_answers(engine, paths) for paths in (incoming, small))
+        alone = _drain_alone(made.session, folder, effort)
+        matched, found = _drain_matched(made, folder, effort)
+        check_count("spark_stream", found.n, answers.n)
+        check_count("spark_stream, checksum", found.checksum, answers.checksum)
+        context.say(f"spark_stream: {n} messages; now {effort.n_small} small batches")
+        alone_ms = _small_alone(made.session, folder, small)
+        matched_ms = _small_matched(made, folder, small, small_answers)
         told = {
             "answers_per_message": matched.n_answers / max(matched.n_messages, 1),
-            "checksum": f"{answers.checksum:016x}",
+            "checksum": shown(answers.checksum),
         }
-        yield _row("earshot", made, effort, matched, matched_ms) | told
-        yield _row("spark_alone", made, effort, alone, alone_ms)
-
-
-def _row(
-    name: str, made: Stage, effort: SparkEffort, done: Sustained, latencies_ms: list[float]
-) -> Row:
-    return {
-        "workload": made.workload.name,
-        "competitor": name,
-        "n_subscriptions": made.workload.n_subscriptions,
-        "n_messages": done.n_messages,
-        "n_threads": N_CORES,
-        "messages_per_batch": effort.files_per_batch * effort.messages_per_file,
-        "small_batch_p50_ms": float(np.percentile(latencies_ms, 50)),
-        "small_batch_p90_ms": float(np.percentile(latencies_ms, 90)),
-        "n_small_batches": len(latencies_ms),
-        **rates([done.elapsed_s], done.n_messages, done.n_answers),
-    }
+        for name, done, batches_ms, more in (
+            ("earshot", matched, matched_ms, told),
+            ("spark_alone", alone, alone_ms, {}),
+        ):
+            latencies_ms = batches_ms[effort.n_small_warm :]
+            p50_ms, p90_ms = np.percentile(latencies_ms, (50, 90)).tolist()
+            yield {
+                **made.basics(name, done.n_messages),
+                "messages_per_batch": effort.files_per_batch * effort.messages_per_file,
+                "small_batch_p50_ms": p50_ms,
+                "small_batch_p90_ms": p90_ms,
+                "n_small_batches": len(latencies_ms),
+                **rates([done.elapsed_s], done.n_messages, done.n_answers),
+                **more,
+            }
 
 
 # ---- Earshot and Spark alone --------------------------------------------------------------------
@@ -108,14 +100,9 @@ def _row(
 def _start_matched(
     made: Stage, incoming: Path, target: Path, files_per_batch: int | None = None, **options: Any
 ) -> Pipeline:
-    return match_stream(
-        Stream.of_files(made.session, incoming, ids="integer", files_per_batch=files_per_batch),
-        made.index,
-        FileSink(target),
-        Path(f"{target}-checkpoint"),
-        shape="lists",
-        **options,
-    )
+    files = Stream.of_files(made.session, incoming, ids="integer", files_per_batch=files_per_batch)
+    checkpoint = Path(f"{target}-checkpoint")
+    return match_stream(files, made.index, FileSink(target), checkpoint, shape="lists", **options)
 
 
 def _start_alone(
@@ -142,15 +129,10 @@ def _pass_task(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
 def _drain_matched(made: Stage, folder: Path, effort: SparkEffort) -> tuple[Sustained, Answers]:
     """Match all waiting files; return the rate after the first batches, and all answers."""
     ends: list[tuple[float, Status]] = []
-    pipeline = _start_matched(
-        made,
-        folder / "incoming",
-        folder / "matched",
-        effort.files_per_batch,
-        available_now=True,
+    _start_matched(
+        made, folder / "incoming", folder / "matched", effort.files_per_batch, available_now=True,
         on_batch=lambda status: ends.append((time.monotonic(), status)),
-    )
-    pipeline.await_end()
+    ).await_end()  # fmt: skip
     (began, first), (ended, last) = ends[WARM_BATCHES - 1], ends[-1]
     done = Sustained(last.messages - first.messages, last.updates - first.updates, ended - began)
     written = made.session.read.parquet(str(folder / "matched"))
@@ -178,7 +160,7 @@ def _drain_alone(session: SparkSession, folder: Path, effort: SparkEffort) -> Su
 
 
 def _small_matched(
-    made: Stage, folder: Path, paths: Sequence[Path], effort: SparkEffort, answers: Answers
+    made: Stage, folder: Path, paths: Sequence[Path], answers: Answers
 ) -> list[float]:
     incoming = folder / "small-matched"
     incoming.mkdir()
@@ -186,36 +168,30 @@ def _small_matched(
     pipeline = _start_matched(made, incoming, folder / "small-matches")
     (query,) = (query for query in made.session.streams.active if query.id not in others)
     try:
-        latencies_ms = _drop(query, paths, incoming, pipeline.await_idle, effort)
+        latencies_ms = _drop(query, paths, incoming, pipeline.await_idle)
         check_count("spark_stream, small batches", pipeline.status().updates, answers.n)
     finally:
         pipeline.stop()
     return latencies_ms
 
 
-def _small_alone(
-    session: SparkSession, folder: Path, paths: Sequence[Path], effort: SparkEffort
-) -> list[float]:
+def _small_alone(session: SparkSession, folder: Path, paths: Sequence[Path]) -> list[float]:
     incoming = folder / "small-alone"
     incoming.mkdir()
     query = _start_alone(session, incoming, folder / "small-rows", 1)
     try:
-        return _drop(query, paths, incoming, query.processAllAvailable, effort)
+        return _drop(query, paths, incoming, query.processAllAvailable)
     finally:
         query.stop()
 
 
 def _drop(
-    query: StreamingQuery,
-    paths: Sequence[Path],
-    incoming: Path,
-    await_idle: Callable[[], None],
-    effort: SparkEffort,
+    query: StreamingQuery, paths: Sequence[Path], incoming: Path, await_idle: Callable[[], None]
 ) -> list[float]:
-    """Give a query one file at a time; return the milliseconds of each batch after the first."""
+    """Give a query one file at a time; return the milliseconds of each batch."""
     for path in paths:
         (incoming / path.name).hardlink_to(path)  # appears whole
         await_idle()
     batches = [each for each in query.recentProgress if each.numInputRows]
     check_count("spark_stream, small batches: number of them", len(batches), len(paths))
-    return [each.durationMs["triggerExecution"] for each in batches[effort.n_small_warm :]]
+    return [each.durationMs["triggerExecution"] for each in batches]

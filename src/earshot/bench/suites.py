@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from functools import partial
-from importlib import import_module
 from importlib.util import find_spec
+from pkgutil import resolve_name
 from typing import Any
 
 from earshot.bench import churn, files, matching, operations, placement, points, topk
@@ -32,23 +32,14 @@ Procedure = Callable[[Context, Iterable[Any]], Iterator[Row]]
 
 @dataclass(frozen=True)
 class Suite:
-    """One question, and how it is answered.
-
-    Attributes:
-        name: Name on the command line and in the results.
-        measure: Procedure that yields the rows; ``module:name`` where it needs PySpark.
-        plan: What the procedure measures in a run, in this order.
-        columns: Table of the rows; empty where the points of the plot are the table.
-        plot: How the rows are drawn, if they are.
-        is_ranked: Whether competitors are told in the order of their rates.
-    """
+    """One question, and how it is answered."""
 
     name: str
-    measure: Procedure | str
-    plan: Callable[[Context], Iterable[Any]]
-    columns: tuple[Column, ...] = ()
+    measure: Procedure | str  # yields the rows; ``module:name`` where it needs PySpark
+    plan: Callable[[Context], Iterable[Any]]  # what is measured in a run, in this order
+    columns: tuple[Column, ...] = ()  # of the table; none where it shows the points of the plot
     plot: Plot | None = None
-    is_ranked: bool = False
+    is_ranked: bool = False  # whether competitors are told in the order of their rates
 
     def rows(self, context: Context) -> Iterator[Row]:
         """Measure in a run; say so where there is nothing to measure."""
@@ -59,18 +50,13 @@ class Suite:
             why = "PySpark is not installed: pip install 'earshot[spark]'"
         else:
             why = "there is nothing to measure"
-            for row in self._procedure()(context, self.plan(context)):
+            named = self.measure
+            procedure = resolve_name(named) if isinstance(named, str) else named
+            for row in procedure(context, self.plan(context)):
                 why = ""
                 yield row
         if why:
             context.say(f"{self.name}: skipped, {why}")
-
-    def _procedure(self) -> Procedure:
-        if not isinstance(self.measure, str):
-            return self.measure
-        module, _, name = self.measure.partition(":")
-        procedure: Procedure = getattr(import_module(module), name)
-        return procedure
 
 
 # ---- plans ---------------------------------------------------------------------------------------
@@ -143,11 +129,11 @@ def _case(context: Context, data: str = MAIN_DATA) -> topk.Case:
     return topk.Case(workload, sizes.n_subscriptions, sizes.window, sizes.n_arrivals, n_aging)
 
 
-def _by_data(methods: Callable[[Context], Iterable[tuple[Method, Row]]]) -> Any:
-    """Return a plan of methods on every data set."""
+def _by_data(methods: Callable[[Context], Iterable[tuple[Method, Row]]], *data: str) -> Any:
+    """Return a plan of methods on some data sets, or on every one."""
     return lambda context: (
-        topk.Trial(_case(context, data), method, told)
-        for data in context.profile.topk.datasets
+        topk.Trial(_case(context, name), method, told)
+        for name in data or context.profile.topk.datasets
         for method, told in methods(context)
     )
 
@@ -179,11 +165,6 @@ def _factors(kmax: str, skyband: str, context: Context) -> Iterator[tuple[Method
         for factor in getattr(sizes, field):
             reevaluation: Reevaluation = baseline(factor)
             yield default_method()._replace(reevaluation=reevaluation), {"factor": factor}
-
-
-def _tuning(context: Context) -> Iterator[topk.Trial]:
-    for method, told in _factors("tuning_kmax", "tuning_skyband", context):
-        yield topk.Trial(_case(context), method, told)
 
 
 def _varied(
@@ -284,7 +265,6 @@ MEMORY = Measure(
     "subscription index",
 )
 BOTH = (ARRIVAL, EXPIRY, TOTAL)
-TOKENS = ("message_tokens", "tokens of a message")
 
 
 def _groups(rows: Rows) -> dict[str, Rows]:
@@ -305,16 +285,17 @@ def _baselines(rows: Rows) -> dict[str, Rows]:
     return {name: found + ours for name, found in by_field("reevaluation")(theirs).items()}
 
 
-def _points_plot(title: str, x: tuple[str, str], measure: Measure, **more: Any) -> Plot:
-    more = {"all_sizes": False} | more
-    return Plot(title, *x, (measure,), panels=_groups, facts=POINT_FACTS, **more)
-
-
 # ---- the table -----------------------------------------------------------------------------------
 
 
-def _points(name: str, plan: Any, plot: Plot) -> Suite:
-    return Suite(name, points.measure, plan, plot=plot)
+def _points(
+    name: str, plan: Any, title: str, x: str = "message_tokens",
+    x_label: str = "tokens of a message", measure: Measure = MESSAGE_TIME,
+    procedure: Procedure = points.measure, **more: Any,
+) -> Suite:  # fmt: skip
+    more = {"all_sizes": False} | more
+    plot = Plot(title, x, x_label, (measure,), panels=_groups, facts=POINT_FACTS, **more)
+    return Suite(name, procedure, plan, plot=plot)
 
 
 def _topk(
@@ -332,7 +313,7 @@ def _spark(name: str, module: str, *columns: Column) -> Suite:
 
 # In this order: each goes on with what the one before has built, where it can.
 _ALL = (
-    Suite("match", matching.measure_workloads, _match, MATCH_COLUMNS,
+    Suite("match", matching.measure, _match, MATCH_COLUMNS,
           Plot("All workloads", "workload", "", (MESSAGE_RATE,), all_sizes=False), is_ranked=True),
     Suite("threads", matching.measure_threads, _headline, (
         WORKLOAD, COMPETITOR, Column("threads", "n_threads"), RATE,
@@ -346,7 +327,7 @@ _ALL = (
         Column("slowdown", "slowdown", 3), Column("first change s", "first_change_s", 2),
         Column("merge s", "rebuild_s", 2), CHECKSUM,
     )),
-    Suite("growth", matching.measure_workloads,
+    Suite("growth", matching.measure,
           lambda context: (context.workload("headline", size) for size in context.profile.sizes),
           (Column("subscriptions", "n_subscriptions"), *MATCH_COLUMNS[1:]),
           Plot("Growth", "n_subscriptions", "subscriptions", (MESSAGE_RATE,)), is_ranked=True),
@@ -354,7 +335,7 @@ _ALL = (
         WORKLOAD, COMPETITOR, RATE, Column("MB/s", "megabytes_per_s"), Column("words", "n_words"),
         Column("new words/s", "grow_words_per_s"),
     )),
-    Suite("real", matching.measure_cases, matching.real_cases, MATCH_COLUMNS, is_ranked=True),
+    Suite("real", matching.measure, matching.real_cases, MATCH_COLUMNS, is_ranked=True),
     Suite("command_line", files.measure_command_line, _headline, (
         WORKLOAD, COMPETITOR, RATE, ANSWERS,
         Column("index alone, messages/s", "index_alone_messages_per_s"),
@@ -376,28 +357,26 @@ _ALL = (
             _trials([Variant(tree.name, order) for tree in TREES[1:] for order in TOKEN_ORDERS],
                     sizes=lambda context: [min(context.profile.n_subscriptions,
                                                context.profile.figures.most_ordered)]),
-            _points_plot("Orders of tokens", TOKENS, MESSAGE_TIME, line="token_order",
-                         images=by_field("competitor"))),
+            "Orders of tokens", line="token_order", images=by_field("competitor")),
     # [KDD13] Fig. 7, [TKDE15] Fig. 8 and Table 1
-    _points("rt_trees", _trials(TREES), _points_plot("Three R^t trees", TOKENS, MESSAGE_TIME)),
+    _points("rt_trees", _trials(TREES), "Three R^t trees"),
     # [KDD13] Figs. 8 and 9, [TKDE15] Figs. 9 and 10
-    _points("rt_rivals", _trials(RIVALS, RIVALS_DATA),
-            _points_plot("R^t++ and others", TOKENS, MESSAGE_TIME, images=_datasets)),
+    _points("rt_rivals", _trials(RIVALS, RIVALS_DATA), "R^t++ and others", images=_datasets),
     # [TKDE15] Fig. 12
-    Suite("rt_updates", operations.measure, lambda _: operations.CHANGED,
-          plot=_points_plot("10 % inserts, 10 % deletes", TOKENS, OPERATION_RATE)),
+    _points("rt_updates", lambda _: operations.CHANGED, "10 % inserts, 10 % deletes",
+            measure=OPERATION_RATE, procedure=operations.measure),
     # [KDD13] Fig. 10, [TKDE15] Fig. 11
     _points("rt_growth", _trials([BEST_TREE], sizes=lambda context: context.profile.sizes),
-            _points_plot("R^t++ over subscriptions", ("n_subscriptions", "subscriptions"),
-                         MESSAGE_TIME, all_sizes=True,
-                         line=lambda row: f"{row['message_tokens']:,} tokens")),
+            "R^t++ over subscriptions", "n_subscriptions", "subscriptions", all_sizes=True,
+            line=lambda row: f"{row['message_tokens']:,} tokens"),
     # [TKDE15] Figs. 13 and 14
     _points("ranking_alpha", _ranked(lambda: [(alpha, THRESHOLD) for alpha in ALPHAS]),
-            _points_plot("Ranked, by alpha", ("alpha", "alpha"), MESSAGE_TIME)),
+            "Ranked, by alpha", "alpha", "alpha"),
     _points("ranking_threshold", _ranked(lambda: [(ALPHA, least) for least in THRESHOLDS]),
-            _points_plot("Ranked, by threshold", ("threshold", "threshold"), MESSAGE_TIME)),
+            "Ranked, by threshold", "threshold", "threshold"),
     # [PVLDB16] Figs. 6 to 16
-    _topk("topk_tuning", _tuning, "Tuning of kmax and Skyband", "factor", "factor",
+    _topk("topk_tuning", _by_data(partial(_factors, "tuning_kmax", "tuning_skyband"), MAIN_DATA),
+          "Tuning of kmax and Skyband", "factor", "factor",
           (TOTAL, BUFFER), line="reevaluation", panels=_baselines),
     _topk("topk_groups", _by_data(_group_counts), "IGPT, number of groups", "n_groups", "groups",
           (ARRIVAL,), line="workload"),

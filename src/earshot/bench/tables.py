@@ -18,7 +18,7 @@ class Column(NamedTuple):
 
     def show(self, row: Row) -> str:
         """Return the cell of a row; empty where the row has no such field."""
-        value = value_of(row, self.field) if isinstance(self.field, str) else self.field(row)
+        value = value_of(row, self.field)
         if value is None or isinstance(value, str):
             return value or ""
         if self.digits is None:

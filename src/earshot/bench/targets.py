@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from functools import partial
 from itertools import pairwise
 from typing import Any, NamedTuple
 
@@ -40,18 +41,11 @@ class Wish(NamedTuple):
 
     wanted: float | None  # None where only the figure is told
     digits: int
-    unit: str
-    at_least: bool = True  # whether more is better
+    unit: str = ""
+    more_is_better: bool = True
 
 
-def at_least(wanted: float | None, digits: int, unit: str = "") -> Wish:
-    """Return a wish for more."""
-    return Wish(wanted, digits, unit)
-
-
-def at_most(wanted: float | None, digits: int, unit: str = "") -> Wish:
-    """Return a wish for less."""
-    return Wish(wanted, digits, unit, at_least=False)
+at_least, at_most = Wish, partial(Wish, more_is_better=False)
 
 
 class Target(NamedTuple):
@@ -61,14 +55,14 @@ class Target(NamedTuple):
     name: str
     wish: Wish
     of: Callable[[Row], bool]  # whether a row is judged
-    value: Callable[..., Found]  # of a row, or of a row and another one
+    value: str | Callable[..., Found]  # a field; made of a row, or of a row and another one
     over: Callable[[list[Row], Row], list[Row]] | None = None  # what a row is compared with
 
     def is_met(self, value: float) -> bool | None:
         """Return whether a figure is good enough, if that can be said."""
         if self.wish.wanted is None:
             return None
-        return value >= self.wish.wanted if self.wish.at_least else value <= self.wish.wanted
+        return value >= self.wish.wanted if self.wish.more_is_better else value <= self.wish.wanted
 
     def shown(self, value: float) -> str:
         """Return a figure with its unit."""
@@ -90,14 +84,15 @@ def evaluate(target: Target, rows: list[Row]) -> Measured | None:
     for row in filter(target.of, rows):
         others = [()] if target.over is None else [(other,) for other in target.over(rows, row)]
         for pair in ((row, *other) for other in others):
-            found = target.value(*pair)
+            made_of = target.value
+            found = value_of(row, made_of) if isinstance(made_of, str) else made_of(*pair)
             if found is not None:
                 value, note = found if isinstance(found, tuple) else (found, "")
                 kinds = tuple(_kind(each) for each in pair)
                 measured.setdefault(kinds, Measured(float(value), note, row))
     size = max((each.row["n_subscriptions"] for each in measured.values()), default=0)
     largest = [each for each in measured.values() if each.row["n_subscriptions"] == size]
-    worst = min if target.wish.at_least else max
+    worst = min if target.wish.more_is_better else max
     return worst(largest, key=lambda each: each.value) if largest else None
 
 
@@ -108,7 +103,7 @@ def target_table(rows: list[Row], section: str) -> str:
         measured = evaluate(target, rows)
         if measured is None:
             continue
-        wanted, sign = target.wish.wanted, "≥" if target.wish.at_least else "≤"
+        wanted, sign = target.wish.wanted, "≥" if target.wish.more_is_better else "≤"
         lines.append((
             target.name,
             "" if wanted is None else f"{sign} {target.shown(wanted)}",
@@ -190,11 +185,6 @@ def _tuned(rows: list[Row], own: Row) -> list[Row]:
 
 
 # ---- values --------------------------------------------------------------------------------------
-
-
-def field(name: str) -> Callable[[Row], Found]:
-    """Return the value of a field."""
-    return lambda row: value_of(row, name)
 
 
 def _rate_lead(row: Row) -> Found:
@@ -358,46 +348,46 @@ OF_THE_INDEX: tuple[tuple[Any, ...], ...] = (
                **fields), _index_lead)
         for group, fields in WORKLOADS.items()
     ),
-    ("messages/s", at_least(None, 0), _of("match", DEFAULT), field("messages_per_s")),
+    ("messages/s", at_least(None, 0), _of("match", DEFAULT), "messages_per_s"),
     ("index size", at_most(45.0, 1, " B/subscription"), _of("match", DEFAULT),
-     field("index_bytes_per_subscription")),
-    ("build", at_most(120.0, 1, " s"), _of("match", DEFAULT), field("build_s")),
-    ("open", at_most(1.0, 3, " s"), _of("match", DEFAULT), field("open_s")),
+     "index_bytes_per_subscription"),
+    ("build", at_most(120.0, 1, " s"), _of("match", DEFAULT), "build_s"),
+    ("open", at_most(1.0, 3, " s"), _of("match", DEFAULT), "open_s"),
     ("growth of the cost over growth of the answers", at_most(1.0, 2), _of("growth", DEFAULT),
      _growth, _smallest),
     ("two threads over one", at_least(1.7, 2, " x"), _of("threads", DEFAULT, n_threads=2),
-     field("speedup")),
+     "speedup"),
     ("text, short messages", at_least(300_000.0, 0, " messages/s"), _of("text", "analyzer"),
-     field("messages_per_s")),
+     "messages_per_s"),
     ("text, bundled messages", at_least(None, 0, " messages/s"), _of("text", "analyzer", "bundled"),
-     field("messages_per_s")),
+     "messages_per_s"),
     ("command line over the index alone", at_least(0.6, 2), _of("command_line", "command line"),
-     field("share_of_index_rate")),
+     "share_of_index_rate"),
     *(
         (f"changes {place}, {n:,} a call", at_least(wanted, 0, "/s"),
-         _of("churn", who, changes_per_call=n), field("changes_per_s"))
+         _of("churn", who, changes_per_call=n), "changes_per_s")
         for place, who, least in (("to the index", DEFAULT, 50_000.0),
                                   ("through the engine", "engine", None))
         for n, wanted in zip(CHANGES_PER_CALL, (least, None), strict=True)
     ),
     *(
         (f"cost of matching with {percent} % in flux", at_most(wanted, 3, " x"),
-         _of("churn", DEFAULT, changes_per_call=n), field("slowdown"))
+         _of("churn", DEFAULT, changes_per_call=n), "slowdown")
         for n, percent, wanted in zip(CHANGES_PER_CALL, (1, 2), (1.2, None), strict=True)
     ),
     ("batch on Spark over the engine alone", at_least(0.5, 2), _of("spark_batch", "earshot_lists"),
-     field("share_of_engine")),
+     "share_of_engine"),
     ("batch on Spark over Spark SQL", at_least(30.0, 0, " x"), _of("spark_batch", "earshot_lists"),
-     field("over_spark_sql")),
+     "over_spark_sql"),
     ("stream on Spark", at_least(20_000.0, 0, " messages/s"), _of("spark_stream", "earshot"),
-     field("messages_per_s")),
+     "messages_per_s"),
     ("small batch of a stream", at_most(600.0, 0, " ms"), _of("spark_stream", "earshot"),
-     field("small_batch_p50_ms")),
+     "small_batch_p50_ms"),
     ("memory of a worker that opens the index", at_most(None, 3, " of its size"),
-     _of("spark_memory", "worker 0"), field("copied_share")),
+     _of("spark_memory", "worker 0"), "copied_share"),
     *(
         (f"8 shards, {data}: {what}", at_most(wanted, 2, " x"),
-         _of("placement", "plan", data, n_shards=8), field(name))
+         _of("placement", "plan", data, n_shards=8), name)
         for data in ("headline", "nsw", "boston")
         for what, wanted, name in (
             ("candidates over one index", 1.3, "candidates_to_whole"),

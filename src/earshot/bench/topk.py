@@ -1,23 +1,17 @@
 """Methods of top-k over a sliding window, measured as [PVLDB16] section 7 does.
 
 A method is a way in which messages find subscriptions (``dissemination``) and a way in which
-results are kept full (``reevaluation``). All methods of a case must give the same changes, in the
-same order and with the same bits, while a window that is full goes on by some arrivals.
-
-Filling the results of new subscriptions takes far longer than what is measured. It does not depend
-on the dissemination, so a case is filled once for each re-evaluation, saved, and opened anew for
-every measurement: messages change the state. What was measured is kept for the suites that show
-it again.
-
-Arrivals come in calls of a tenth of them each. A slow method ends with the call that is beyond its
-time; each row tells the figures after every call (``prefixes``), so that methods are compared on
-the messages that both have seen.
+results are kept full (``reevaluation``). Filling the results of new subscriptions takes far longer
+than what is measured, and does not depend on the dissemination: a case is filled once for each
+re-evaluation, saved, and opened anew for every measurement, since messages change the state. What
+was measured is kept for the suites that show it again. See also ``bench/README.md``.
 """
 
 from __future__ import annotations
 
 import copy
 import hashlib
+import os
 import shutil
 import tempfile
 import time
@@ -31,17 +25,18 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from earshot import storage
-from earshot.bench.checksums import check_agreement
+from earshot.bench.checksums import check_agreement, shown
 from earshot.bench.context import Context, peak_memory
-from earshot.bench.engines import Method, default_method, new_monitor, part_label
-from earshot.bench.measuring import elapsed_s, rates
-from earshot.bench.results import Row
-from earshot.model.arrays import CountedMessages, Int64s
+from earshot.bench.engines import Method, default_method, part_label
+from earshot.bench.measuring import elapsed_s, rates, timed
+from earshot.bench.results import Row, basics
+from earshot.model.arrays import CountedMessages, Int64s, take_messages
 from earshot.model.ranking import idf_weights
+from earshot.semantics.topk.contract import Scan
 from earshot.semantics.topk.kernels.arrays import Changes
 from earshot.semantics.topk.monitor import Counters, Monitor
 from earshot.semantics.topk.reevaluation import Reevaluation
-from earshot.workloads.topk import TopkWorkload, find_topk_workload
+from earshot.workloads.topk import MAX_DISTANCE, TopkWorkload, find_topk_workload
 
 FIRST_ARRIVAL = 1 << 24
 """The first message that is measured, whatever the size of the window before it."""
@@ -58,22 +53,15 @@ MARGIN = 1.25
 class Case:
     """Subscriptions, a window that is full, and what arrives then.
 
-    Attributes:
-        workload: What they are drawn from.
-        n_subscriptions: Number of subscriptions.
-        window: Messages of the window; of one by time, their mean number.
-        n_arrivals: Messages that arrive.
-        n_aging: Messages that have come since all subscriptions were filled. With 0 all buffers
-            are as full as a search makes them, and hardly any runs dry soon.
-        is_by_time: Whether messages leave by their age.
+    Without aging all buffers are as full as a search makes them, and hardly any runs dry soon.
     """
 
     workload: TopkWorkload
     n_subscriptions: int
-    window: int
+    window: int  # messages; of a window by time, their mean number
     n_arrivals: int
-    n_aging: int = 0
-    is_by_time: bool = False
+    n_aging: int = 0  # messages that have come since all subscriptions were filled
+    is_by_time: bool = False  # whether messages leave by their age
 
     def drawn(self, **fields: Any) -> Case:
         """Return the same case with some attributes of the workload changed."""
@@ -88,11 +76,9 @@ class Case:
         )
 
     def told(self) -> Row:
-        """Return what rows tell of the case."""
+        """Return what only rows of top-k tell."""
         workload = self.workload
         return {
-            "workload": workload.name,
-            "n_subscriptions": self.n_subscriptions,
             "window": self.window,
             "is_by_time": self.is_by_time,
             "k": workload.k,
@@ -103,12 +89,15 @@ class Case:
         }
 
     def monitor(self, method: Method) -> Monitor:
-        """Return a monitor with nothing in it."""
-        if self.is_by_time:
-            window = {"duration_us": self.workload.duration_us(self.window)}
-        else:
-            window = {"window": self.window}
-        return new_monitor(method, self.workload.max_distance, **window)
+        """Return a monitor with nothing in it, and without the structure that is measured."""
+        return Monitor(
+            window=None if self.is_by_time else self.window,
+            duration_us=self.workload.duration_us(self.window) if self.is_by_time else None,
+            max_distance=MAX_DISTANCE,
+            dissemination=Scan(),
+            reevaluation=method.reevaluation,
+            n_threads=os.cpu_count() or 1,
+        )
 
 
 class Trial(NamedTuple):
@@ -193,9 +182,7 @@ class Store:
         key = (case, method.reevaluation)
         if key not in self.states:
             self.forget_states(context.profile.topk.states_kept - 1)
-            began = time.perf_counter()
-            monitor, digest = self._filled(case, method)
-            setup_s = time.perf_counter() - began
+            (monitor, digest), setup_s = timed(self._filled, case, method)
             self.n_states += 1
             directory = self.folder / str(self.n_states)
             storage.save(directory, monitor.contents())
@@ -220,13 +207,12 @@ class Store:
         n = round(MARGIN * case.window) if case.is_by_time else case.window
         monitor.publish(_messages(case, -n - case.n_aging, -case.n_aging))
         digest = Digest()
-        for start in range(0, case.n_subscriptions, SUBSCRIPTIONS_PER_CALL):
-            stop = min(start + SUBSCRIPTIONS_PER_CALL, case.n_subscriptions)
+        n = case.n_subscriptions
+        for start, stop in pairwise([*range(0, n, SUBSCRIPTIONS_PER_CALL), n]):
             digest.add(monitor.subscribe(*case.workload.subscriptions(start, stop)))
         if case.n_aging:
             monitor.restructure(default_method().dissemination)
-            for start in range(-case.n_aging, 0, MESSAGES_PER_CALL):
-                stop = min(start + MESSAGES_PER_CALL, 0)
+            for start, stop in pairwise([*range(-case.n_aging, 0, MESSAGES_PER_CALL), 0]):
                 digest.add(monitor.publish(_messages(case, start, stop)))
             monitor.restructure("scan")
         return monitor, digest.value
@@ -245,10 +231,9 @@ class Store:
         sums = {0: state.checksum}  # of the results to begin with
         stops = np.unique(np.linspace(0, case.n_arrivals, CALLS + 1).astype(int)).tolist()
         for start, n in pairwise(stops):
-            part = _rows_of(messages, start, n)
-            began = time.perf_counter()
-            changes = monitor.publish(part)
-            spent_s += time.perf_counter() - began
+            part = take_messages(messages, np.arange(start, n))
+            changes, part_s = timed(monitor.publish, part)
+            spent_s += part_s
             # Counted from the first arrival, whatever has come before it.
             digest.add(changes._replace(sequences=changes.sequences - first_sequence))
             n_changes += len(changes.rows)
@@ -262,15 +247,13 @@ class Store:
         check_agreement(case.label, of_case)
         work = Counters(*(np.array(monitor.counters) - before).tolist())._asdict()
         memory = monitor.memory()
-        told = {str(length): f"{value:016x}" for length, value in sums.items() if length}
+        told = {str(length): shown(value) for length, value in sums.items() if length}
         return {
+            **basics(case.workload.name, method.label, case.n_subscriptions, n),
             **case.told(),
-            "competitor": method.label,
             "dissemination": method.dissemination.name,
             "reevaluation": method.reevaluation.name,
             "parameters": method.parameters,
-            "n_messages": n,
-            "n_threads": 1,
             **prefixes[str(n)],
             "prefixes": prefixes,
             "elapsed_s": spent_s,
@@ -316,18 +299,6 @@ class Digest:
 def _messages(case: Case, start: int, stop: int) -> CountedMessages:
     """Return messages, counted from the first that is measured."""
     return CountedMessages(*case.workload.messages(FIRST_ARRIVAL + start, FIRST_ARRIVAL + stop))
-
-
-def _rows_of(messages: CountedMessages, start: int, stop: int) -> CountedMessages:
-    offsets = messages.token_offsets[start : stop + 1]
-    tokens = slice(int(offsets[0]), int(offsets[-1]))
-    return CountedMessages(
-        offsets - offsets[0],
-        messages.tokens[tokens],
-        messages.counts[tokens],
-        messages.places[start:stop],
-        messages.times[start:stop],
-    )
 
 
 def _costs(ticks: Int64s, spent_s: float, n_messages: int) -> Row:

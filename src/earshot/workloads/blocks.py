@@ -7,8 +7,11 @@ from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 import numpy.typing as npt
+import pyarrow as pa
 
 from earshot.errors import InvalidParameter
+from earshot.model.arrays import Float64s, Int64s
+from earshot.model.schemas import BOX_FIELDS
 
 T = TypeVar("T")
 
@@ -43,9 +46,29 @@ def check_rules(name: str, rules: Mapping[str, bool]) -> None:
         raise InvalidParameter(f"workload '{name}': expected {'; '.join(broken)}")
 
 
-def named(name: str, workloads: Mapping[str, T]) -> T:
-    """Return the workload of that name."""
-    if name not in workloads:
-        known = ", ".join(workloads)
-        raise InvalidParameter(f"no workload '{name}'; expected one of {known}")
-    return workloads[name]
+def named(kind: str, name: str, known: Mapping[str, T]) -> T:
+    """Return what has that name; an error tells the names that are known."""
+    if name not in known:
+        raise InvalidParameter(f"no {kind} '{name}'; expected one of {', '.join(known)}")
+    return known[name]
+
+
+def some_of_each(
+    random: np.random.Generator, offsets: Int64s, words: npt.NDArray[Any], wanted: Int64s
+) -> npt.NDArray[Any]:
+    """Return ``wanted[i]`` words of each row i, or all it has, drawn without putting back."""
+    lengths = np.diff(offsets)
+    rows = np.repeat(np.arange(len(lengths)), lengths)
+    shuffled = words[np.lexsort((random.random(len(words)), rows))]
+    ranks = np.arange(len(words)) - np.repeat(offsets[:-1], lengths)
+    return shuffled[ranks < wanted[rows]]
+
+
+def log_uniform(random: np.random.Generator, low: float, high: float, n: int) -> Float64s:
+    """Draw numbers whose orders of magnitude are equally likely."""
+    return np.exp(random.uniform(np.log(low), np.log(high), n))
+
+
+def sides_of(boxes: Float64s) -> dict[str, pa.Array]:
+    """Return boxes as the columns that tables have."""
+    return {side: pa.array(boxes[:, i].copy()) for i, side in enumerate(BOX_FIELDS)}

@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
-from dataclasses import dataclass
 from importlib import resources
+from itertools import pairwise
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -19,8 +20,8 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from earshot.errors import InvalidFile, InvalidInput, InvalidParameter
-from earshot.model.arrays import Float64s, Int64s
-from earshot.model.schemas import BOX_FIELDS
+from earshot.model.arrays import Float64s, Int64s, offsets_of
+from earshot.workloads.blocks import log_uniform, named, sides_of, some_of_each
 
 DATA_VARIABLE = "EARSHOT_DATA"
 
@@ -28,54 +29,33 @@ DRAW_BLOCK_ROWS = 1 << 16
 """Subscriptions drawn at a time: with 40 words per message, 2.6 million words in memory."""
 
 
-@dataclass(frozen=True)
-class Dataset:
-    """A file of real messages, whose it is and under which terms."""
+class Dataset(NamedTuple):
+    """A file of real messages, and how they are read from its columns."""
 
     file: str
-    licence: str
-    attribution: str
-    as_messages: Callable[[pa.Table], pa.Table]
+    as_messages: Callable[[pa.Table], dict[str, pa.ChunkedArray]]
 
 
-def _reports(table: pa.Table) -> pa.Table:
-    """Rows with a point, and on some of them a rectangle."""
-    point = {"min_x": "lon", "min_y": "lat", "max_x": "lon", "max_y": "lat"}
-    own = {"min_x": "min_lon", "min_y": "min_lat", "max_x": "max_lon", "max_y": "max_lat"}
-    sides = {side: pc.coalesce(table[own[side]], table[point[side]]) for side in BOX_FIELDS}
-    return pa.table(
-        {
-            **{name: table[name] for name in ("id", "time", "kind", "text")},
-            "x": table["lon"],
-            "y": table["lat"],
-            **sides,
-        }
-    )
+def _reports(table: pa.Table) -> dict[str, pa.ChunkedArray]:
+    return {name: table[name] for name in ("id", "time", "kind", "text")}
 
 
-def _places(table: pa.Table) -> pa.Table:
+def _places(table: pa.Table) -> dict[str, pa.ChunkedArray]:
     """Named points; the names in other languages and scripts are the text."""
     names = pc.replace_substring(pc.fill_null(table["alternate_names"], ""), ",", " ")
-    sides = dict(zip(BOX_FIELDS, ("lon", "lat", "lon", "lat"), strict=True))
-    return pa.table(
-        {
-            "id": table["geonameid"].cast(pa.string()),
-            "kind": table["country"],
-            "text": pc.binary_join_element_wise(table["name"], names, " "),
-            "x": table["lon"],
-            "y": table["lat"],
-            **{side: table[column] for side, column in sides.items()},
-        }
-    )
+    return {
+        "id": table["geonameid"].cast(pa.string()),
+        "kind": table["country"],
+        "text": pc.binary_join_element_wise(table["name"], names, " "),
+    }
 
 
 DATASETS: dict[str, Dataset] = {
-    "nsw": Dataset(
-        "nsw_live_traffic.parquet", "CC BY 4.0", "Transport for NSW (Live Traffic)", _reports
-    ),
-    "boston": Dataset("boston_311.parquet", "PDDL", "City of Boston", _reports),
-    "pleiades": Dataset("pleiades_places.parquet", "CC BY 3.0", "Pleiades", _reports),
-    "geonames": Dataset("geonames_cities500.parquet", "CC BY 4.0", "GeoNames", _places),
+    # Transport for NSW (Live Traffic), CC BY 4.0
+    "nsw": Dataset("nsw_live_traffic.parquet", _reports),
+    "boston": Dataset("boston_311.parquet", _reports),  # City of Boston, PDDL
+    "pleiades": Dataset("pleiades_places.parquet", _reports),  # Pleiades, CC BY 3.0
+    "geonames": Dataset("geonames_cities500.parquet", _places),  # GeoNames, CC BY 4.0
 }
 
 
@@ -98,32 +78,26 @@ def available_datasets(directory: str | Path | None = None) -> list[str]:
     return [name for name, dataset in DATASETS.items() if (folder / dataset.file).is_file()]
 
 
-def read_messages(
-    name: str, directory: str | Path | None = None, *, boxes: bool = False
-) -> pa.Table:
+def read_messages(name: str, directory: str | Path | None = None) -> pa.Table:
     """Read the messages of a dataset, in the order of the file.
 
     Args:
         name: One of :data:`DATASETS`.
         directory: Where the file is; by default the directory of ``EARSHOT_DATA``.
-        boxes: Give each message the columns ``min_x, min_y, max_x, max_y`` instead of ``x, y``;
-            a message without a rectangle of its own has the box of its point.
 
     Returns:
-        Columns ``id``, ``kind``, ``text``, the place, and ``time`` where the file has one.
+        Columns ``id``, ``kind``, ``text``, ``x, y``, and ``time`` where the file has one.
     """
-    if name not in DATASETS:
-        raise InvalidParameter(f"no dataset '{name}'; expected one of {', '.join(DATASETS)}")
-    path = data_directory(directory) / DATASETS[name].file
+    file, as_messages = named("dataset", name, DATASETS)
+    path = data_directory(directory) / file
     try:
         table = pq.read_table(path)
     except (OSError, pa.ArrowInvalid) as error:
         raise InvalidFile(f"dataset '{name}' cannot be read from {path}: {error}") from error
     try:
-        messages = DATASETS[name].as_messages(table)
+        return pa.table({**as_messages(table), "x": table["lon"], "y": table["lat"]})
     except KeyError as error:
         raise InvalidFile(f"{path} has not the columns of '{name}': {error.args[0]}") from error
-    return messages.drop_columns(["x", "y"] if boxes else list(BOX_FIELDS))
 
 
 def bundled_messages() -> pa.Table:
@@ -183,17 +157,16 @@ def draw_subscriptions(
     rows = random.choice(pickable, n) if n else np.empty(0, np.int64)
     n_keywords = random.integers(keywords_min, keywords_max + 1, n)
     keywords = [
-        _draw_words(words, rows[at : at + DRAW_BLOCK_ROWS], n_keywords[at:], random)
-        for at in range(0, n, DRAW_BLOCK_ROWS)
+        _draw_words(words, rows[start:stop], n_keywords[start:stop], random)
+        for start, stop in pairwise([*range(0, n, DRAW_BLOCK_ROWS), n])
     ]
     places = np.stack([messages[axis].to_numpy() for axis in ("x", "y")], axis=1)
-    areas = np.exp(random.uniform(np.log(region_area_min), np.log(region_area_max), n))
-    boxes = _regions(places, rows, areas)
+    areas = log_uniform(random, region_area_min, region_area_max, n)
     return pa.table(
         {
             "id": pc.binary_join_element_wise("s", pa.array(np.arange(n)).cast(pa.string()), ""),
             "keywords": pa.chunked_array(keywords, pa.list_(pa.string())),
-            **{side: boxes[:, i].copy() for i, side in enumerate(BOX_FIELDS)},
+            **sides_of(_regions(places, rows, areas)),
         }
     )
 
@@ -217,13 +190,11 @@ def _draw_words(
     encoded = pc.dictionary_encode(picked.flatten())
     codes = encoded.indices.to_numpy()
     distinct = np.unique((parents << 32) + codes)
-    distinct = distinct[np.lexsort((random.random(len(distinct)), distinct >> 32))]
-    parents, codes = distinct >> 32, distinct & 0xFFFFFFFF
-    starts = np.searchsorted(parents, np.arange(len(rows)))
-    kept = np.arange(len(parents)) - starts[parents] < n_keywords[parents]
-    offsets = np.concatenate([[0], np.cumsum(np.bincount(parents[kept], minlength=len(rows)))])
-    chosen = encoded.dictionary.take(pa.array(codes[kept]))
-    return pa.ListArray.from_arrays(pa.array(offsets, pa.int32()), chosen)
+    starts = np.searchsorted(distinct, np.arange(len(rows) + 1) << 32)
+    chosen = some_of_each(random, starts, distinct & 0xFFFFFFFF, n_keywords)
+    offsets = offsets_of(np.minimum(np.diff(starts), n_keywords))
+    keywords = encoded.dictionary.take(pa.array(chosen))
+    return pa.ListArray.from_arrays(pa.array(offsets, pa.int32()), keywords)
 
 
 def _regions(places: Float64s, rows: Int64s, areas: Float64s) -> Float64s:

@@ -16,13 +16,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from typing import Literal, NamedTuple, TypeAlias, TypeVar
+from typing import Any, NamedTuple, TypeAlias, TypeVar
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from earshot.errors import InvalidParameter
 from earshot.model.arrays import (
     EVERYWHERE_TOKEN,
     ClauseArrays,
@@ -34,8 +33,15 @@ from earshot.model.arrays import (
     box_clauses,
     offsets_of,
 )
-from earshot.model.schemas import BOX_FIELDS
-from earshot.workloads.blocks import Block, blocks_of, check_rules, joined, named
+from earshot.workloads.blocks import (
+    Block,
+    blocks_of,
+    check_rules,
+    joined,
+    log_uniform,
+    named,
+    sides_of,
+)
 
 BLOCK_ROWS = 1 << 15
 MESSAGE_BLOCK_ROWS = 1 << 10
@@ -67,49 +73,29 @@ LOCAL_RANKS = 1 << 15
 class Workload:
     """A reproducible set of subscriptions and a stream of messages.
 
-    Attributes:
-        name: Name in reports and on the command line.
-        n_subscriptions: Number of subscriptions.
-        n_messages: Number of messages.
-        seed: Seed of all random draws.
-        n_words: Size of the vocabulary.
-        zipf_exponent: The word of rank r is drawn with probability proportional to r ** -this.
-        keywords_min: Fewest keywords of a subscription.
-        keywords_max: Most keywords of a subscription; every number in between is equally likely.
-        tokens_min: Fewest distinct tokens of a message.
-        tokens_max: Most distinct tokens of a message.
-        tokens_mean: Mean number of tokens (their number is then binomial between the limits), or
-            ``None`` for every number equally likely.
-        region_area_min: Smallest area of a subscription's region, as a fraction of the space.
-        region_area_max: Largest one; areas in between are log-uniform.
-        message_area: Area of a message's region as a fraction of the space; 0 for points.
-        n_cities: Number of Gaussian clusters of places; their weights follow Zipf's law.
-        background_share: Share of places that belong to no city and lie anywhere.
-        locality: Share of the drawn words that belong to the place. Each city, and each cell of a
-            coarse grid for places outside of cities, ranks the vocabulary in an order of its own:
-            what is frequent there is rare elsewhere. Messages and subscriptions of a place share
-            its order. With 0 words do not depend on the place.
-        side_ratio: Most that a region is longer than it is wide, of subscriptions and messages.
+    Areas are fractions of the space. Each city, and each cell of a coarse grid for places outside
+    of cities, ranks the vocabulary in an order of its own: what is frequent there is rare
+    elsewhere. Messages and subscriptions of a place share its order.
     """
 
     name: str
     n_subscriptions: int = 1_000_000
     n_messages: int = 10_000
     seed: int = 1
-    n_words: int = 1_700_000
-    zipf_exponent: float = 1.0
-    keywords_min: int = 1
+    n_words: int = 1_700_000  # size of the vocabulary
+    zipf_exponent: float = 1.0  # a word of rank r is drawn in proportion to r ** -this
+    keywords_min: int = 1  # of a subscription; every number in between is equally likely
     keywords_max: int = 5
-    tokens_min: int = 6
+    tokens_min: int = 6  # distinct ones of a message
     tokens_max: int = 20
-    tokens_mean: float | None = None
-    region_area_min: float = HEADLINE_REGION_AREA
+    tokens_mean: float | None = None  # of a binomial number; None: all are equally likely
+    region_area_min: float = HEADLINE_REGION_AREA  # of a subscription; log-uniform in between
     region_area_max: float = HEADLINE_REGION_AREA
-    message_area: float = 0.0
-    n_cities: int = 1_000
-    background_share: float = 0.2
-    locality: float = 0.0
-    side_ratio: float = 2.0
+    message_area: float = 0.0  # 0 for points
+    n_cities: int = 1_000  # Gaussian clusters of places; their weights follow Zipf's law
+    background_share: float = 0.2  # of places that belong to no city and lie anywhere
+    locality: float = 0.0  # share of the drawn words that come from the order of the place
+    side_ratio: float = 2.0  # most that a region, or a message's, is longer than it is wide
 
     def __post_init__(self) -> None:
         """Reject what cannot be generated."""
@@ -125,10 +111,9 @@ class Workload:
             "n_words >= 2 * max(keywords_max, tokens_max)": self.n_words
             >= 2 * max(self.keywords_max, self.tokens_max),
             "zipf_exponent >= 0": self.zipf_exponent >= 0,
-            "0 < region_area_min <= region_area_max <= 1": 0
-            < self.region_area_min
-            <= self.region_area_max
-            <= 1,
+            "0 < region_area_min <= region_area_max <= 1": (
+                0 < self.region_area_min <= self.region_area_max <= 1
+            ),
             "0 <= message_area <= 1": 0 <= self.message_area <= 1,
             "n_cities >= 1": self.n_cities >= 1,
             "0 <= background_share <= 1": 0 <= self.background_share <= 1,
@@ -154,12 +139,9 @@ class Workload:
         seed: int | None = None,
     ) -> Workload:
         """Return the same workload with other numbers of rows, or another seed."""
-        return replace(
-            self,
-            n_subscriptions=self.n_subscriptions if n_subscriptions is None else n_subscriptions,
-            n_messages=self.n_messages if n_messages is None else n_messages,
-            seed=self.seed if seed is None else seed,
-        )
+        given = {"n_subscriptions": n_subscriptions, "n_messages": n_messages, "seed": seed}
+        changed: dict[str, Any] = {name: n for name, n in given.items() if n is not None}
+        return replace(self, **changed)
 
     def subscriptions(self, start: int = 0, stop: int | None = None) -> ClauseArrays:
         """Return subscriptions ``start:stop``; their slots are ``start``, ``start + 1``, ….
@@ -167,27 +149,24 @@ class Workload:
         ``stop`` defaults to ``n_subscriptions`` and may lie beyond it.
         """
         stop = self.n_subscriptions if stop is None else stop
-
-        def keywords_of(random: np.random.Generator, n: int) -> Int64s:
-            return random.integers(self.keywords_min, self.keywords_max + 1, n)
-
-        def areas_of(random: np.random.Generator, n: int) -> Float64s:
-            return _log_uniform(random, self.region_area_min, self.region_area_max, n)
-
         blocks = blocks_of(self.seed, _SUBSCRIPTIONS, BLOCK_ROWS, start, stop)
-        rows = self._rows(blocks, BLOCK_ROWS, keywords_of, areas_of)
+        rows = self._rows(
+            blocks,
+            BLOCK_ROWS,
+            lambda random, n: random.integers(self.keywords_min, self.keywords_max + 1, n),
+            lambda random, n: log_uniform(random, self.region_area_min, self.region_area_max, n),
+        )
         return box_clauses(*rows, np.arange(start, stop, dtype=np.int32))
 
     def messages(self, start: int = 0, stop: int | None = None) -> MessageArrays:
         """Return messages ``start:stop``; ``stop`` defaults to ``n_messages``."""
         stop = self.n_messages if stop is None else stop
-
-        def areas_of(_: np.random.Generator, n: int) -> Float64s:
-            return np.full(n, self.message_area)
-
         blocks = blocks_of(self.seed, _MESSAGES, MESSAGE_BLOCK_ROWS, start, stop)
         offsets, words, boxes = self._rows(
-            blocks, MESSAGE_BLOCK_ROWS, self._message_lengths, areas_of
+            blocks,
+            MESSAGE_BLOCK_ROWS,
+            self._message_lengths,
+            lambda _, n: np.full(n, self.message_area),
         )
         # Every message carries the token of clauses without keywords.
         tokens = np.insert(words, offsets[:-1], np.int32(EVERYWHERE_TOKEN))
@@ -227,17 +206,13 @@ class Workload:
         """Return how often each word is drawn as a local one, over all places."""
         cities = _cities(self.seed, self.n_cities)
         n_cells = LOCAL_CELLS_PER_AXIS**2
-        weights = np.concatenate(
-            [
-                (1 - self.background_share) * np.diff(cities.cumulative_shares, prepend=0.0),
-                np.full(n_cells, self.background_share / n_cells),
-            ]
-        )
+        of_cities = (1 - self.background_share) * np.diff(cities.cumulative_shares, prepend=0.0)
+        of_cells = np.full(n_cells, self.background_share / n_cells)
         renamings = _renamings(self.seed, self.n_cities + n_cells, self.n_words)
         ranks = np.arange(min(LOCAL_RANKS, self.n_words))
         frequent = shares[: len(ranks)]
         local = np.full(self.n_words, (1.0 - frequent.sum()) / self.n_words)
-        for place, weight in enumerate(weights):
+        for place, weight in enumerate(np.concatenate([of_cities, of_cells])):
             # Each word once per place, so that the sum may be made in place.
             local[renamings.words(ranks, place) - 1] += weight * frequent
         return local
@@ -356,10 +331,6 @@ def _cumulative_shares(n: int, exponent: float) -> Float64s:
     return shares
 
 
-def _log_uniform(random: np.random.Generator, low: float, high: float, n: int) -> Float64s:
-    return np.exp(random.uniform(np.log(low), np.log(high), n))
-
-
 def _boxes_around(
     random: np.random.Generator, centres: Float64s, areas: Float64s, side_ratio: float
 ) -> Float64s:
@@ -372,6 +343,8 @@ def _boxes_around(
 
 
 _HEADLINE = Workload(name="headline", tokens_mean=9.0)
+_LONG = {"tokens_min": 100, "tokens_max": 1_000}
+REGION_AREAS = (1e-8, 1e-6, 1e-4, 1e-2, 1e-1)
 
 RANGE_MESSAGE_AREA = 1e-4
 """Area of the region of a range message: in the unit square, a hundredth of its side."""
@@ -389,10 +362,6 @@ many. ``usa_*`` gives 2.3, 35, 100 and 1,553; the papers do not tell these.
 """
 
 USA_MESSAGE_AREA = 3e-3
-
-REGION_AREAS = (1e-8, 1e-6, 1e-4, 1e-2, 1e-1)
-
-_LONG = {"tokens_min": 100, "tokens_max": 1_000}
 
 _TWEETS = Workload(
     name="tweets", locality=0.5, region_area_min=1e-7, region_area_max=TWEETS_REGION_AREA_MAX
@@ -422,12 +391,12 @@ WORKLOADS: dict[str, Workload] = {
         Workload(name="long_point", **_LONG),
         Workload(name="long_range", message_area=RANGE_MESSAGE_AREA, **_LONG),
         *(
-            replace(
-                _HEADLINE, name=f"region_{area:.0e}", region_area_min=area, region_area_max=area
+            replace(_HEADLINE, name=f"region_{name}", region_area_min=low, region_area_max=high)
+            for name, low, high in (
+                *((f"{area:.0e}", area, area) for area in REGION_AREAS),
+                ("mixed", REGION_AREAS[0], REGION_AREAS[-1]),
             )
-            for area in REGION_AREAS
         ),
-        replace(_HEADLINE, name="region_mixed", region_area_min=1e-8, region_area_max=1e-1),
         *(
             replace(_HEADLINE, name=f"keywords_{n}", keywords_min=n, keywords_max=n)
             for n in range(1, 6)
@@ -450,80 +419,42 @@ more. These are the vocabulary here: rarer words would hardly ever meet.
 
 def find_workload(name: str) -> Workload:
     """Return the workload of that name."""
-    return named(name, WORKLOADS)
+    return named("workload", name, WORKLOADS)
 
 
-MessageColumn = Literal["keywords", "text"]
-IdColumn = Literal["integers", "strings"]
-
-
-def as_tables(
-    workload: Workload, *, messages_as: MessageColumn = "text", ids: IdColumn = "integers"
-) -> tuple[pa.Table, pa.Table]:
+def as_tables(workload: Workload) -> tuple[pa.Table, pa.Table]:
     """Return :func:`subscription_table` and :func:`message_table` of all rows."""
-    return (
-        subscription_table(workload, ids=ids),
-        message_table(workload, messages_as=messages_as, ids=ids),
-    )
+    return subscription_table(workload), message_table(workload)
 
 
-def subscription_table(
-    workload: Workload, start: int = 0, stop: int | None = None, *, ids: IdColumn = "integers"
-) -> pa.Table:
+def subscription_table(workload: Workload, start: int = 0, stop: int | None = None) -> pa.Table:
     """Return subscriptions ``start:stop`` as an Arrow table in the columns that files have.
 
-    These are ``id, keywords, min_x, min_y, max_x, max_y``. Ids are 0, 1, 2, … or ``s0``, ``s1``,
-    ``s2``, …; token 7 is the word ``w7``.
+    These are ``id, keywords, min_x, min_y, max_x, max_y``. Ids are 0, 1, 2, …; token 7 is the word
+    ``w7``.
     """
     clauses = workload.subscriptions(start, stop)
-    return pa.table(
-        {
-            "id": _ids("s", clauses.subscriptions.astype(np.int64), ids),
-            "keywords": _word_lists(clauses.token_offsets, clauses.token_ids),
-            **_sides(clauses.boxes),
-        }
-    )
+    ids = pa.array(clauses.subscriptions, pa.int64())
+    words = _word_lists(clauses.token_offsets, clauses.token_ids)
+    return pa.table({"id": ids, "keywords": words, **sides_of(clauses.boxes)})
 
 
-def message_table(
-    workload: Workload, *, messages_as: MessageColumn = "text", ids: IdColumn = "integers"
-) -> pa.Table:
+def message_table(workload: Workload) -> pa.Table:
     """Return the messages as an Arrow table in the columns that files have.
 
-    These are ``id`` (0, 1, 2, … or ``m0``, ``m1``, ``m2``, …), the words as a list in ``keywords``
-    or as a sentence in ``text``, and ``x, y`` when messages are points, else the four sides of
-    their boxes.
+    These are ``id`` (0, 1, 2, …), the words as a sentence in ``text``, and ``x, y`` when messages
+    are points, else the four sides of their boxes.
     """
-    if messages_as not in ("keywords", "text"):
-        raise InvalidParameter(f"messages_as is {messages_as!r}; expected 'keywords' or 'text'")
     batch = workload.messages()
     rows = np.arange(len(batch.boxes) + 1)
     spoken = batch.token_ids != EVERYWHERE_TOKEN
     words = _word_lists(batch.token_offsets - rows, batch.token_ids[spoken])
-    if messages_as == "text":
-        words = pc.binary_join(words, " ")
-    places = _sides(batch.boxes)
+    places = sides_of(batch.boxes)
     if workload.message_area == 0:
         places = {"x": places["min_x"], "y": places["min_y"]}
-    return pa.table({"id": _ids("m", rows[:-1], ids), messages_as: words, **places})
-
-
-def _ids(prefix: str, numbers: Int64s, kind: IdColumn) -> pa.Array:
-    if kind not in ("integers", "strings"):
-        raise InvalidParameter(f"ids is {kind!r}; expected 'integers' or 'strings'")
-    integers = pa.array(numbers, pa.int64())
-    return integers if kind == "integers" else _prefixed(prefix, integers)
+    return pa.table({"id": rows[:-1], "text": pc.binary_join(words, " "), **places})
 
 
 def _word_lists(offsets: Int64s, token_ids: Int32s) -> pa.Array:
-    return pa.ListArray.from_arrays(
-        pa.array(offsets, pa.int32()), _prefixed("w", pa.array(token_ids))
-    )
-
-
-def _prefixed(prefix: str, numbers: pa.Array) -> pa.Array:
-    return pc.binary_join_element_wise(prefix, numbers.cast(pa.string()), "")
-
-
-def _sides(boxes: Float64s) -> dict[str, pa.Array]:
-    return {name: pa.array(np.ascontiguousarray(boxes[:, i])) for i, name in enumerate(BOX_FIELDS)}
+    words = pc.binary_join_element_wise("w", pa.array(token_ids).cast(pa.string()), "")
+    return pa.ListArray.from_arrays(pa.array(offsets, pa.int32()), words)

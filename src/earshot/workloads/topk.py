@@ -12,7 +12,7 @@ over the time that as many take on average, as a Poisson process is once its num
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from functools import cached_property
 from typing import Literal, NamedTuple
 
@@ -27,7 +27,14 @@ from earshot.model.arrays import (
     Int64s,
     offsets_of,
 )
-from earshot.workloads.blocks import Block, blocks_of, check_rules, joined, named
+from earshot.workloads.blocks import (
+    Block,
+    blocks_of,
+    check_rules,
+    joined,
+    named,
+    some_of_each,
+)
 from earshot.workloads.synthetic import Workload
 
 BLOCK_ROWS = 1 << 12
@@ -36,15 +43,13 @@ FIRST_DRAWN = 1 << 30
 """The message that the first subscription is drawn from; those before are for publishing."""
 
 MAX_DISTANCE = math.sqrt(2.0)
-"""Diagonal of the unit square, in which all places are."""
+"""Where a place counts nothing: the diagonal of the unit square, in which all places are."""
 
 DAY_US = 24 * 60 * 60 * 1_000_000
 DAILY_SWING = 0.8
 """The busiest moment of a day has (1 + this) times the mean rate, the quietest (1 - this)."""
 
 _SUBSCRIPTIONS, _TIMES = 10, 11  # streams of random numbers, beside those of the synthetic module
-
-KeywordSource = Literal["messages", "zipf"]
 
 
 class SubscriptionRows(NamedTuple):
@@ -61,19 +66,8 @@ class SubscriptionRows(NamedTuple):
 class TopkWorkload:
     """A reproducible stream of messages, and subscriptions drawn from it.
 
-    Attributes:
-        name: Name in reports.
-        n_words: Size of the vocabulary; words follow Zipf's law.
-        tokens_min: Fewest words of a message.
-        tokens_max: Most words of a message.
-        tokens_mean: Mean number of words.
-        seed: Seed of all random draws.
-        keywords_min: Fewest keywords of a subscription.
-        keywords_max: Most keywords; every number in between is equally likely.
-        keywords_from: ``"messages"``: words of the message that gives the place; ``"zipf"``: drawn
-            by Zipf's law, whatever that message says.
-        k: Messages that a subscription wants.
-        messages_per_day: Mean number of messages of a day.
+    Fields that :class:`Workload` has too mean the same. Keywords are words of the message that
+    gives the place, or drawn by Zipf's law, whatever that message says.
     """
 
     name: str
@@ -84,9 +78,9 @@ class TopkWorkload:
     seed: int = 1
     keywords_min: int = 1
     keywords_max: int = 5
-    keywords_from: KeywordSource = "messages"
-    k: int = 20
-    messages_per_day: float = 100_000.0
+    keywords_from: Literal["messages", "zipf"] = "messages"
+    k: int = 20  # messages that a subscription wants
+    messages_per_day: float = 100_000.0  # on average
 
     def __post_init__(self) -> None:
         """Reject what cannot be generated."""
@@ -99,11 +93,6 @@ class TopkWorkload:
         }
         check_rules(self.name, rules)
         _ = self._stream  # which has rules of its own
-
-    @property
-    def max_distance(self) -> float:
-        """Distance at which a place counts nothing."""
-        return MAX_DISTANCE
 
     def frequencies(self) -> Int64s:
         """Return how often each token is expected, for ``idf_weights``."""
@@ -121,13 +110,8 @@ class TopkWorkload:
             joined([part[i] for part in parts], dtype)
             for i, dtype in enumerate((np.int64, np.int32, np.float64, np.float64))
         )
-        return SubscriptionRows(
-            places.reshape(-1, 3),
-            offsets_of(lengths),
-            tokens,
-            alphas,
-            np.full(stop - start, self.k, np.int32),
-        )
+        ks = np.full(stop - start, self.k, np.int32)
+        return SubscriptionRows(places.reshape(-1, 3), offsets_of(lengths), tokens, alphas, ks)
 
     def messages(self, start: int, stop: int) -> CountedMessages:
         """Return messages ``start:stop``."""
@@ -136,22 +120,14 @@ class TopkWorkload:
                 f"messages {start}:{stop} asked for; from {FIRST_DRAWN} on they are subscriptions"
             )
         offsets, tokens, places = self._spoken(start, stop)
-        return CountedMessages(
-            offsets, tokens, np.ones(len(tokens), np.uint16), places, self._times(start, stop)
-        )
+        counts = np.ones(len(tokens), np.uint16)
+        return CountedMessages(offsets, tokens, counts, places, self._times(start, stop))
 
     @cached_property
     def _stream(self) -> Workload:
-        return Workload(
-            name=self.name,
-            seed=self.seed,
-            n_words=self.n_words,
-            tokens_min=self.tokens_min,
-            tokens_max=self.tokens_max,
-            tokens_mean=self.tokens_mean,
-            keywords_min=self.keywords_min,
-            keywords_max=self.keywords_max,
-        )
+        own = {field.name for field in fields(self)}
+        shared = [each.name for each in fields(Workload) if each.name in own]
+        return Workload(**{name: getattr(self, name) for name in shared})
 
     def _spoken(self, start: int, stop: int) -> tuple[Int64s, Int32s, Float64s]:
         """Return offsets, words and places of messages, without the token that all carry."""
@@ -173,7 +149,7 @@ class TopkWorkload:
             lengths = np.diff(offsets)
         else:
             lengths = random.integers(self.keywords_min, self.keywords_max + 1, BLOCK_ROWS)
-            tokens = _some_of_each(random, offsets, words, lengths)
+            tokens = some_of_each(random, offsets, words, lengths)
             offsets = offsets_of(lengths)
         tokens = tokens[offsets[rows.start] : offsets[rows.stop]]
         return lengths[rows], tokens, places[rows], alphas[rows]
@@ -184,17 +160,6 @@ class TopkWorkload:
             at = np.sort(random.random(BLOCK_ROWS)) * BLOCK_ROWS + first
             parts.append(at[rows])
         return _by_day(joined(parts, np.float64) / self.messages_per_day)
-
-
-def _some_of_each(
-    random: np.random.Generator, offsets: Int64s, words: Int32s, wanted: Int64s
-) -> Int32s:
-    """Return ``wanted[i]`` words of each row i, drawn without putting back."""
-    lengths = np.diff(offsets)
-    rows = np.repeat(np.arange(len(lengths)), lengths)
-    shuffled = words[np.lexsort((random.random(len(words)), rows))]
-    ranks = np.arange(len(words)) - np.repeat(offsets[:-1], lengths)
-    return shuffled[ranks < wanted[rows]]
 
 
 def _by_day(days: Float64s) -> Int64s:
@@ -222,4 +187,4 @@ TOPK_WORKLOADS: dict[str, TopkWorkload] = {
 
 def find_topk_workload(name: str) -> TopkWorkload:
     """Return the workload of that name."""
-    return named(name, TOPK_WORKLOADS)
+    return named("workload", name, TOPK_WORKLOADS)

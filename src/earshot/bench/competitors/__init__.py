@@ -6,11 +6,12 @@ To add a rival, write a module here with a subclass of :class:`Competitor` and n
 
 from __future__ import annotations
 
-from importlib import import_module
+from pkgutil import resolve_name
 
 from earshot.bench.competitors.contract import Competitor, IndexCompetitor
-from earshot.errors import InvalidParameter
 from earshot.indexes import structures_of
+from earshot.indexes.contract import Index
+from earshot.workloads.blocks import named
 
 RIVALS: dict[str, str] = {
     "duckdb": "earshot.bench.competitors.duckdb_join:DuckDBJoin",
@@ -26,15 +27,12 @@ def competitor_names() -> list[str]:
 
 def new_competitor(name: str) -> Competitor:
     """Return a fresh competitor of that name."""
-    structure = structures_of("boolean").get(name)
-    if structure is not None:
-        return IndexCompetitor(structure, name)
-    if name not in RIVALS:
-        known = ", ".join(competitor_names())
-        raise InvalidParameter(f"no competitor '{name}'; expected one of {known}")
-    module, _, attribute = RIVALS[name].partition(":")
-    competitor: Competitor = getattr(import_module(module), attribute)()
-    return competitor
+    known: dict[str, type[Index] | str] = {**structures_of("boolean"), **RIVALS}
+    found = named("competitor", name, known)
+    if not isinstance(found, str):
+        return IndexCompetitor(found, name)
+    rival: Competitor = resolve_name(found)()
+    return rival
 
 
 __all__ = ["RIVALS", "Competitor", "IndexCompetitor", "competitor_names", "new_competitor"]

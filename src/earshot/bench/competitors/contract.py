@@ -4,19 +4,12 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import Any
 
 from earshot.bench.checksums import Pairs
 from earshot.indexes.answers import Matches
 from earshot.indexes.contract import Index
 from earshot.model.arrays import ClauseArrays, MessageArrays, Space
-
-
-class Sizes(NamedTuple):
-    """Memory taken, in bytes; ``None`` where the competitor cannot tell."""
-
-    structure: int | None  # the structure over and above the subscriptions
-    stored: int | None  # the subscriptions themselves
 
 
 class Competitor(ABC):
@@ -32,9 +25,9 @@ class Competitor(ABC):
     def match(self, messages: MessageArrays, n_threads: int = 1) -> Matches | Pairs:
         """Return the answers to a batch."""
 
-    def sizes(self) -> Sizes:
-        """Return the memory taken."""
-        return Sizes(None, None)
+    def sizes(self) -> dict[str, int | None]:
+        """Return the bytes of the index over and above the stored subscriptions, and of these."""
+        return {"index": None, "stored": None}
 
     def close(self) -> None:  # noqa: B027 - nothing to do is a good default
         """Let go of memory."""
@@ -68,9 +61,9 @@ class IndexCompetitor(Competitor):
         """Return the answers to a batch."""
         return self.index.match(messages, n_threads=n_threads)
 
-    def sizes(self) -> Sizes:
+    def sizes(self) -> dict[str, int | None]:
         """Return the bytes of the structure and of the clauses."""
-        return Sizes(self.index.nbytes, self.index.stored_nbytes)
+        return {"index": self.index.nbytes, "stored": self.index.stored_nbytes}
 
     def close(self) -> None:
         """Drop the index."""

@@ -1,12 +1,9 @@
 """DuckDB: matching as the join that somebody who knows SQL writes, on one thread.
 
-The tokens of each message are unnested and joined with the rarest keyword of each subscription;
-the box and ``list_has_all`` on the other keywords decide. Subscriptions are sorted by their rarest
-keyword, so that DuckDB skips row groups; loading them is not part of the rates.
-
-One statement says it all, and that is how it is kept. Testing boxes in a materialised step before
-any list is looked at did 2,900 messages/s where this did 1,500 (headline, 1 M subscriptions,
-batches of 2,048); who goes that far can as well add a grid, as
+Subscriptions are sorted by their rarest keyword, so that DuckDB skips row groups; loading them is
+not part of the rates. One statement says it all, and that is how it is kept. Testing boxes in a
+materialised step before any list is looked at did 2,900 messages/s where this did 1,500 (headline,
+1 M subscriptions, batches of 2,048); who goes that far can as well add a grid, as
 :mod:`earshot.bench.competitors.duckdb_grid` does.
 """
 
@@ -21,6 +18,7 @@ from earshot.bench.checksums import Pairs
 from earshot.bench.competitors.contract import Competitor
 from earshot.errors import InvalidInput, MissingExtra
 from earshot.model.arrays import ClauseArrays, Int32s, MessageArrays, Space
+from earshot.workloads.blocks import sides_of
 
 try:
     import duckdb
@@ -29,7 +27,6 @@ except ImportError as error:
         "the competitors 'duckdb' and 'duckdb_grid' need DuckDB: pip install 'earshot[bench]'"
     ) from error
 
-SIDES = ("min_x", "min_y", "max_x", "max_y")
 TOUCHES = "s.min_x <= m.max_x and s.min_y <= m.max_y and s.max_x >= m.min_x and s.max_y >= m.min_y"
 
 
@@ -48,8 +45,7 @@ class DuckDB(Competitor):
         # A region across the antimeridian has two clauses, but is reported once.
         repeats = len(np.unique(clauses.subscriptions)) < len(clauses.subscriptions)
         self.select = "select distinct" if repeats else "select"
-        columns = {"slot": pa.array(clauses.subscriptions)}
-        columns |= {side: pa.array(clauses.boxes[:, i].copy()) for i, side in enumerate(SIDES)}
+        columns = {"slot": pa.array(clauses.subscriptions), **sides_of(clauses.boxes)}
         columns |= self.keyword_columns(clauses, n_tokens)
         self.connection.register("source", pa.table(columns))
         self.connection.execute(f"create or replace table subscriptions as {self.load_query()}")
@@ -59,13 +55,11 @@ class DuckDB(Competitor):
         """Return the answers to a batch, by one query."""
         if (messages.boxes[:, 0] > messages.boxes[:, 2]).any():
             raise InvalidInput(f"competitor '{self.name}' takes no boxes across the antimeridian")
-        n = len(messages.boxes)
-        offsets = pa.array(messages.token_offsets, pa.int32())
         columns = {
-            "message": pa.array(np.arange(n, dtype=np.int32)),
-            "tokens": pa.ListArray.from_arrays(offsets, pa.array(messages.token_ids)),
+            "message": pa.array(np.arange(len(messages.boxes), dtype=np.int32)),
+            "tokens": _token_lists(messages),
+            **sides_of(messages.boxes),
         }
-        columns |= {side: pa.array(messages.boxes[:, i].copy()) for i, side in enumerate(SIDES)}
         self.connection.register("messages", pa.table(columns))
         found = self.connection.execute(self.match_query(messages)).fetchnumpy()
         self.connection.unregister("messages")
@@ -95,11 +89,8 @@ class DuckDBJoin(DuckDB):
 
     def keyword_columns(self, clauses: ClauseArrays, n_tokens: int) -> dict[str, pa.Array]:
         """Return the rarest keyword, and the list of all."""
-        offsets = pa.array(clauses.token_offsets, pa.int32())
-        return {
-            "rarest": pa.array(tokens_by_rarity(clauses, n_tokens)[:, 0].copy()),
-            "keywords": pa.ListArray.from_arrays(offsets, pa.array(clauses.token_ids)),
-        }
+        rarest = tokens_by_rarity(clauses, n_tokens)[:, 0].copy()
+        return {"rarest": pa.array(rarest), "keywords": _token_lists(clauses)}
 
     def load_query(self) -> str:
         """Sort by the rarest keyword."""
@@ -111,6 +102,11 @@ class DuckDBJoin(DuckDB):
             from (select *, unnest(tokens) as token from messages) m
             join subscriptions s on s.rarest = m.token
             where {TOUCHES} and list_has_all(m.tokens, s.keywords)"""
+
+
+def _token_lists(rows: ClauseArrays | MessageArrays) -> pa.Array:
+    offsets = pa.array(rows.token_offsets, pa.int32())
+    return pa.ListArray.from_arrays(offsets, pa.array(rows.token_ids))
 
 
 def tokens_by_rarity(clauses: ClauseArrays, n_tokens: int) -> Int32s:
