@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from earshot.encoding.columns import Columns, Problems, is_given
+from earshot.encoding.columns import Columns, is_given
 
 _TAKEN_BY = {
     "expression": "boolean and ranked matching; give the words as keywords",
@@ -35,10 +35,10 @@ REGIONS = Form("boolean matching", frozenset({"expression"}))
 """Keywords or an expression, and a region."""
 
 
-def refuse_columns(columns: Columns, form: Form, problems: Problems) -> None:
+def refuse_columns(columns: Columns, form: Form) -> None:
     """Refuse rows with a value in a column that the semantics does not take."""
     for field, others in _TAKEN_BY.items():
         array = columns.get(field)
         if array is not None and field not in form.columns:
             reason = f"is not for {form.noun} but for {others}, or leave it out"
-            problems.mark(is_given(array), field, reason)
+            columns.problems.mark(is_given(array), field, reason)

@@ -33,10 +33,10 @@ from earshot import storage
 from earshot.encoding import (
     NO_TIME_US,
     EncodedMessages,
-    accepted_rows,
     encode_messages,
     encode_moves,
     encode_subscriptions,
+    row_numbers,
     take_encoded,
 )
 from earshot.engine import rehearsal
@@ -273,7 +273,7 @@ class Engine:
             )
             known = known[np.sort(firsts)]
             unknown = np.delete(np.arange(len(ids)), known)
-            numbers = accepted_rows(len(ids), None, first_row, rows)
+            numbers = row_numbers(len(ids), first_row, rows)
             rejects = unknown_rows(ids, unknown, numbers, source)
             if on_error == "raise":
                 raise_first(rejects)
