@@ -172,9 +172,9 @@ def column_group(columns: Columns, fields: Sequence[str], noun: str) -> tuple[Bo
     nothing = np.full(columns.n, np.nan), np.zeros(columns.n, bool)
     values, given = zip(*(column or nothing for column in found), strict=True)
     present = np.stack(given)
-    has_all = present.all(axis=0)
+    has_all: Bools = np.logical_and.reduce(present)
     reason = f"is missing; {noun} needs {', '.join(fields)}"
-    for row in np.flatnonzero(present.any(axis=0) & ~has_all).tolist():
+    for row in np.flatnonzero(np.logical_or.reduce(present) & ~has_all).tolist():
         columns.problems.add(row, fields[int(present[:, row].argmin())], reason)
     return has_all, np.stack(values, axis=1)
 

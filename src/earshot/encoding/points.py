@@ -49,8 +49,9 @@ def row_points(
         if accepted is None:
             return points
         offsets, positions = gather_ranges(points.token_offsets, np.flatnonzero(accepted))
-        rows = (array[accepted] for array in (places, alphas, ks))
-        return PointArrays(offsets, points.tokens[positions], *rows)
+        return PointArrays(
+            offsets, points.tokens[positions], places[accepted], alphas[accepted], ks[accepted]
+        )
 
     return taken
 

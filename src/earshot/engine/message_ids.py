@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from earshot.engine.ids import id_bytes
+from earshot.engine.ids import id_bytes, strings_of
 from earshot.errors import InvalidInput
 from earshot.model.arrays import Int64s
 from earshot.model.schemas import IdKind, id_kind
@@ -46,8 +46,7 @@ class MessageIds:
         if arrays is not None and kind == "integer":
             self.append(pa.array(arrays.data.view(np.int64)))
         elif arrays is not None and kind == "string":
-            buffers = (pa.py_buffer(arrays.offsets), pa.py_buffer(arrays.data))
-            self.append(pa.LargeStringArray.from_buffers(len(arrays.offsets) - 1, *buffers))
+            self.append(strings_of(arrays.offsets, arrays.data))
 
     @property
     def type(self) -> pa.DataType:

@@ -203,7 +203,8 @@ def polygon_problem(polygon: Polygon) -> str | None:
 def point_problems(points: npt.ArrayLike, space: Space) -> list[Problem]:
     """Return the first problem of each wrong point; rows are x, y."""
     columns = np.asarray(points, np.float64).reshape(-1, 2).T
-    return _problems(_are_inside(*columns, space), columns, _point_problem, space)
+    xs, ys = columns
+    return _problems(_are_inside(xs, ys, space), columns, _point_problem, space)
 
 
 def rectangle_problems(rectangles: npt.ArrayLike, space: Space) -> list[Problem]:
