@@ -69,9 +69,7 @@ def tokens_of_rows(offsets: Any, ids: Any, vocabulary: Vocabulary) -> list[list[
     found = []
     for i in range(len(offsets) - 1):
         row = ids[offsets[i] : offsets[i + 1]].tolist()
-        found.append(
-            [vocabulary.token_of(t) if t >= 0 else "-" + vocabulary.token_of(~t) for t in row]
-        )
+        found.append(["-" * (t < 0) + vocabulary.tokens([t if t >= 0 else ~t])[0] for t in row])
     return found
 
 

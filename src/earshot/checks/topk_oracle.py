@@ -245,10 +245,6 @@ class OracleMonitor:
 
     def _scored(self, subscription: _Subscription, message: _Message) -> Scored | None:
         """Return a message with its score; ``None`` where it shares no word."""
-        score = self._score(subscription, message)
-        return None if score is None else Scored(score, message.time, message.sequence)
-
-    def _score(self, subscription: _Subscription, message: _Message) -> float | None:
         shared = [token for token in subscription.vector if token in message.vector]
         if not shared:
             return None
@@ -258,7 +254,8 @@ class OracleMonitor:
         dx, dy, dz = (a - b for a, b in zip(subscription.place, message.place, strict=True))
         distance = math.sqrt(dx * dx + dy * dy + dz * dz)
         place = max(0.0, 1.0 - distance / self.max_distance)
-        return subscription.alpha * place + (1.0 - subscription.alpha) * text
+        score = subscription.alpha * place + (1.0 - subscription.alpha) * text
+        return Scored(score, message.time, message.sequence)
 
     def _vector(self, counts: dict[int, int]) -> dict[int, float]:
         """Return the weights of a unit vector, rounded to 32 bits, with the rarest word first."""

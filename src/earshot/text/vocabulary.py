@@ -75,11 +75,6 @@ class Vocabulary:
     def __repr__(self) -> str:
         return f"<Vocabulary of {self._n_tokens - 1:,} tokens, {self.nbytes:,} bytes>"
 
-    def id_of(self, token: str) -> int | None:
-        """Return the id of a token, or None if it is unknown; the token is taken as it is."""
-        found = int(self.ids_of([token])[0])
-        return None if found < 0 else found
-
     def ids_of(self, tokens: Sequence[str]) -> Int32s:
         """Return the ids of tokens, -1 for unknown ones."""
         data, spans = _joined(tokens)
@@ -88,10 +83,6 @@ class Vocabulary:
         # The kernel says 0 for unknown tokens; the empty token is the only one that is there.
         ids[(ids == 0) & (spans & np.uint64(0xFFFFFFFF) > 0)] = -1
         return ids
-
-    def token_of(self, token_id: int) -> str:
-        """Return the token with this id."""
-        return self.tokens([token_id])[0]
 
     def tokens(self, ids: npt.ArrayLike) -> list[str]:
         """Return the tokens with these ids."""
