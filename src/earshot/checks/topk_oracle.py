@@ -54,18 +54,11 @@ class _Message:
 class OracleMonitor:
     """Subscriptions by slot, and the messages of the window, compared with each other at each step.
 
-    Args:
-        window: Number of messages in a count window.
-        duration_us: Length of a time window; either this or ``window`` is given.
-        max_distance: Distance from which on the place scores 0.
+    The window is of so many messages or of so much time. From ``max_distance`` on a place scores 0.
     """
 
     def __init__(
-        self,
-        *,
-        window: int | None = None,
-        duration_us: int | None = None,
-        max_distance: float,
+        self, *, window: int | None = None, duration_us: int | None = None, max_distance: float
     ) -> None:
         if (window is None) == (duration_us is None):
             raise ValueError(

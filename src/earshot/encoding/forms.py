@@ -17,17 +17,12 @@ _TAKEN_BY = {
 
 @dataclass(frozen=True)
 class Form:
-    """What a semantics takes.
+    """What a semantics takes."""
 
-    Attributes:
-        noun: What it is called in errors.
-        columns: Columns of subscriptions beyond those that every semantics takes.
-        is_point: Whether subscriptions and messages are at points and messages come with how often
-            each word occurs; else subscriptions have regions, messages points or boxes.
-    """
-
-    noun: str
-    columns: frozenset[str]
+    noun: str  # what it is called in errors
+    columns: frozenset[str]  # of subscriptions, beyond those that every semantics takes
+    # Whether subscriptions and messages are at points and messages come with how often each word
+    # occurs; else subscriptions have regions, messages points or boxes.
     is_point: bool = False
 
 

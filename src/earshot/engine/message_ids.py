@@ -28,12 +28,7 @@ class MessageIds:
 
     Kept as runs of which each is at most half as long as the one before, so that adding is cheap on
     average, one at a time or many; short ones are always joined, so that there are few. Ids are all
-    64-bit integers or all strings; the first decides.
-
-    Args:
-        kind: What the ids are, None where none has come yet.
-        first: Sequence number of the first.
-        arrays: The ids that are there already.
+    64-bit integers or all strings; the first decides. They begin with sequence number ``first``.
     """
 
     def __init__(

@@ -18,7 +18,7 @@ only the keywords of a message lead to the clauses it can match.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple, TypeAlias
 
@@ -127,8 +127,11 @@ class Clause(NamedTuple):
 
 def all_of(keywords: Iterable[str]) -> Expression:
     """Return the conjunction of one or more keywords."""
-    operands = tuple(Keyword(keyword) for keyword in keywords)
-    return operands[0] if len(operands) == 1 else And(operands)
+    return _together(And, [Keyword(keyword) for keyword in keywords])
+
+
+def _together(kind: type[And | Or], operands: Sequence[Expression]) -> Expression:
+    return operands[0] if len(operands) == 1 else kind(tuple(operands))
 
 
 def _depth_above(operands: tuple[Expression, ...], operator: str) -> int:
@@ -190,14 +193,12 @@ class _Level:
         self.factors.append(operand)
 
     def end_conjunction(self) -> None:
-        factors = tuple(self.factors)
-        self.alternatives.append(factors[0] if len(factors) == 1 else And(factors))
+        self.alternatives.append(_together(And, self.factors))
         self.factors = []
 
     def finish(self) -> Expression:
         self.end_conjunction()
-        alternatives = tuple(self.alternatives)
-        return alternatives[0] if len(alternatives) == 1 else Or(alternatives)
+        return _together(Or, self.alternatives)
 
 
 def _read(text: str) -> Expression:

@@ -25,7 +25,7 @@ import numpy as np
 import numpy.typing as npt
 
 from earshot.errors import InvalidParameter
-from earshot.model.arrays import ClauseArrays, Int32s, Int64s, MessageArrays
+from earshot.model.arrays import ClauseArrays, Int32s, Int64s, MessageArrays, offsets_of
 from earshot.placement.kernels import (
     CUT_CONTENT,
     CUT_SIZE,
@@ -379,7 +379,7 @@ def _flattened(tree: Tree) -> PlanArrays:
         kinds,
         thresholds,
         children,
-        np.append(0, np.cumsum([len(each) for each in tokens])),
+        offsets_of(np.array([len(each) for each in tokens])),
         np.concatenate(tokens),
         np.concatenate(sides),
     )
