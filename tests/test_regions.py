@@ -225,7 +225,7 @@ def test_batch_of_circles_equals_one_by_one(rows: list[tuple[float, float, float
 
 
 def test_problems_name_row_field_and_reason() -> None:
-    assert point_problems([[0, 0], [200, 0], [0, NAN]], "lonlat") == [
+    assert point_problems([(0.0, 0.0), (200.0, 0.0), (0.0, NAN)], "lonlat") == [
         (1, "x", "longitude 200.0 is outside [-180, 180]"),
         (2, "y", "latitude nan is not finite"),
     ]

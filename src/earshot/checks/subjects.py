@@ -46,13 +46,8 @@ class Subject(ABC):
     def __init__(self, index_type: type[Index]) -> None:
         self.index_type = index_type
 
-    @property
-    def name(self) -> str:
-        """Structure and semantics, as in ``rt_tree/ranked``."""
-        return f"{self.index_type.name}/{self.semantics}"
-
     def __repr__(self) -> str:
-        return self.name
+        return f"{self.index_type.name}/{self.semantics}"
 
     @property
     def prunes(self) -> bool:

@@ -41,6 +41,7 @@ from earshot.encoding import (
 )
 from earshot.engine import rehearsal
 from earshot.engine.guard import Guard
+from earshot.engine.ids import IdTable
 from earshot.engine.rebuilding import Background
 from earshot.engine.rejects import OnError, by_name, by_row, check_on_error, unknown_rows
 from earshot.engine.state import State
@@ -73,6 +74,7 @@ from earshot.model.schemas import id_kind
 from earshot.model.subscriptions import Id, Subscription, check_time
 from earshot.model.updates import Result, Update
 from earshot.semantics import matcher_type
+from earshot.semantics.contract import Rebuild
 from earshot.text import Analyzer, Vocabulary
 
 Batch: TypeAlias = pa.RecordBatch | pa.Table
@@ -604,9 +606,7 @@ class Engine:
             if rebuild is None:
                 return
             rebuild.build()
-            ids = self._state.ids.renumbered(rebuild.old_slots)
-            with self._lock.change():
-                self._state.take_over(rebuild, ids)
+            self._take_over(rebuild, self._state.ids)
 
     def wait(self) -> None:
         """Wait for a rebuild in the background to end, and raise what went wrong in it."""
@@ -673,9 +673,9 @@ class Engine:
         # Those of now: a rebuild in the foreground may renumber the others meanwhile.
         old_ids = self._state.ids
 
-        def finish() -> None:
-            ids = old_ids.renumbered(rebuild.old_slots)
-            with self._lock, self._lock.change():
-                self._state.take_over(rebuild, ids)
+        self._background.start(rebuild, lambda: self._take_over(rebuild, old_ids))
 
-        self._background.start(rebuild, finish)
+    def _take_over(self, rebuild: Rebuild, old_ids: IdTable) -> None:
+        ids = old_ids.renumbered(rebuild.old_slots)
+        with self._lock, self._lock.change():
+            self._state.take_over(rebuild, ids)
