@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -15,8 +17,6 @@ from hypothesis import strategies as st
 from earshot.encoding import (
     NEVER_US,
     NO_TIME_US,
-    EncodedMessages,
-    EncodedSubscriptions,
     encode_messages,
     encode_moves,
     encode_subscriptions,
@@ -48,20 +48,16 @@ def box(*sides: float) -> dict[str, float]:
     return dict(zip(BOX_FIELDS, sides, strict=True))
 
 
-def subscriptions(
-    rows: list[dict[str, Any]], vocabulary: Vocabulary | None = None, /, **options: Any
-) -> EncodedSubscriptions:
-    batch = pa.RecordBatch.from_pylist(rows, SUBSCRIPTIONS)
-    space: Space = options.pop("space", "lonlat")
-    return encode_subscriptions(batch, Analyzer(), vocabulary or Vocabulary(), space, **options)
+def encoded(
+    encode: Callable[..., Any], schema: pa.Schema, rows: list[dict[str, Any]],
+    vocabulary: Vocabulary | None = None, /, *, space: Space = "lonlat", **options: Any,
+) -> Any:  # fmt: skip
+    batch = pa.RecordBatch.from_pylist(rows, schema)
+    return encode(batch, Analyzer(), vocabulary or Vocabulary(), space, **options)
 
 
-def messages(
-    rows: list[dict[str, Any]], vocabulary: Vocabulary | None = None, /, **options: Any
-) -> EncodedMessages:
-    batch = pa.RecordBatch.from_pylist(rows, MESSAGES)
-    space: Space = options.pop("space", "lonlat")
-    return encode_messages(batch, Analyzer(), vocabulary or Vocabulary(), space, **options)
+subscriptions = partial(encoded, encode_subscriptions, SUBSCRIPTIONS)
+messages = partial(encoded, encode_messages, MESSAGES)
 
 
 def tokens_of_rows(offsets: Any, ids: Any, vocabulary: Vocabulary) -> list[list[str]]:
@@ -69,9 +65,7 @@ def tokens_of_rows(offsets: Any, ids: Any, vocabulary: Vocabulary) -> list[list[
     found = []
     for i in range(len(offsets) - 1):
         row = ids[offsets[i] : offsets[i + 1]].tolist()
-        found.append(
-            [vocabulary.token_of(t) if t >= 0 else "-" + vocabulary.token_of(~t) for t in row]
-        )
+        found.append(["-" * (t < 0) + vocabulary.tokens([t if t >= 0 else ~t])[0] for t in row])
     return found
 
 

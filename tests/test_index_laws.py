@@ -158,7 +158,7 @@ def test_small_cases_equal_the_oracle(case: Case, setting: Setting) -> None:
     expected = {each.semantics: each.truth(case, setting) for each in (SUBJECTS[0], SUBJECTS[-1])}
     for subject in SUBJECTS:
         found = subject.build(case, setting).match(case.messages)
-        subject.assert_answers(found, expected[subject.semantics], subject.name)
+        subject.assert_answers(found, expected[subject.semantics], str(subject))
 
 
 @each_subject

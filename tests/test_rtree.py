@@ -10,7 +10,7 @@ import pytest
 
 from earshot.checks.generate import Recipe, make_case
 from earshot.checks.oracle import matches_of
-from earshot.checks.ranked_oracle import scores_of
+from earshot.checks.ranked_oracle import delivered, parts_of
 from earshot.errors import InvalidInput, InvalidParameter
 from earshot.indexes import index_type
 from earshot.indexes.contract import Index
@@ -217,7 +217,8 @@ def test_changes_keep_ranked_answers_right(name: str, seed: int) -> None:
     index = kind.build(
         _slots(clauses, 0, n // 2), space=recipe.space, parameters=parameters, weights=weights
     )
-    expected = scores_of(clauses, case.messages, recipe.space, alpha, threshold, weights)
+    parts = parts_of(clauses, case.messages, recipe.space, weights)
+    expected = delivered(parts, clauses, alpha, threshold)
     for live in _changed(index, clauses, n, random, 18):
         found = index.match(case.messages)
         assert found.scores is not None

@@ -572,7 +572,7 @@ def test_what_was_learned_may_be_forgotten() -> None:
     assert engine.vocabulary.frequencies.tolist() == [0, 0, 0, 0]
     found = [update.score for update in list(engine.publish_batch(batch))]
     words, counts = engine.vocabulary, engine.vocabulary.frequencies
-    assert {words.token_of(n): int(counts[n]) for n in range(1, 4)} == {
+    assert dict(zip(words.tokens([1, 2, 3]), counts[1:4].tolist(), strict=True)) == {
         "fire": 2, "smoke": 0, "rain": 1,
     }  # fmt: skip
     assert counts[0] == 2

@@ -29,9 +29,9 @@ def all_tokens(vocabulary: Vocabulary) -> list[str]:
 def test_an_empty_vocabulary_holds_the_everywhere_token() -> None:
     vocabulary = Vocabulary()
     assert len(vocabulary) == 1
-    assert vocabulary.token_of(EVERYWHERE_TOKEN) == ""
-    assert vocabulary.id_of("") == EVERYWHERE_TOKEN
-    assert vocabulary.id_of("fire") is None
+    assert vocabulary.tokens([EVERYWHERE_TOKEN]) == [""]
+    assert vocabulary.ids_of([""])[0] == EVERYWHERE_TOKEN
+    assert vocabulary.ids_of(["fire"])[0] == -1
     assert vocabulary.frequencies.tolist() == [0]
 
 
@@ -101,7 +101,7 @@ def test_tokens_with_the_same_hash_are_told_apart() -> None:
     alone = Vocabulary()
     alone.add([second])
     assert hash_of_first in alone.arrays.slots[:, 0]  # else this test tests nothing
-    assert vocabulary.id_of(second) is None
+    assert vocabulary.ids_of([second])[0] == -1
     assert vocabulary.add([second, first]).tolist() == [2, 1]
     assert all_tokens(vocabulary) == ["", first, second]
 
@@ -138,7 +138,7 @@ def test_wrong_ids_are_refused() -> None:
     vocabulary.add(["a"])
     for wrong in (-1, 2):
         with pytest.raises(InvalidInput, match=rf"token id {wrong} is unknown; .* 0 to 1"):
-            vocabulary.token_of(wrong)
+            vocabulary.tokens([wrong])
         with pytest.raises(InvalidInput, match="this vocabulary has 0 to 1"):
             vocabulary.add_documents(documents([1, wrong]))
     with pytest.raises(InvalidInput, match="token 1 is empty"):
@@ -166,9 +166,9 @@ def test_copies_go_their_own_ways() -> None:
     assert original.frequencies.tolist() == [0, 2, 1, 1, 1]
     assert copied.frequencies.tolist() == [0, 1, 1, 1]
     assert second.frequencies[:5].tolist() == [0, 1, 1, 1, 1]
-    assert [each.id_of("d") for each in (original, copied, second)] == [3, None, 3]
-    assert [each.id_of("c") for each in (original, copied, second)] == [None, 3, None]
-    assert [each.id_of("t499") for each in (original, copied, second)] == [None, None, 504]
+    assert [each.ids_of(["d"])[0] for each in (original, copied, second)] == [3, -1, 3]
+    assert [each.ids_of(["c"])[0] for each in (original, copied, second)] == [-1, 3, -1]
+    assert [each.ids_of(["t499"])[0] for each in (original, copied, second)] == [-1, -1, 504]
 
 
 def test_pickles_without_what_analyzers_remember() -> None:
@@ -201,12 +201,12 @@ def test_saved_and_opened(tmp_path: Path) -> None:
     np.testing.assert_array_equal(first.frequencies, vocabulary.frequencies)
     grow(first, ["new"])
     grow(first, [f"newer{i}" for i in range(3000)])
-    assert first.id_of("new") == len(vocabulary)
-    assert first.id_of("newer2999") == len(vocabulary) + 3000
+    assert first.ids_of(["new"])[0] == len(vocabulary)
+    assert first.ids_of(["newer2999"])[0] == len(vocabulary) + 3000
     second = opened()
     assert len(second) == len(vocabulary)
-    assert second.id_of("new") is None
-    assert second.id_of("a token of many bytes") == 1001
+    assert second.ids_of(["new"])[0] == -1
+    assert second.ids_of(["a token of many bytes"])[0] == 1001
     np.testing.assert_array_equal(second.frequencies, vocabulary.frequencies)
 
 

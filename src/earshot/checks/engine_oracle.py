@@ -41,12 +41,7 @@ EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 class EngineOracle(ABC):
-    """Subscriptions in a dict, and a clock; subclasses say what a delivery means.
-
-    Args:
-        settings: The engine's semantics.
-        space: The engine's space.
-    """
+    """Subscriptions in a dict, and a clock; subclasses say what a delivery means."""
 
     settings_type: ClassVar[type]
 

@@ -9,7 +9,6 @@ from functools import lru_cache
 from typing import NamedTuple, TypeAlias
 
 import numpy as np
-import numpy.typing as npt
 
 from earshot.model.arrays import (
     EARTH_RADIUS_M,
@@ -23,6 +22,7 @@ from earshot.model.arrays import (
     Space,
     box_clauses,
     no_shapes,
+    offsets_of,
     take_clauses,
     take_messages,
 )
@@ -60,57 +60,32 @@ class Case(NamedTuple):
 
 @dataclass(frozen=True)
 class Recipe:
-    """What a random case looks like; equal recipes give equal cases.
-
-    Attributes:
-        seed: Seed of the generator.
-        space: Metric of the case.
-        n_subscriptions: Number of subscriptions.
-        n_messages: Number of messages.
-        n_tokens: Tokens that clauses ask for are 1 … ``n_tokens``.
-        n_unknown_tokens: Messages also carry tokens above ``n_tokens``, this many.
-        skew: Exponent of the Zipf distribution of tokens; 0 makes them equally frequent.
-        max_keywords: Required tokens of a clause are 1 to this many.
-        max_message_tokens: Tokens of a message are 0 to this many.
-        extent: Where the centres of regions and messages lie.
-        side: Longest side of a region, as a share of the extent.
-        message_side: Longest side of a message, as a share of the extent; 0 makes points.
-        grid: Sides are rounded to multiples of this, so that many touch exactly; 0 leaves them.
-        everywhere: Share of clauses without keywords.
-        forbidden: Share of clauses with one or two forbidden tokens.
-        several: Clauses over and above one per subscription, as a share of the subscriptions.
-        unbounded: Share of clauses with one or more infinite sides.
-        shapes: Share of clauses whose region is a circle or a polygon.
-        crossing: Share of messages whose box crosses the antimeridian.
-        flat: Share of plain regions, and of messages, that lose a dimension or two.
-        pieces: Share of further clauses with the tokens of the one before: two pieces of a region.
-        thresholds: Share of subscriptions with a threshold of their own.
-        spread: Sizes of regions differ by factors of up to ten to this power.
-    """
+    """What a random case looks like; equal recipes give equal cases."""
 
     seed: int = 1
     space: Space = "planar"
     n_subscriptions: int = 1200
     n_messages: int = 100
-    n_tokens: int = 40
-    n_unknown_tokens: int = 0
-    skew: float = 0.8
-    max_keywords: int = 3
-    max_message_tokens: int = 10
+    n_tokens: int = 40  # tokens that clauses ask for are 1 … n_tokens
+    n_unknown_tokens: int = 0  # messages also carry tokens above n_tokens, this many
+    skew: float = 0.8  # exponent of the Zipf distribution of tokens; 0: equally frequent
+    max_keywords: int = 3  # required tokens of a clause are 1 to this many
+    max_message_tokens: int = 10  # tokens of a message are 0 to this many
+    # Where the centres of regions and messages lie.
     extent: tuple[float, float, float, float] = (-180.0, -90.0, 180.0, 90.0)
-    side: float = 0.2
-    message_side: float = 0.0
-    grid: float = 0.0
-    everywhere: float = 0.02
-    forbidden: float = 0.0
-    several: float = 0.0
-    unbounded: float = 0.0
-    shapes: float = 0.0
-    crossing: float = 0.0
-    flat: float = 0.1
-    pieces: float = 0.5
-    thresholds: float = 0.0
-    spread: float = 0.0
+    side: float = 0.2  # longest side of a region, as a share of the extent
+    message_side: float = 0.0  # the same of a message; 0 makes points
+    grid: float = 0.0  # sides are multiples of this, so that many touch exactly; 0 leaves them
+    everywhere: float = 0.02  # share of clauses without keywords
+    forbidden: float = 0.0  # share of clauses with one or two forbidden tokens
+    several: float = 0.0  # clauses beyond one per subscription, as a share of the subscriptions
+    unbounded: float = 0.0  # share of clauses with one or more infinite sides
+    shapes: float = 0.0  # share of clauses whose region is a circle or a polygon
+    crossing: float = 0.0  # share of messages whose box crosses the antimeridian
+    flat: float = 0.1  # share of plain regions, and of messages, that lose a dimension or two
+    pieces: float = 0.5  # share of further clauses with the tokens before: pieces of a region
+    thresholds: float = 0.0  # share of subscriptions with a threshold of their own
+    spread: float = 0.0  # sizes of regions differ by factors of up to ten to this power
 
 
 MIXED = Recipe(
@@ -273,7 +248,10 @@ def _shapes(
             rings.append((outer - (x, y)) * 0.5 + (x, y))  # a hole
         n_rings[i] = 1 if rings[-1] is outer else 2
         around[i] = *outer.min(axis=0), *outer.max(axis=0)
-    ring_offsets, vertex_offsets = _offsets(n_rings), _offsets(np.array([len(r) for r in rings]))
+    ring_offsets, vertex_offsets = (
+        offsets_of(n_rings),
+        offsets_of(np.array([len(r) for r in rings], np.int64)),
+    )
     vertices = np.concatenate([np.empty((0, 2)), *rings])
     return ShapeArrays(circles, ring_offsets, vertex_offsets, vertices), around
 
@@ -290,8 +268,4 @@ def _star(random: np.random.Generator, x: float, y: float, radius: float) -> Flo
 def ragged(rows: Sequence[Sequence[int]]) -> tuple[Int64s, Int32s]:
     """Return lists of tokens as offsets and token ids."""
     lengths = np.array([len(row) for row in rows], np.int64)
-    return _offsets(lengths), np.array([t for row in rows for t in row], np.int32)
-
-
-def _offsets(lengths: npt.NDArray[np.int64]) -> Int64s:
-    return np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64)
+    return offsets_of(lengths), np.array([t for row in rows for t in row], np.int32)

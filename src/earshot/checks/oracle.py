@@ -100,11 +100,7 @@ def pieces_of(place: Place, is_lonlat: bool) -> list[Box]:
         box = (place.min_x, place.min_y, place.max_x, place.max_y)
     if not is_lonlat:
         return [box]
-    _, min_y, _, max_y = box
-    pieces = cut(box)
-    if any(piece[0] == -180.0 or piece[2] == 180.0 for piece in pieces):
-        pieces += [(-180.0, min_y, -180.0, max_y), (180.0, min_y, 180.0, max_y)]
-    return pieces
+    return [named for piece in cut(box) for named in both_names(piece)]
 
 
 def cut(box: Box) -> list[Box]:
@@ -113,6 +109,14 @@ def cut(box: Box) -> list[Box]:
     if min_x <= max_x:
         return [box]
     return [(min_x, min_y, 180.0, max_y), (-180.0, min_y, max_x, max_y)]
+
+
+def both_names(box: Box) -> list[Box]:
+    """Return the box, and where it touches the antimeridian that under both of its names."""
+    min_x, min_y, max_x, max_y = box
+    if min_x != -180.0 and max_x != 180.0:
+        return [box]
+    return [box, (-180.0, min_y, -180.0, max_y), (180.0, min_y, 180.0, max_y)]
 
 
 def boxes_touch(a: Box, b: Box) -> bool:
@@ -127,10 +131,7 @@ def shape_touches(shape: Circle | Polygon | None, box: Box, is_lonlat: bool) -> 
     if isinstance(shape, Circle):
         distance = sphere_distance_m if is_lonlat else plane_distance
         return distance(shape.x, shape.y, box) <= shape.radius
-    min_x, min_y, max_x, max_y = box
-    pieces = [box]
-    if is_lonlat and (min_x == -180.0 or max_x == 180.0):
-        pieces += [(-180.0, min_y, -180.0, max_y), (180.0, min_y, 180.0, max_y)]
+    pieces = both_names(box) if is_lonlat else [box]
     return any(polygon_touches(shape.rings, piece) for piece in pieces)
 
 

@@ -216,15 +216,3 @@ def delivered(
                 answers[slot] = score
         result.append(answers)
     return result
-
-
-def scores_of(
-    clauses: ClauseArrays,
-    messages: MessageArrays,
-    space: Space,
-    alpha: float,
-    threshold: float,
-    weights: Sequence[float],
-) -> list[dict[int, float]]:
-    """Return the slots that each message is delivered to, with their scores."""
-    return delivered(parts_of(clauses, messages, space, weights), clauses, alpha, threshold)

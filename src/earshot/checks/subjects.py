@@ -21,7 +21,6 @@ import numpy as np
 from earshot.checks.generate import MIXED, Case, Recipe, make_case
 from earshot.checks.oracle import matches_of
 from earshot.checks.ranked_oracle import Parts, delivered, parts_of
-from earshot.errors import InvalidInput
 from earshot.indexes.answers import Matches
 from earshot.indexes.contract import Index
 
@@ -47,19 +46,14 @@ class Subject(ABC):
     def __init__(self, index_type: type[Index]) -> None:
         self.index_type = index_type
 
-    @property
-    def name(self) -> str:
-        """Structure and semantics, as in ``rt_tree/ranked``."""
-        return f"{self.index_type.name}/{self.semantics}"
-
     def __repr__(self) -> str:
-        return self.name
+        return f"{self.index_type.name}/{self.semantics}"
 
     @property
     def prunes(self) -> bool:
         """Whether the structure has arrays of its own; a plain scan cannot prune."""
         fields = self.index_type.arrays_type._fields  # type: ignore[attr-defined]
-        return len(fields) > int(self.has_scores)
+        return not set(fields) <= {"scoring", "first_slot"}  # which any delta has
 
     @property
     def changes_in_place(self) -> bool:
@@ -124,6 +118,10 @@ class Subject(ABC):
         drawn = np.random.default_rng(29).choice(n, n // 6, replace=False).tolist()
         index.remove(sorted(set(drawn) - early))
         return index, case, expected, set(range(n)) - set(drawn) - early
+
+    def found(self, case: Case, setting: Setting | None = None) -> Answers:
+        """Return the answers of a fresh index of the case."""
+        return self.answers(self.build(case, setting).match(case.messages))
 
     # ---- comparisons
 
@@ -294,33 +292,18 @@ def _weighed(subject_type: type[Subject], recipe: Recipe) -> Any:
 
 Law: TypeAlias = Callable[[Subject], None]
 
-_NEEDS: dict[Law, str] = {}
-
-
-def needs(capability: str) -> Callable[[Law], Law]:
-    """Mark a law that makes sense only for subjects with a capability, an attribute of theirs."""
-
-    def mark(law: Law) -> Law:
-        _NEEDS[law] = capability
-        return law
-
-    return mark
-
-
-def concerns(law: Law, subject: Subject) -> bool:
-    """Whether the subject must obey the law."""
-    return law not in _NEEDS or bool(getattr(subject, _NEEDS[law]))
-
 
 def only(answers: Answers, live: set[int]) -> Answers:
     """Return the answers of live slots."""
     return [{slot: score for slot, score in each.items() if slot in live} for each in answers]
 
 
-def assert_rejected(action: Callable[..., object], *args: object, **options: object) -> None:
-    """Assert that a call refuses its input."""
+def assert_raises(
+    error: type[BaseException], call: Callable[..., object], *arguments: Any, **options: Any
+) -> None:
+    """Assert that a call ends with an error."""
     try:
-        action(*args, **options)
-    except InvalidInput:
+        call(*arguments, **options)
+    except error:
         return
-    raise AssertionError("wrong input was accepted")
+    raise AssertionError(f"{call} was accepted")

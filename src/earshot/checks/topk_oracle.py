@@ -54,18 +54,11 @@ class _Message:
 class OracleMonitor:
     """Subscriptions by slot, and the messages of the window, compared with each other at each step.
 
-    Args:
-        window: Number of messages in a count window.
-        duration_us: Length of a time window; either this or ``window`` is given.
-        max_distance: Distance from which on the place scores 0.
+    The window is of so many messages or of so much time. From ``max_distance`` on a place scores 0.
     """
 
     def __init__(
-        self,
-        *,
-        window: int | None = None,
-        duration_us: int | None = None,
-        max_distance: float,
+        self, *, window: int | None = None, duration_us: int | None = None, max_distance: float
     ) -> None:
         if (window is None) == (duration_us is None):
             raise ValueError(
@@ -245,10 +238,6 @@ class OracleMonitor:
 
     def _scored(self, subscription: _Subscription, message: _Message) -> Scored | None:
         """Return a message with its score; ``None`` where it shares no word."""
-        score = self._score(subscription, message)
-        return None if score is None else Scored(score, message.time, message.sequence)
-
-    def _score(self, subscription: _Subscription, message: _Message) -> float | None:
         shared = [token for token in subscription.vector if token in message.vector]
         if not shared:
             return None
@@ -258,7 +247,8 @@ class OracleMonitor:
         dx, dy, dz = (a - b for a, b in zip(subscription.place, message.place, strict=True))
         distance = math.sqrt(dx * dx + dy * dy + dz * dz)
         place = max(0.0, 1.0 - distance / self.max_distance)
-        return subscription.alpha * place + (1.0 - subscription.alpha) * text
+        score = subscription.alpha * place + (1.0 - subscription.alpha) * text
+        return Scored(score, message.time, message.sequence)
 
     def _vector(self, counts: dict[int, int]) -> dict[int, float]:
         """Return the weights of a unit vector, rounded to 32 bits, with the rarest word first."""

@@ -6,7 +6,7 @@ rows with expressions or geometries are visited one by one. Refused rows are ret
 wrong and where; the others are encoded as if those had not been there.
 """
 
-from earshot.encoding.columns import NEVER_US, NO_TIME_US, accepted_rows
+from earshot.encoding.columns import NEVER_US, NO_TIME_US, row_numbers
 from earshot.encoding.forms import REGIONS, Form
 from earshot.encoding.messages import EncodedMessages, encode_messages, take_encoded
 from earshot.encoding.subscriptions import (
@@ -24,9 +24,9 @@ __all__ = [
     "EncodedMoves",
     "EncodedSubscriptions",
     "Form",
-    "accepted_rows",
     "encode_messages",
     "encode_moves",
     "encode_subscriptions",
+    "row_numbers",
     "take_encoded",
 ]

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -11,6 +12,7 @@ import pyarrow.compute as pc
 
 from earshot.errors import InvalidInput, InvalidRow
 from earshot.model.arrays import Float64s, Int64s
+from earshot.model.regions import Problem
 from earshot.model.schemas import (
     COLUMN_TYPES,
     TIME,
@@ -32,10 +34,11 @@ Bools = npt.NDArray[np.bool_]
 
 
 class Columns:
-    """The columns of a batch by name; one that is absent or all null is None."""
+    """The columns of a batch by name, and what is wrong with its rows."""
 
     def __init__(self, batch: pa.RecordBatch | pa.Table) -> None:
         self.n: int = batch.num_rows
+        self.problems = Problems(self.n)
         self._arrays: dict[str, pa.Array] = {}
         for name, column in zip(batch.schema.names, batch.columns, strict=True):
             if name in COLUMN_TYPES or name == "id":
@@ -59,19 +62,13 @@ class Columns:
             return None
         return array.to_numpy(zero_copy_only=False), is_given(array)
 
-    def times(self, name: str, default: int, accepted: Bools | None) -> Int64s:
-        """Return the instants of the accepted rows, in microseconds since 1970."""
+    def times(self, name: str, default: int) -> Int64s:
+        """Return the instants of a column, in microseconds since 1970."""
         array = self.get(name)
         if array is None:
-            n = self.n if accepted is None else int(accepted.sum())
-            return np.full(n, default, np.int64)
+            return np.full(self.n, default, np.int64)
         numbers = array.view(pa.int64()).fill_null(default)
-        values: Int64s = np.array(numbers.to_numpy(zero_copy_only=False), np.int64)
-        return values if accepted is None else values[accepted]
-
-    def accepted_ids(self, accepted: Bools | None) -> pa.Array:
-        """Return the ids of the accepted rows, all of them for None."""
-        return self.ids if accepted is None else self.ids.filter(pa.array(accepted))
+        return np.array(numbers.to_numpy(zero_copy_only=False), np.int64)
 
 
 def _canonical(name: str, array: pa.Array) -> pa.Array:
@@ -124,11 +121,15 @@ class Problems:
         """Note what is wrong with a row, unless something else was noted before."""
         self.found.setdefault(int(row), (field, reason))
 
-    def mark(self, wrong: Bools, field: str, reason: str) -> None:
-        """Note the same for all wrong rows."""
-        if wrong.any():
-            for row in np.flatnonzero(wrong).tolist():
-                self.add(row, field, reason)
+    def add_found(self, rows: Int64s, found: Iterable[Problem]) -> None:
+        """Note the problems that were found among some rows."""
+        for at, field, reason in found:
+            self.add(rows[at], field, reason)
+
+    def mark(self, wrong: Bools, field: str, reason: str, values: Any = None) -> None:
+        """Note the same for all wrong rows; ``{}`` stands for a row's value, where there are."""
+        for row in np.flatnonzero(wrong).tolist():
+            self.add(row, field, reason if values is None else reason.format(values[row]))
 
     def accepted(self) -> Bools | None:
         """Return which rows are good, None when all are."""
@@ -138,18 +139,17 @@ class Problems:
         accepted[list(self.found)] = False
         return accepted
 
-    def errors(self, source: str, first_row: int, rows: Int64s | None) -> list[InvalidRow]:
+    def errors(self, source: str, numbers: Int64s) -> list[InvalidRow]:
         """Return the problems in row order, under the numbers that rows have at their source."""
         return [
-            InvalidRow(source, int(first_row + row if rows is None else rows[row]), field, reason)
+            InvalidRow(source, int(numbers[row]), field, reason)
             for row, (field, reason) in sorted(self.found.items())
         ]
 
 
-def accepted_rows(n: int, accepted: Bools | None, first_row: int, rows: Int64s | None) -> Int64s:
-    """Return the number that each accepted row has at its source."""
-    numbers = np.arange(first_row, first_row + n) if rows is None else np.asarray(rows)
-    return numbers if accepted is None else numbers[accepted]
+def row_numbers(n: int, first_row: int, rows: Int64s | None) -> Int64s:
+    """Return the number that each row has at its source."""
+    return np.arange(first_row, first_row + n) if rows is None else np.asarray(rows)
 
 
 def text_of(array: pa.Array, row: int) -> str:
@@ -164,34 +164,32 @@ def text_of(array: pa.Array, row: int) -> str:
 # ---- groups of columns --------------------------------------------------------------------------
 
 
-def column_group(
-    columns: Columns, fields: Sequence[str], noun: str, problems: Problems
-) -> tuple[Bools, Float64s]:
+def column_group(columns: Columns, fields: Sequence[str], noun: str) -> tuple[Bools, Float64s]:
     """Return which rows have all of the columns, and the columns side by side."""
-    n = columns.n
-    found = {field: columns.floats(field) for field in fields}
-    if all(column is None for column in found.values()):
-        return np.zeros(n, bool), np.empty((0, len(fields)), np.float64)
-    values = np.full((n, len(fields)), np.nan)
-    has_all, has_any = np.ones(n, bool), np.zeros(n, bool)
-    for i, field in enumerate(fields):
-        column = found[field]
-        if column is None:
-            has_all[:] = False
-        else:
-            values[:, i] = column[0]
-            has_all &= column[1]
-            has_any |= column[1]
-    partial = has_any & ~has_all
-    if partial.any():
-        for row in np.flatnonzero(partial).tolist():
-            for field in fields:
-                column = found[field]
-                if column is None or not column[1][row]:
-                    reason = f"is missing; {noun} needs {', '.join(fields)}"
-                    problems.add(row, field, reason)
-                    break
-    return has_all, values
+    found = [columns.floats(field) for field in fields]
+    if not any(found):
+        return np.zeros(columns.n, bool), np.empty((0, len(fields)), np.float64)
+    nothing = np.full(columns.n, np.nan), np.zeros(columns.n, bool)
+    values, given = zip(*(column or nothing for column in found), strict=True)
+    present = np.stack(given)
+    has_all: Bools = np.logical_and.reduce(present)
+    reason = f"is missing; {noun} needs {', '.join(fields)}"
+    for row in np.flatnonzero(np.logical_or.reduce(present) & ~has_all).tolist():
+        columns.problems.add(row, fields[int(present[:, row].argmin())], reason)
+    return has_all, np.stack(values, axis=1)
+
+
+def own_numbers(
+    columns: Columns, name: str, are_good: Callable[[Float64s], Bools], expected: str
+) -> Float64s:
+    """Return the number that each row names, NaN where it names none; empty where no row does."""
+    found = columns.floats(name)
+    if found is None:
+        return np.empty(0, np.float64)
+    values, given = found
+    wrong = given & ~are_good(values)  # NaN too
+    columns.problems.mark(wrong, name, f"is {{}}; expected {expected}", values)
+    return np.where(given, values, np.nan)
 
 
 def chosen_rows(chosen: Bools, values: Float64s) -> tuple[Int64s, Float64s]:
@@ -203,61 +201,64 @@ def chosen_rows(chosen: Bools, values: Float64s) -> tuple[Int64s, Float64s]:
 # ---- checks -------------------------------------------------------------------------------------
 
 
-def check_ids(columns: Columns, problems: Problems) -> None:
+def check_ids(columns: Columns) -> None:
     """Refuse rows without an id."""
     ids = columns.ids
     if ids.null_count:
-        problems.mark(~is_given(ids), "id", "is missing; every row needs an id")
+        columns.problems.mark(~is_given(ids), "id", "is missing; every row needs an id")
     if pa.types.is_string(ids.type):
-        check_utf8(ids, "id", problems)
+        check_utf8(columns, "id")
 
 
-def check_times(columns: Columns, name: str, problems: Problems) -> None:
+def check_times(columns: Columns, name: str) -> None:
     """Refuse instants that Python's datetime cannot hold."""
     times = columns.get(name)
     if times is not None:
-        problems.mark(unknown_years(times), name, YEARS)
+        columns.problems.mark(unknown_years(times), name, YEARS)
 
 
-def check_utf8(array: pa.Array, field: str, problems: Problems) -> None:
+def check_utf8(columns: Columns, name: str) -> None:
     """Refuse texts that are not valid UTF-8."""
-    if not _is_utf8(array):
-        problems.mark(invalid_utf8(array), field, "is not valid UTF-8")
+    texts = columns.get(name)
+    if texts is not None:
+        columns.problems.mark(broken_texts(texts), name, "is not valid UTF-8")
 
 
-def _is_utf8(array: pa.Array) -> bool:
-    """Whether all texts are valid; Arrow's check costs next to nothing but names one row only."""
-    try:
-        array.validate(full=True)
+def broken_texts(texts: pa.Array) -> Bools:
+    """Return which texts are not valid UTF-8."""
+    try:  # Arrow's check costs next to nothing but names one row only
+        texts.validate(full=True)
     except pa.ArrowInvalid:
-        return False
-    return True
+        return invalid_utf8(texts)
+    return np.zeros(len(texts), bool)
 
 
-def refused_texts(texts: pa.Array, analyzer: Analyzer) -> tuple[Bools, Bools] | None:
-    """Return which texts are broken and which too long, None when all are good."""
-    nothing = np.zeros(len(texts), bool)
-    too_long = analyzer.too_long(texts) if texts.nbytes > analyzer.max_text_bytes else nothing
-    broken = nothing if _is_utf8(texts) else invalid_utf8(texts)
-    return (broken, too_long) if broken.any() or too_long.any() else None
+def long_texts(texts: pa.Array, analyzer: Analyzer) -> Bools:
+    """Return which texts are too long to be analysed."""
+    if texts.nbytes <= analyzer.max_text_bytes:
+        return np.zeros(len(texts), bool)
+    return analyzer.too_long(texts)
 
 
-def check_taken(
-    columns: Columns, is_taken: Callable[[pa.Array], Bools] | None, problems: Problems
-) -> None:
+def without_texts(texts: pa.Array, dropped: Bools) -> pa.Array:
+    """Return texts with nulls in place of those that are dropped."""
+    if not dropped.any():
+        return texts
+    return pc.if_else(pa.array(dropped), pa.scalar(None, texts.type), texts)
+
+
+def check_taken(columns: Columns, is_taken: Callable[[pa.Array], Bools] | None) -> None:
     """Refuse ids that are in use, and ids of another kind than those."""
-    if is_taken is None or not columns.n:
-        return
-    taken = is_taken(columns.ids)
-    for row in np.flatnonzero(taken).tolist():
-        value = columns.ids[row].as_py()
-        problems.add(row, "id", f"id {value!r} is already subscribed; unsubscribe it first")
+    if is_taken is not None and columns.n:
+        for row in np.flatnonzero(is_taken(columns.ids)).tolist():
+            reason = f"id {columns.ids[row].as_py()!r} is already subscribed; unsubscribe it first"
+            columns.problems.add(row, "id", reason)
 
 
-def check_repeats(columns: Columns, problems: Problems) -> None:
+def check_repeats(columns: Columns) -> None:
     """Refuse an id that an accepted row before has; runs last, so that such a row counts."""
-    ids = columns.ids
-    if problems.n < 2:
+    ids, problems = columns.ids, columns.problems
+    if columns.n < 2:
         return
     if pa.types.is_int64(ids.type) and not ids.null_count:
         values = ids.to_numpy()
@@ -269,12 +270,11 @@ def check_repeats(columns: Columns, problems: Problems) -> None:
     elif pc.count_distinct(ids, mode="only_valid").as_py() + ids.null_count == len(ids):
         return
     accepted = problems.accepted()
-    rows = np.arange(problems.n) if accepted is None else np.flatnonzero(accepted)
+    rows = np.arange(columns.n) if accepted is None else np.flatnonzero(accepted)
     codes = ids.take(pa.array(rows)).dictionary_encode().indices.to_numpy()
     _, firsts, inverse = np.unique(codes, return_index=True, return_inverse=True)
     for position in np.flatnonzero(firsts[inverse] != np.arange(len(rows))).tolist():
         row, first = rows[position], rows[firsts[inverse[position]]]
-        value = ids[int(row)].as_py()
-        distance = int(row - first)
+        value, distance = ids[int(row)].as_py(), int(row - first)
         reason = f"id {value!r} was already used, {distance} row{'s' * (distance > 1)} before"
-        problems.add(int(row), "id", reason)
+        problems.add(row, "id", reason)

@@ -13,14 +13,16 @@ from earshot.encoding.columns import (
     Bools,
     Columns,
     Problems,
+    broken_texts,
     check_utf8,
     is_given,
-    refused_texts,
+    long_texts,
     text_of,
+    without_texts,
 )
 from earshot.encoding.kernels import merge_tokens
 from earshot.errors import InvalidExpression
-from earshot.model.arrays import Float64s, Int32s, Int64s
+from earshot.model.arrays import Int32s, Int64s, offsets_of
 from earshot.model.expressions import Clause, Expression, Keyword, Not, clauses, parse
 from earshot.text import Analyzer, TokenLists, Vocabulary
 
@@ -34,21 +36,19 @@ class Conditions(NamedTuple):
     is_empty: Bools  # (n_rows,) rows without keywords and expression
 
 
-def row_conditions(
-    columns: Columns, analyzer: Analyzer, vocabulary: Vocabulary, problems: Problems
-) -> Conditions:
+def row_conditions(columns: Columns, analyzer: Analyzer, vocabulary: Vocabulary) -> Conditions:
     """Encode keywords and expressions; their tokens are added to the vocabulary."""
-    n = columns.n
-    offsets, ids = wanted_tokens(columns, analyzer, vocabulary, problems)
+    offsets, ids = wanted_tokens(columns, analyzer, vocabulary)
     is_empty = lacks_keywords(columns)
     expressions = columns.get("expression")
     if expressions is None:
         return Conditions(None, offsets, ids, is_empty)
-    check_utf8(expressions, "expression", problems)
+    check_utf8(columns, "expression")
     given = is_given(expressions)
-    problems.mark(given & ~is_empty, "expression", "given beside keywords; expected one of the two")
-    found = _expression_clauses(expressions, given, analyzer, vocabulary, problems)
-    counts = np.ones(n, np.int64)
+    reason = "given beside keywords; expected one of the two"
+    columns.problems.mark(given & ~is_empty, "expression", reason)
+    found = _expression_clauses(expressions, given, analyzer, vocabulary, columns.problems)
+    counts = np.ones(columns.n, np.int64)
     pieces: list[Int32s] = []
     lengths: list[int] = []
     at = 0
@@ -62,8 +62,7 @@ def row_conditions(
         at = row + 1
     pieces.append(ids[offsets[at] :])
     lengths.extend(np.diff(offsets[at:]).tolist())
-    new_offsets = np.zeros(len(lengths) + 1, np.int64)
-    np.cumsum(lengths, out=new_offsets[1:])
+    new_offsets = offsets_of(np.array(lengths, np.int64))
     return Conditions(counts, new_offsets, np.concatenate(pieces), is_empty & ~given)
 
 
@@ -85,8 +84,9 @@ class Keywords(NamedTuple):
         self.refuse(n_bytes == 0, "a keyword is empty; give a word", problems)
 
 
-def row_keywords(columns: Columns, analyzer: Analyzer, problems: Problems) -> Keywords:
+def row_keywords(columns: Columns, analyzer: Analyzer) -> Keywords:
     """Return all keywords of the batch that can be analysed."""
+    problems = columns.problems
     row_ends = np.zeros(columns.n + 1, np.int64)
     lists = columns.get("keywords")
     if lists is None:
@@ -101,15 +101,11 @@ def row_keywords(columns: Columns, analyzer: Analyzer, problems: Problems) -> Ke
     keywords = Keywords(row_ends, texts)
     if texts.null_count:
         keywords.refuse(~is_given(texts), "a keyword is null; expected a string", problems)
-    refused = refused_texts(texts, analyzer)
-    if refused is None:
-        return keywords
-    broken, too_long = refused
+    broken, too_long = broken_texts(texts), long_texts(texts, analyzer)
     keywords.refuse(broken, "keyword '{}' is not valid UTF-8", problems)
     reason = f"a keyword is longer than {analyzer.max_text_bytes} bytes"
     keywords.refuse(too_long, reason, problems)
-    kept = pc.if_else(pa.array(broken | too_long), pa.scalar(None, texts.type), texts)
-    return keywords._replace(texts=kept)
+    return keywords._replace(texts=without_texts(texts, broken | too_long))
 
 
 def lacks_keywords(columns: Columns) -> Bools:
@@ -121,29 +117,22 @@ def lacks_keywords(columns: Columns) -> Bools:
     return lacking
 
 
-def wanted_tokens(
-    columns: Columns, analyzer: Analyzer, vocabulary: Vocabulary, problems: Problems
-) -> TokenLists:
+def wanted_tokens(columns: Columns, analyzer: Analyzer, vocabulary: Vocabulary) -> TokenLists:
     """Return the distinct tokens that each subscription's keywords ask for.
 
     They are added to the vocabulary. A row without keywords has the token of all messages.
     """
-    keywords = row_keywords(columns, analyzer, problems)
+    keywords = row_keywords(columns, analyzer)
     lists = TokenLists(np.zeros(1, np.int64), np.empty(0, np.int32))
     if len(keywords.texts):
         lists = analyzer.analyze(keywords.texts, vocabulary, grow=True)
         wordless = lists.offsets[1:] == lists.offsets[:-1]
-        if wordless.any():
-            keywords.refuse(wordless, f"keyword '{{}}' {_wordless_reason(analyzer)}", problems)
+        lack = ", or only stop words" if analyzer.stop_words else ""
+        reason = f"keyword '{{}}' has no letters or digits{lack}; give a word"
+        keywords.refuse(wordless, reason, columns.problems)
     return TokenLists(
         *merge_tokens(keywords.row_ends, lists.offsets, lists.ids, len(vocabulary), False)
     )
-
-
-def _wordless_reason(analyzer: Analyzer) -> str:
-    if analyzer.stop_words:
-        return "has no letters or digits, or only stop words; give a word"
-    return "has no letters or digits; give a word"
 
 
 def _expression_clauses(
@@ -157,15 +146,14 @@ def _expression_clauses(
     encoded = expressions.dictionary_encode()
     codes = encoded.indices.fill_null(-1).to_numpy(zero_copy_only=False)
     rows = [row for row in np.flatnonzero(given).tolist() if row not in problems.found]
-    distinct = encoded.dictionary
-    parsed: dict[int, Expression | InvalidExpression] = {}
+    parsed: dict[int, Expression] = {}
+    reasons: dict[int, str] = {}
     for code in sorted({int(codes[row]) for row in rows}):
         try:
-            parsed[code] = parse(distinct[code].as_py())
+            parsed[code] = parse(encoded.dictionary[code].as_py())
         except InvalidExpression as error:
-            parsed[code] = error
-    good = [each for each in parsed.values() if not isinstance(each, InvalidExpression)]
-    words = list(dict.fromkeys(word for each in good for word in _words(each)))
+            reasons[code] = str(error)
+    words = list(dict.fromkeys(word for each in parsed.values() for word in _words(each)))
     lists = analyzer.analyze(pa.array(words, pa.string()), vocabulary, grow=True)
     tokens_by_word: dict[str, list[str]] = {}
     id_by_token: dict[str, int] = {}
@@ -173,24 +161,17 @@ def _expression_clauses(
         ids = lists.ids[lists.offsets[i] : lists.offsets[i + 1]]
         tokens_by_word[word] = vocabulary.tokens(ids)
         id_by_token.update(zip(tokens_by_word[word], ids.tolist(), strict=True))
-    encoded_by_code: dict[int, list[Int32s] | InvalidExpression] = {}
+    clauses_by_code: dict[int, list[Int32s]] = {}
     for code, expression in parsed.items():
-        if isinstance(expression, InvalidExpression):
-            encoded_by_code[code] = expression
-            continue
         try:
             found = clauses(expression, tokens_by_word.__getitem__)
-            encoded_by_code[code] = [_clause_ids(clause, id_by_token) for clause in found]
+            clauses_by_code[code] = [_clause_ids(clause, id_by_token) for clause in found]
         except InvalidExpression as error:
-            encoded_by_code[code] = error
-    result = {}
+            reasons[code] = str(error)
     for row in rows:
-        found_ids = encoded_by_code[int(codes[row])]
-        if isinstance(found_ids, InvalidExpression):
-            problems.add(row, "expression", str(found_ids))
-        else:
-            result[row] = found_ids
-    return result
+        if int(codes[row]) in reasons:
+            problems.add(row, "expression", reasons[int(codes[row])])
+    return {row: clauses_by_code[int(codes[row])] for row in rows if row not in problems.found}
 
 
 def _words(expression: Expression) -> Iterable[str]:
@@ -206,16 +187,3 @@ def _clause_ids(clause: Clause, id_by_token: dict[str, int]) -> Int32s:
     required = [id_by_token[token] for token in clause.required]
     forbidden = [~id_by_token[token] for token in clause.forbidden]
     return np.array(required + forbidden, np.int32)
-
-
-def row_thresholds(columns: Columns, problems: Problems) -> Float64s:
-    """Return the threshold of each row, NaN where it names none; empty where no row does."""
-    found = columns.floats("threshold")
-    if found is None:
-        return np.empty(0, np.float64)
-    values, given = found
-    for row in np.flatnonzero(given & ~((values > 0) & (values <= 1))).tolist():  # NaN too
-        problems.add(
-            row, "threshold", f"is {values[row]}; expected a number greater than 0 and at most 1"
-        )
-    return np.where(given, values, np.nan)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from earshot.encoding.columns import Columns, Problems, is_given
+from earshot.encoding.columns import Columns, is_given
 
 _TAKEN_BY = {
     "expression": "boolean and ranked matching; give the words as keywords",
@@ -17,17 +17,12 @@ _TAKEN_BY = {
 
 @dataclass(frozen=True)
 class Form:
-    """What a semantics takes.
+    """What a semantics takes."""
 
-    Attributes:
-        noun: What it is called in errors.
-        columns: Columns of subscriptions beyond those that every semantics takes.
-        is_point: Whether subscriptions and messages are at points and messages come with how often
-            each word occurs; else subscriptions have regions, messages points or boxes.
-    """
-
-    noun: str
-    columns: frozenset[str]
+    noun: str  # what it is called in errors
+    columns: frozenset[str]  # of subscriptions, beyond those that every semantics takes
+    # Whether subscriptions and messages are at points and messages come with how often each word
+    # occurs; else subscriptions have regions, messages points or boxes.
     is_point: bool = False
 
 
@@ -35,10 +30,10 @@ REGIONS = Form("boolean matching", frozenset({"expression"}))
 """Keywords or an expression, and a region."""
 
 
-def refuse_columns(columns: Columns, form: Form, problems: Problems) -> None:
+def refuse_columns(columns: Columns, form: Form) -> None:
     """Refuse rows with a value in a column that the semantics does not take."""
     for field, others in _TAKEN_BY.items():
         array = columns.get(field)
         if array is not None and field not in form.columns:
             reason = f"is not for {form.noun} but for {others}, or leave it out"
-            problems.mark(is_given(array), field, reason)
+            columns.problems.mark(is_given(array), field, reason)

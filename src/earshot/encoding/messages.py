@@ -2,25 +2,25 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from earshot.encoding.columns import (
     NO_TIME_US,
     Bools,
     Columns,
-    Problems,
-    accepted_rows,
+    broken_texts,
     check_ids,
     check_times,
     chosen_rows,
     column_group,
     is_given,
-    refused_texts,
+    long_texts,
+    row_numbers,
+    without_texts,
 )
 from earshot.encoding.conditions import Keywords, row_keywords
 from earshot.encoding.forms import REGIONS, Form
@@ -34,6 +34,7 @@ from earshot.model.arrays import (
     Int64s,
     MessageArrays,
     Space,
+    concat_offsets,
     gather_ranges,
     take_messages,
 )
@@ -42,8 +43,6 @@ from earshot.model.schemas import BOX_FIELDS, POINT_FIELDS
 from earshot.text import Analyzer, TokenCounts, Vocabulary, merge_counts
 
 _TOO_MANY = "holds a word more than 65,535 times; leave some out"
-
-UInt16s = npt.NDArray[np.uint16]
 
 
 class EncodedMessages(NamedTuple):
@@ -77,18 +76,15 @@ def encode_messages(
     :data:`earshot.model.schemas.MESSAGES`.
     """
     columns = Columns(batch)
-    problems = Problems(columns.n)
-    check_ids(columns, problems)
-    check_times(columns, "time", problems)
+    check_ids(columns)
+    check_times(columns, "time")
     encode = _counted_messages if form.is_point else _message_arrays
-    messages, accepted = encode(columns, analyzer, vocabulary, space, problems)
-    return EncodedMessages(
-        columns.accepted_ids(accepted),
-        messages,
-        columns.times("time", NO_TIME_US, accepted),
-        accepted_rows(columns.n, accepted, first_row, rows),
-        problems.errors(source, first_row, rows),
-    )
+    messages = encode(columns, analyzer, vocabulary, space)
+    numbers = row_numbers(columns.n, first_row, rows)
+    times, rejects = columns.times("time", NO_TIME_US), columns.problems.errors(source, numbers)
+    encoded = EncodedMessages(columns.ids, messages, times, numbers, rejects)
+    accepted = columns.problems.accepted()
+    return encoded if accepted is None else take_encoded(encoded, np.flatnonzero(accepted))
 
 
 def take_encoded(encoded: EncodedMessages, rows: Int64s) -> EncodedMessages:
@@ -103,46 +99,71 @@ def take_encoded(encoded: EncodedMessages, rows: Int64s) -> EncodedMessages:
 
 
 def _message_arrays(
-    columns: Columns, analyzer: Analyzer, vocabulary: Vocabulary, space: Space, problems: Problems
-) -> tuple[MessageArrays, Bools | None]:
-    token_offsets, token_ids = _message_tokens(columns, analyzer, vocabulary, problems)
-    places = _places(columns, space, problems)
-    accepted = problems.accepted()
-    if accepted is not None:
-        chosen = np.flatnonzero(accepted)
-        token_offsets, positions = gather_ranges(token_offsets, chosen)
-        token_ids, places = token_ids[positions], places[chosen]
-    return MessageArrays(token_offsets, token_ids, places), accepted
+    columns: Columns, analyzer: Analyzer, vocabulary: Vocabulary, space: Space
+) -> MessageArrays:
+    texts, keywords, has_keywords = row_words(columns, analyzer)
+    found: list[tuple[Int64s, Int32s]] = []
+    if texts is not None:
+        found.append(prepend_everywhere(*analyzer.analyze(texts, vocabulary, grow=False)))
+    if keywords is not None:
+        lists = analyzer.analyze(keywords.texts, vocabulary, grow=False)
+        found.append(merge_tokens(keywords.row_ends, *lists, len(vocabulary), True))
+    offsets, ids = _either(found, has_keywords)
+    return MessageArrays(offsets, ids, _places(columns, space))
 
 
 def _counted_messages(
-    columns: Columns, analyzer: Analyzer, vocabulary: Vocabulary, space: Space, problems: Problems
-) -> tuple[CountedMessages, Bools | None]:
-    words = row_words(columns, analyzer, problems)
-    points = message_points(columns, space, problems)
-    words = _words_of_good_rows(words, problems)
-    token_offsets, tokens, counts = _word_counts(words, analyzer, vocabulary, problems)
-    accepted = problems.accepted()
-    if accepted is not None:
-        token_offsets, positions = gather_ranges(token_offsets, np.flatnonzero(accepted))
-        tokens, counts, points = tokens[positions], counts[positions], points[accepted]
-    times = columns.times("time", NO_TIME_US, accepted)
-    return (
-        CountedMessages(token_offsets, tokens, counts, cartesian(points, space), times),
-        accepted,
-    )
+    columns: Columns, analyzer: Analyzer, vocabulary: Vocabulary, space: Space
+) -> CountedMessages:
+    texts, keywords, has_keywords = row_words(columns, analyzer)
+    points = message_points(columns, space)
+    # Nobody will look for the words of refused rows.
+    accepted = columns.problems.accepted()
+    if accepted is not None and texts is not None:
+        texts = without_texts(texts, ~accepted)
+    if accepted is not None and keywords is not None:
+        dropped = np.repeat(~accepted, np.diff(keywords.row_ends))
+        keywords = keywords._replace(texts=without_texts(keywords.texts, dropped))
+    found = []
+    if texts is not None:
+        found.append(analyzer.count(texts, vocabulary, grow=True))
+        _refuse_overfull(columns, found[-1], "text")
+    if keywords is not None:
+        counted = analyzer.count(keywords.texts, vocabulary, grow=True)
+        found.append(merge_counts(keywords.row_ends, counted))
+        _refuse_overfull(columns, found[-1], "keywords")
+    offsets, ids, counts = _either([each[:3] for each in found], has_keywords)
+    times = columns.times("time", NO_TIME_US)
+    return CountedMessages(offsets, ids, counts, cartesian(points, space), times)
+
+
+def _refuse_overfull(columns: Columns, counts: TokenCounts, field: str) -> None:
+    for row in counts.overfull.tolist():
+        columns.problems.add(row, field, _TOO_MANY)
+
+
+def _either(found: Sequence[tuple[Any, ...]], has_keywords: Bools) -> tuple[Any, ...]:
+    """Return offsets and values of the rows, each from its text or from its keywords."""
+    if len(found) == 1:
+        return found[0]
+    offsets, *values = zip(*found, strict=True)
+    n = len(has_keywords)
+    chosen = np.arange(n) + np.where(has_keywords, n, 0)
+    new_offsets, positions = gather_ranges(concat_offsets(offsets), chosen)
+    return new_offsets, *(np.concatenate(parts)[positions] for parts in values)
 
 
 class Words(NamedTuple):
     """What the rows of a batch say: each has a text or keywords."""
 
     texts: pa.Array | None  # null where a row has none or it was refused; None when no row has one
-    keywords: Keywords | None  # None when no row has any
+    keywords: Keywords | None  # None when no row has any but some have a text
     has_keywords: Bools  # (n_rows,)
 
 
-def row_words(columns: Columns, analyzer: Analyzer, problems: Problems) -> Words:
+def row_words(columns: Columns, analyzer: Analyzer) -> Words:
     """Return the texts and keywords of messages that can be analysed."""
+    problems = columns.problems
     texts, lists = columns.get("text"), columns.get("keywords")
     has_text = np.zeros(columns.n, bool) if texts is None else is_given(texts)
     has_keywords = np.zeros(columns.n, bool) if lists is None else is_given(lists)
@@ -151,98 +172,24 @@ def row_words(columns: Columns, analyzer: Analyzer, problems: Problems) -> Words
         ~(has_text | has_keywords), "text", "neither text nor keywords; expected one of the two"
     )
     if texts is not None:
-        refused = refused_texts(texts, analyzer)
-        if refused is not None:
-            broken, too_long = refused
-            problems.mark(broken, "text", "is not valid UTF-8")
-            for row in np.flatnonzero(too_long).tolist():
-                n_bytes = texts[row].as_buffer().size
-                reason = f"has {n_bytes} bytes; at most {analyzer.max_text_bytes} are allowed"
-                problems.add(row, "text", reason)
-            texts = pc.if_else(pa.array(broken | too_long), pa.scalar(None, texts.type), texts)
+        broken, too_long = broken_texts(texts), long_texts(texts, analyzer)
+        problems.mark(broken, "text", "is not valid UTF-8")
+        for row in np.flatnonzero(too_long).tolist():
+            n_bytes = texts[row].as_buffer().size
+            reason = f"has {n_bytes} bytes; at most {analyzer.max_text_bytes} are allowed"
+            problems.add(row, "text", reason)
+        texts = without_texts(texts, broken | too_long)
     if lists is None and texts is not None:
         return Words(texts, None, has_keywords)
-    keywords = row_keywords(columns, analyzer, problems)
+    keywords = row_keywords(columns, analyzer)
     keywords.refuse_empty(problems)
     return Words(texts, keywords, has_keywords)
 
 
-def _message_tokens(
-    columns: Columns, analyzer: Analyzer, vocabulary: Vocabulary, problems: Problems
-) -> tuple[Int64s, Int32s]:
-    texts, keywords, has_keywords = row_words(columns, analyzer, problems)
-    offsets: Int64s
-    ids: Int32s
-    if texts is not None:
-        of_texts = analyzer.analyze(texts, vocabulary, grow=False)
-        offsets, ids = prepend_everywhere(of_texts.offsets, of_texts.ids)
-        if keywords is None:
-            return offsets, ids
-    assert keywords is not None
-    lists = analyzer.analyze(keywords.texts, vocabulary, grow=False)
-    of_keywords = merge_tokens(keywords.row_ends, lists.offsets, lists.ids, len(vocabulary), True)
-    if texts is None:
-        return of_keywords[0], of_keywords[1]
-    # Some rows have text and others keywords: take each from where it is.
-    both_offsets = np.concatenate([offsets, of_keywords[0][1:] + offsets[-1]])
-    chosen = np.arange(columns.n) + np.where(has_keywords, columns.n, 0)
-    offsets, positions = gather_ranges(both_offsets, chosen)
-    return offsets, np.concatenate([ids, of_keywords[1]])[positions]
-
-
-def _words_of_good_rows(words: Words, problems: Problems) -> Words:
-    """Return the words without those of refused rows, which nobody will look for."""
-    accepted = problems.accepted()
-    if accepted is None:
-        return words
-    texts, keywords, has_keywords = words
-    if texts is not None:
-        texts = pc.if_else(pa.array(accepted), texts, pa.scalar(None, texts.type))
-    if keywords is not None:
-        kept = np.repeat(accepted, np.diff(keywords.row_ends))
-        nothing = pa.scalar(None, keywords.texts.type)
-        keywords = keywords._replace(texts=pc.if_else(pa.array(kept), keywords.texts, nothing))
-    return Words(texts, keywords, has_keywords)
-
-
-def _word_counts(
-    words: Words, analyzer: Analyzer, vocabulary: Vocabulary, problems: Problems
-) -> tuple[Int64s, Int32s, UInt16s]:
-    """Return the distinct tokens of each row, and how often they occur in its text or keywords."""
-    texts, keywords, has_keywords = words
-    of_texts = of_keywords = None
-    if texts is not None:
-        of_texts = analyzer.count(texts, vocabulary, grow=True)
-        _refuse_overfull(of_texts, "text", problems)
-    if keywords is not None:
-        counted = analyzer.count(keywords.texts, vocabulary, grow=True)
-        of_keywords = merge_counts(keywords.row_ends, counted)
-        _refuse_overfull(of_keywords, "keywords", problems)
-    if of_texts is None or of_keywords is None:
-        only = of_texts or of_keywords
-        assert only is not None
-        return only.offsets, only.ids, only.counts
-    # Some rows have text and others keywords: take each from where it is.
-    both_offsets = np.concatenate(
-        [of_texts.offsets, of_keywords.offsets[1:] + of_texts.offsets[-1]]
-    )
-    n = len(has_keywords)
-    offsets, positions = gather_ranges(both_offsets, np.arange(n) + np.where(has_keywords, n, 0))
-    return (
-        offsets,
-        np.concatenate([of_texts.ids, of_keywords.ids])[positions],
-        np.concatenate([of_texts.counts, of_keywords.counts])[positions],
-    )
-
-
-def _refuse_overfull(counts: TokenCounts, field: str, problems: Problems) -> None:
-    for row in counts.overfull.tolist():
-        problems.add(row, field, _TOO_MANY)
-
-
-def _places(columns: Columns, space: Space, problems: Problems) -> Float64s:
-    has_point, points = column_group(columns, POINT_FIELDS, "a point", problems)
-    has_box, sides = column_group(columns, BOX_FIELDS, "a box", problems)
+def _places(columns: Columns, space: Space) -> Float64s:
+    problems = columns.problems
+    has_point, points = column_group(columns, POINT_FIELDS, "a point")
+    has_box, sides = column_group(columns, BOX_FIELDS, "a box")
     problems.mark(
         has_point & has_box,
         "x",
@@ -256,14 +203,12 @@ def _places(columns: Columns, space: Space, problems: Problems) -> Float64s:
     places = np.zeros((columns.n, 4), np.float64)
     if has_point.any():
         rows, given = chosen_rows(has_point, points)
-        for row, field, reason in point_problems(given[:, 0], given[:, 1], space):
-            problems.add(int(rows[row]), field, reason)
+        problems.add_found(rows, point_problems(given, space))
         target: Any = slice(None) if len(rows) == columns.n else rows
         places[target, :2] = given
         places[target, 2:] = given
     if has_box.any():
         rows, given = chosen_rows(has_box, sides)
-        for row, field, reason in rectangle_problems(given, space):
-            problems.add(int(rows[row]), field, reason)
+        problems.add_found(rows, rectangle_problems(given, space))
         places[rows] = given
     return places

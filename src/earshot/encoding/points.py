@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 import pyarrow as pa
 
 from earshot.encoding.columns import (
     Bools,
     Columns,
-    Problems,
     chosen_rows,
     column_group,
     is_given,
+    own_numbers,
 )
 from earshot.encoding.conditions import lacks_keywords, wanted_tokens
 from earshot.model.arrays import Float64s, Int32s, PointArrays, Space, gather_ranges
@@ -24,113 +26,101 @@ _POINTS = f"top-k over a window needs a point; give {' and '.join(POINT_FIELDS)}
 _COORDINATES = f"coordinates from -{MAX_COORDINATE:g} to {MAX_COORDINATE:g}"
 
 
-class PointRows:
-    """The rows of a batch of subscriptions at points.
+def row_points(
+    columns: Columns, analyzer: Analyzer, vocabulary: Vocabulary, space: Space
+) -> Callable[[Bools | None], PointArrays]:
+    """Read subscriptions at points, whose words are added to the vocabulary.
 
-    Their words are added to the vocabulary.
+    Returns what gives the accepted rows, all of them for None.
     """
+    ks = _ks(columns)
+    alphas = own_numbers(
+        columns, "alpha", lambda values: (values >= 0) & (values <= 1), "a number from 0 to 1"
+    )
+    tokens = wanted_tokens(columns, analyzer, vocabulary)
+    reason = "are missing; give at least one word"
+    columns.problems.mark(lacks_keywords(columns), "keywords", reason)
+    places = cartesian(listening_points(columns, space), space)
+    if not len(alphas):
+        alphas = np.full(columns.n, np.nan)
+    points = PointArrays(*tokens, places, alphas, ks)
 
-    def __init__(
-        self,
-        columns: Columns,
-        analyzer: Analyzer,
-        vocabulary: Vocabulary,
-        space: Space,
-        problems: Problems,
-    ) -> None:
-        self._space = space
-        self._ks, self._alphas = _ks(columns, problems), _alphas(columns, problems)
-        self._tokens = wanted_tokens(columns, analyzer, vocabulary, problems)
-        problems.mark(lacks_keywords(columns), "keywords", "are missing; give at least one word")
-        self._points = listening_points(columns, space, problems)
+    def taken(accepted: Bools | None) -> PointArrays:
+        if accepted is None:
+            return points
+        offsets, positions = gather_ranges(points.token_offsets, np.flatnonzero(accepted))
+        return PointArrays(
+            offsets, points.tokens[positions], places[accepted], alphas[accepted], ks[accepted]
+        )
 
-    def arrays(self, accepted: Bools | None) -> PointArrays:
-        """Return the accepted rows, all of them for None."""
-        (offsets, tokens), points = self._tokens, self._points
-        alphas, ks = self._alphas, self._ks
-        if accepted is not None:
-            offsets, positions = gather_ranges(offsets, np.flatnonzero(accepted))
-            tokens, points = tokens[positions], points[accepted]
-            alphas, ks = alphas[accepted], ks[accepted]
-        return PointArrays(offsets, tokens, cartesian(points, self._space), alphas, ks)
+    return taken
 
 
-def _ks(columns: Columns, problems: Problems) -> Int32s:
+def _ks(columns: Columns) -> Int32s:
     """Return how many messages each row wants, 0 where it does not say."""
     array = columns.get("k")
     if array is None:
         return np.zeros(columns.n, np.int32)
     values = array.fill_null(0).to_numpy(zero_copy_only=False)
     wrong = is_given(array) & ~((values >= 1) & (values <= MAX_K))
-    for row in np.flatnonzero(wrong).tolist():
-        problems.add(row, "k", f"is {values[row]}; expected an integer from 1 to {MAX_K:,}")
+    reason = f"is {{}}; expected an integer from 1 to {MAX_K:,}"
+    columns.problems.mark(wrong, "k", reason, values)
     ks: Int32s = np.where(wrong, 0, values).astype(np.int32)
     return ks
 
 
-def _alphas(columns: Columns, problems: Problems) -> Float64s:
-    """Return the share of the place of each row, NaN where it does not say."""
-    found = columns.floats("alpha")
-    if found is None:
-        return np.full(columns.n, np.nan)
-    values, given = found
-    for row in np.flatnonzero(given & ~((values >= 0) & (values <= 1))).tolist():  # NaN too
-        problems.add(row, "alpha", f"is {values[row]}; expected a number from 0 to 1")
-    return np.where(given, values, np.nan)
-
-
-def listening_points(columns: Columns, space: Space, problems: Problems) -> Float64s:
+def listening_points(columns: Columns, space: Space) -> Float64s:
     """Return the point of each subscription: x and y, or a geometry; a radius of 0 is none."""
-    has_point, points = _given_points(columns, problems)
+    problems = columns.problems
+    has_point, points = _given_points(columns)
     radii = columns.floats("radius")
     if radii is not None:
         values, given = radii
-        for row in np.flatnonzero(given & (values != 0.0)).tolist():  # NaN too
-            problems.add(row, "radius", f"is {values[row]}; {_POINTS} without a radius")
+        wrong = given & (values != 0.0)  # NaN too
+        problems.mark(wrong, "radius", f"is {{}}; {_POINTS} without a radius", values)
     geometries = columns.get("geometry")
     if geometries is not None:
         has_geometry = is_given(geometries)
         twice = has_geometry & has_point
         problems.mark(twice, "geometry", "the place is given in more than one way; give one")
         rows = np.flatnonzero(has_geometry & ~twice)
-        found, wrong = parse_geometries(geometries.take(pa.array(rows)).to_pylist(), space)
-        for position, reason in wrong:
-            problems.add(int(rows[position]), "geometry", reason)
+        found, wrong_ones = parse_geometries(geometries.take(pa.array(rows)).to_pylist(), space)
+        problems.add_found(rows, ((at, "geometry", reason) for at, reason in wrong_ones))
         for row, place in zip(rows.tolist(), found, strict=True):
             if isinstance(place, Point):
                 points[row] = place.x, place.y
             elif place is not None:
                 problems.add(row, "geometry", f"is a polygon; {_POINTS}, or a point")
         has_point = has_point | has_geometry
-    return _checked_points(has_point, points, space, problems)
+    return _checked_points(columns, has_point, points, space)
 
 
-def message_points(columns: Columns, space: Space, problems: Problems) -> Float64s:
+def message_points(columns: Columns, space: Space) -> Float64s:
     """Return the point of each message: x and y."""
-    has_point, points = _given_points(columns, problems)
-    return _checked_points(has_point, points, space, problems)
+    has_point, points = _given_points(columns)
+    return _checked_points(columns, has_point, points, space)
 
 
-def _given_points(columns: Columns, problems: Problems) -> tuple[Bools, Float64s]:
+def _given_points(columns: Columns) -> tuple[Bools, Float64s]:
     """Return which rows have x and y, and their points; refuse boxes."""
     for field in BOX_FIELDS:
         sides = columns.floats(field)
         if sides is not None:
-            problems.mark(sides[1], field, f"a box is given; {_POINTS} instead")
-    has_point, points = column_group(columns, POINT_FIELDS, "a point", problems)
+            columns.problems.mark(sides[1], field, f"a box is given; {_POINTS} instead")
+    has_point, points = column_group(columns, POINT_FIELDS, "a point")
     return has_point, points if len(points) else np.zeros((columns.n, 2))
 
 
-def _checked_points(
-    has_point: Bools, points: Float64s, space: Space, problems: Problems
-) -> Float64s:
+def _checked_points(columns: Columns, has_point: Bools, points: Float64s, space: Space) -> Float64s:
+    """Return the points, 0 in refused rows, so that all are somewhere in space."""
+    problems = columns.problems
     problems.mark(~has_point, "x", f"no place; {_POINTS}")
     rows, given = chosen_rows(has_point, points)
-    for row, field, reason in point_problems(given[:, 0], given[:, 1], space):
-        problems.add(int(rows[row]), field, reason)
+    problems.add_found(rows, point_problems(given, space))
     if space == "planar":
+        reason = f"is {{}}; top-k over a window takes {_COORDINATES}"
         for at, field in enumerate(POINT_FIELDS):
-            for row in np.flatnonzero(np.abs(given[:, at]) > MAX_COORDINATE).tolist():
-                reason = f"is {given[row, at]}; top-k over a window takes {_COORDINATES}"
-                problems.add(int(rows[row]), field, reason)
+            wrong = has_point & (np.abs(points[:, at]) > MAX_COORDINATE)
+            problems.mark(wrong, field, reason, points[:, at])
+    points[list(problems.found)] = 0.0
     return points

@@ -2,153 +2,144 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
+from dataclasses import astuple
 from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
 
-from earshot.encoding.columns import (
-    Bools,
-    Columns,
-    Problems,
-    chosen_rows,
-    column_group,
-    is_given,
+from earshot.encoding.columns import Bools, Columns, chosen_rows, column_group, is_given
+from earshot.model.arrays import (
+    Float64s,
+    Int64s,
+    RegionArrays,
+    ShapeArrays,
+    Space,
+    concat_shapes,
+    gather_ranges,
+    no_shapes,
+    offsets_of,
 )
-from earshot.errors import InvalidRegion
-from earshot.model.arrays import Float64s, Int32s, Int64s, ShapeArrays, Space, no_shapes
 from earshot.model.regions import (
-    Circle,
     Point,
     Polygon,
+    Problem,
     Rectangle,
-    boxes,
     circle_boxes,
     circle_problems,
+    circle_shape_arrays,
     parse_geometries,
+    polygon_boxes,
+    polygon_problem,
     rectangle_problems,
     shape_arrays,
     split_rectangles,
-    validate,
 )
 from earshot.model.schemas import BOX_FIELDS, CIRCLE_FIELDS
 
+_EVERYWHERE_BOX = (-np.inf, -np.inf, np.inf, np.inf)
 
-class Regions(NamedTuple):
-    """Boxes of the rows of a batch, in row order; a row without any listens everywhere."""
 
-    counts: Int64s  # (n_rows,) boxes of each row
+class _Part(NamedTuple):
+    """The regions of some rows of a batch, all given in the same way."""
+
+    rows: Int64s  # (n_regions,)
+    numbers: Int64s  # (n_boxes,) region that each box came from
     boxes: Float64s  # (n_boxes, 4)
-    shape_rows: Int32s  # (n_boxes,) row in shapes, -1 where the box is the region
-    shapes: ShapeArrays
+    shapes: ShapeArrays  # one for each region, or none where the boxes are the regions
 
 
-def row_regions(columns: Columns, space: Space, problems: Problems) -> Regions:
-    """Return where each row listens, given in at most one way."""
-    n = columns.n
-    has_box, sides = column_group(columns, BOX_FIELDS, "a box", problems)
-    has_circle, circles = column_group(columns, CIRCLE_FIELDS, "a circle", problems)
+def row_regions(columns: Columns, space: Space) -> tuple[RegionArrays, Bools]:
+    """Return where each row listens, given in at most one way, and which rows say so.
+
+    The others, and those that are refused, listen everywhere.
+    """
+    has_box, sides = column_group(columns, BOX_FIELDS, "a box")
+    has_circle, circles = column_group(columns, CIRCLE_FIELDS, "a circle")
     geometries = columns.get("geometry")
-    if not len(sides) and not len(circles) and geometries is None:
-        nothing = np.empty((0, 4), np.float64)
-        return Regions(np.zeros(n, np.int64), nothing, np.empty(0, np.int32), no_shapes())
-    has_geometry = np.zeros(n, bool) if geometries is None else is_given(geometries)
+    has_geometry = np.zeros(columns.n, bool) if geometries is None else is_given(geometries)
     twice = has_box.astype(np.int8) + has_circle + has_geometry > 1
-    problems.mark(twice, "geometry", "the region is given in more than one way; give one")
-
-    all_rows: list[Int64s] = []
-    all_boxes: list[Float64s] = []
-    all_shapes: list[Int32s] = []
-    shape_table = no_shapes()
-
+    reason = "the region is given in more than one way; give one"
+    columns.problems.mark(twice, "geometry", reason)
+    parts = []
     if has_box.any():
-        rows, given = chosen_rows(has_box & ~twice, sides)
-        for row, field, reason in rectangle_problems(given, space):
-            problems.add(int(rows[row]), field, reason)
-        rows, given = _without_problems(rows, given, problems)
-        parts, part_boxes = split_rectangles(given, space)
-        all_rows.append(rows[parts])
-        all_boxes.append(part_boxes)
-        all_shapes.append(np.full(len(parts), -1, np.int32))
-    shapes: list[Circle | Polygon] = []
-    n_circles = 0
+        rows, given = _good_rows(columns, has_box & ~twice, sides, rectangle_problems, space)
+        parts.append(_Part(rows, *split_rectangles(given, space), no_shapes()))
     if has_circle.any():
-        rows, given = chosen_rows(has_circle & ~twice, circles)
-        for row, field, reason in circle_problems(given[:, 0], given[:, 1], given[:, 2], space):
-            problems.add(int(rows[row]), field, reason)
-        rows, given = _without_problems(rows, given, problems)
-        parts, part_boxes = circle_boxes(given[:, 0], given[:, 1], given[:, 2], space)
-        all_rows.append(rows[parts])
-        all_boxes.append(part_boxes)
-        all_shapes.append(parts.astype(np.int32))
-        n_circles = len(given)
-        shape_table = ShapeArrays(
-            np.ascontiguousarray(given),
-            np.zeros(n_circles + 1, np.int64),
-            *no_shapes()[2:],
-        )
+        rows, given = _good_rows(columns, has_circle & ~twice, circles, circle_problems, space)
+        parts.append(_Part(rows, *circle_boxes(given, space), circle_shape_arrays(given)))
     if geometries is not None:
-        found = _geometry_regions(geometries, has_geometry & ~twice, space, problems)
-        for row, region in found.items():
-            region_boxes = np.array(boxes(region, space), np.float64)
-            all_rows.append(np.full(len(region_boxes), row, np.int64))
-            all_boxes.append(region_boxes)
-            shape_row = -1
-            if isinstance(region, Polygon):
-                shape_row = n_circles + len(shapes)
-                shapes.append(region)
-            all_shapes.append(np.full(len(region_boxes), shape_row, np.int32))
-        if shapes:
-            shape_table = _with_polygons(shape_table, shape_arrays(shapes))
-    if not all_rows:
-        nothing = np.empty((0, 4), np.float64)
-        return Regions(np.zeros(n, np.int64), nothing, np.empty(0, np.int32), shape_table)
-    box_rows = np.concatenate(all_rows)
-    region_boxes = np.concatenate(all_boxes)
-    shape_rows = np.concatenate(all_shapes)
-    if len(all_rows) > 1:
-        order = np.argsort(box_rows, kind="stable")
-        box_rows, region_boxes, shape_rows = box_rows[order], region_boxes[order], shape_rows[order]
-    counts = np.bincount(box_rows, minlength=n).astype(np.int64)
-    return Regions(counts, region_boxes, shape_rows, shape_table)
+        parts += _geometry_parts(columns, geometries, has_geometry & ~twice, space)
+    return _joined(parts, columns.n)
 
 
-def _without_problems(
-    rows: Int64s, values: Float64s, problems: Problems
+def _good_rows(
+    columns: Columns,
+    chosen: Bools,
+    values: Float64s,
+    problems_of: Callable[[Float64s, Space], list[Problem]],
+    space: Space,
 ) -> tuple[Int64s, Float64s]:
-    if not problems.found:
-        return rows, values
-    good = ~np.isin(rows, list(problems.found))
-    return rows[good], values[good]
+    """Return the chosen rows in which nothing is wrong, and their values."""
+    rows, given = chosen_rows(chosen, values)
+    columns.problems.add_found(rows, problems_of(given, space))
+    if not columns.problems.found:
+        return rows, given
+    good = ~np.isin(rows, list(columns.problems.found))
+    return rows[good], given[good]
 
 
-def _geometry_regions(
-    geometries: pa.Array, chosen: Bools, space: Space, problems: Problems
-) -> dict[int, Rectangle | Polygon]:
+def _geometry_parts(
+    columns: Columns, geometries: pa.Array, chosen: Bools, space: Space
+) -> list[_Part]:
+    problems = columns.problems
     rows = [row for row in np.flatnonzero(chosen).tolist() if row not in problems.found]
     values = geometries.take(pa.array(rows, pa.int64())).to_pylist()
     regions, wrong = parse_geometries(values, space)
     for position, reason in wrong:
         problems.add(rows[position], "geometry", reason)
-    result: dict[int, Rectangle | Polygon] = {}
+    rectangles: dict[int, Rectangle] = {}
+    polygons: dict[int, Polygon] = {}
     for row, region in zip(rows, regions, strict=True):
         if isinstance(region, Point):
-            reason = "is a point; expected a polygon, or a point with a radius beside it"
-            problems.add(row, "geometry", reason)
-        elif isinstance(region, Rectangle | Polygon):
-            try:
-                if space == "planar":  # sizes that polygons are not exact for
-                    validate(region, space)
-                result[row] = region
-            except InvalidRegion as error:
-                problems.add(row, "geometry", str(error))
-    return result
+            expected = "expected a polygon, or a point with a radius beside it"
+            problems.add(row, "geometry", f"is a point; {expected}")
+        elif isinstance(region, Rectangle):
+            rectangles[row] = region
+        elif isinstance(region, Polygon):
+            problem = polygon_problem(region) if space == "planar" else None
+            if problem is None:
+                polygons[row] = region
+            else:
+                problems.add(row, "geometry", problem)
+    sides = [astuple(each) for each in rectangles.values()]
+    outlines = list(polygons.values())
+    return [
+        _Part(np.array([*rectangles], np.int64), *split_rectangles(sides, space), no_shapes()),
+        _Part(
+            np.array([*polygons], np.int64),
+            *polygon_boxes(outlines, space),
+            shape_arrays(outlines),
+        ),
+    ]
 
 
-def _with_polygons(circles: ShapeArrays, polygons: ShapeArrays) -> ShapeArrays:
-    return ShapeArrays(
-        np.concatenate([circles.circles, polygons.circles]),
-        np.concatenate([circles.ring_offsets[:-1], polygons.ring_offsets]),
-        polygons.vertex_offsets,
-        polygons.vertices,
-    )
+def _joined(parts: Sequence[_Part], n: int) -> tuple[RegionArrays, Bools]:
+    """Return the regions of ``n`` rows, everywhere for those that are in no part."""
+    counts = np.zeros(n, np.int64)
+    for part in parts:
+        counts += np.bincount(part.rows[part.numbers], minlength=n)
+    offsets = offsets_of(np.maximum(counts, 1))
+    boxes = np.empty((offsets[-1], 4))
+    shape_rows = np.full(len(boxes), -1, np.int32)
+    boxes[offsets[:-1][counts == 0]] = _EVERYWHERE_BOX
+    n_shapes = 0
+    for part in parts:
+        _, places = gather_ranges(offsets, part.rows)
+        boxes[places] = part.boxes
+        if len(part.shapes.circles):
+            shape_rows[places] = part.numbers + n_shapes
+            n_shapes += len(part.shapes.circles)
+    shapes = concat_shapes([no_shapes(), *(part.shapes for part in parts)])
+    return RegionArrays(offsets, boxes, shape_rows, shapes), counts > 0

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -12,21 +13,17 @@ from earshot.encoding.columns import (
     NEVER_US,
     Bools,
     Columns,
-    Problems,
-    accepted_rows,
     check_ids,
     check_repeats,
     check_taken,
     check_times,
+    own_numbers,
+    row_numbers,
 )
-from earshot.encoding.conditions import (
-    Conditions,
-    row_conditions,
-    row_thresholds,
-)
+from earshot.encoding.conditions import Conditions, row_conditions
 from earshot.encoding.forms import REGIONS, Form, refuse_columns
-from earshot.encoding.points import PointRows, listening_points
-from earshot.encoding.regions import Regions, row_regions
+from earshot.encoding.points import listening_points, row_points
+from earshot.encoding.regions import row_regions
 from earshot.errors import InvalidRow
 from earshot.model.arrays import (
     ClauseArrays,
@@ -35,11 +32,11 @@ from earshot.model.arrays import (
     RegionArrays,
     Space,
     gather_ranges,
+    offsets_of,
+    take_places,
 )
 from earshot.model.regions import cartesian
 from earshot.text import Analyzer, Vocabulary
-
-_EVERYWHERE_BOX = (-np.inf, -np.inf, np.inf, np.inf)
 
 
 class EncodedSubscriptions(NamedTuple):
@@ -86,21 +83,21 @@ def encode_subscriptions(
         is_taken: Tells which ids are in use; rows with one are refused.
     """
     columns = Columns(batch)
-    problems = Problems(columns.n)
-    check_ids(columns, problems)
-    check_taken(columns, is_taken, problems)
-    check_times(columns, "expires", problems)
-    refuse_columns(columns, form, problems)
-    kind = PointRows if form.is_point else _ClauseRows
-    asked = kind(columns, analyzer, vocabulary, space, problems)
-    check_repeats(columns, problems)
-    accepted = problems.accepted()
-    return EncodedSubscriptions(
-        columns.accepted_ids(accepted),
-        asked.arrays(accepted),
-        columns.times("expires", NEVER_US, accepted),
-        problems.errors(source, first_row, rows),
+    check_ids(columns)
+    check_taken(columns, is_taken)
+    check_times(columns, "expires")
+    refuse_columns(columns, form)
+    read: Callable[..., Callable[[Bools | None], Any]] = (
+        row_points if form.is_point else _row_clauses
     )
+    taken = read(columns, analyzer, vocabulary, space)
+    check_repeats(columns)
+    accepted = columns.problems.accepted()
+    ids, expires = columns.ids, columns.times("expires", NEVER_US)
+    if accepted is not None:
+        ids, expires = ids.filter(pa.array(accepted)), expires[accepted]
+    rejects = columns.problems.errors(source, row_numbers(columns.n, first_row, rows))
+    return EncodedSubscriptions(ids, taken(accepted), expires, rejects)
 
 
 def encode_moves(
@@ -117,120 +114,72 @@ def encode_moves(
     A row without a region listens everywhere. The arguments are as for subscriptions.
     """
     columns = Columns(batch)
-    problems = Problems(columns.n)
-    check_ids(columns, problems)
+    check_ids(columns)
     places: Any
     if form.is_point:
-        points = listening_points(columns, space, problems)
-        check_repeats(columns, problems)
-        accepted = problems.accepted()
-        places = cartesian(points if accepted is None else points[accepted], space)
+        places = cartesian(listening_points(columns, space), space)
     else:
-        regions = row_regions(columns, space, problems)
-        check_repeats(columns, problems)
-        accepted = problems.accepted()
-        places = _region_arrays(regions, accepted)
-    return EncodedMoves(
-        columns.accepted_ids(accepted),
-        places,
-        accepted_rows(columns.n, accepted, first_row, rows),
-        problems.errors(source, first_row, rows),
-    )
-
-
-def _region_arrays(regions: Regions, accepted: Bools | None) -> RegionArrays:
-    n = len(regions.counts)
-    chosen = np.arange(n) if accepted is None else np.flatnonzero(accepted)
-    counts = np.maximum(regions.counts, 1)
-    offsets = np.append(0, np.cumsum(counts))
-    boxes = np.tile(np.array(_EVERYWHERE_BOX), (int(offsets[-1]), 1))
-    shape_rows = np.full(len(boxes), -1, np.int32)
-    bounded = np.repeat(regions.counts > 0, counts)
-    boxes[bounded], shape_rows[bounded] = regions.boxes, regions.shape_rows
-    new_offsets, positions = gather_ranges(offsets, chosen)
-    return RegionArrays(new_offsets, boxes[positions], shape_rows[positions], regions.shapes)
+        places, _ = row_regions(columns, space)
+    check_repeats(columns)
+    numbers = row_numbers(columns.n, first_row, rows)
+    rejects = columns.problems.errors(source, numbers)
+    accepted = columns.problems.accepted()
+    if accepted is None:
+        return EncodedMoves(columns.ids, places, numbers, rejects)
+    chosen = np.flatnonzero(accepted)
+    ids = columns.ids.take(pa.array(chosen))
+    return EncodedMoves(ids, take_places(places, chosen), numbers[chosen], rejects)
 
 
 # ---- clauses ------------------------------------------------------------------------------------
 
 
-class _ClauseRows:
-    """The rows of a batch of subscriptions with regions."""
-
-    def __init__(
-        self,
-        columns: Columns,
-        analyzer: Analyzer,
-        vocabulary: Vocabulary,
-        space: Space,
-        problems: Problems,
-    ) -> None:
-        self._thresholds = row_thresholds(columns, problems)
-        self._conditions = row_conditions(columns, analyzer, vocabulary, problems)
-        self._regions = row_regions(columns, space, problems)
-        problems.mark(
-            self._conditions.is_empty & (self._regions.counts == 0),
-            "keywords",
-            "neither keywords nor a region, so every message would match",
-        )
-
-    def arrays(self, accepted: Bools | None) -> ClauseArrays:
-        """Return the accepted rows, all of them for None."""
-        return _clause_arrays(self._conditions, self._regions, self._thresholds, accepted)
+def _row_clauses(
+    columns: Columns, analyzer: Analyzer, vocabulary: Vocabulary, space: Space
+) -> Callable[[Bools | None], ClauseArrays]:
+    """Read subscriptions with regions; return what gives the accepted rows, all for None."""
+    thresholds = own_numbers(
+        columns, "threshold", lambda values: (values > 0) & (values <= 1),
+        "a number greater than 0 and at most 1",
+    )  # fmt: skip
+    conditions = row_conditions(columns, analyzer, vocabulary)
+    regions, has_region = row_regions(columns, space)
+    columns.problems.mark(
+        conditions.is_empty & ~has_region,
+        "keywords",
+        "neither keywords nor a region, so every message would match",
+    )
+    return partial(_clause_arrays, conditions, regions, thresholds)
 
 
 def _clause_arrays(
     conditions: Conditions,
-    regions: Regions,
+    regions: RegionArrays,
     thresholds: Float64s,
     accepted: Bools | None,
 ) -> ClauseArrays:
     """Return one clause for each pair of a token clause and a box of an accepted row."""
+    n_rows = len(regions.offsets) - 1
+    if accepted is None and conditions.counts is None and len(regions.boxes) == n_rows:
+        slots = np.arange(n_rows, dtype=np.int32)
+        return ClauseArrays(slots, conditions.offsets, conditions.ids, *regions[1:], thresholds)
     if accepted is not None and np.isnan(thresholds[accepted[: len(thresholds)]]).all():
         thresholds = thresholds[:0]  # those that name one were refused
-    n_rows = len(regions.counts)
-    n_accepted = n_rows if accepted is None else int(accepted.sum())
-    slots = np.arange(n_accepted, dtype=np.int32)
-    if accepted is None and conditions.counts is None and regions.counts.max(initial=0) <= 1:
-        clause_boxes, shape_rows = regions.boxes, regions.shape_rows
-        if len(clause_boxes) < n_rows:
-            bounded = regions.counts == 1
-            clause_boxes = np.full((n_rows, 4), _EVERYWHERE_BOX, np.float64)
-            clause_boxes[bounded] = regions.boxes
-            shape_rows = np.full(n_rows, -1, np.int32)
-            shape_rows[bounded] = regions.shape_rows
-        return ClauseArrays(
-            slots,
-            conditions.offsets,
-            conditions.ids,
-            clause_boxes,
-            shape_rows,
-            regions.shapes,
-            thresholds,
-        )
     n_token_clauses = np.ones(n_rows, np.int64) if conditions.counts is None else conditions.counts
-    # One more box, at the end, is that of rows without any.
-    all_boxes = np.concatenate([regions.boxes, np.array([_EVERYWHERE_BOX])])
-    all_shape_rows = np.append(regions.shape_rows, np.int32(-1))
-    n_boxes = np.maximum(regions.counts, 1)
-    token_starts = np.cumsum(n_token_clauses) - n_token_clauses
-    box_starts = np.where(
-        regions.counts > 0, np.cumsum(regions.counts) - regions.counts, len(regions.boxes)
-    )
+    token_starts, n_boxes = offsets_of(n_token_clauses), np.diff(regions.offsets)
     chosen = np.arange(n_rows) if accepted is None else np.flatnonzero(accepted)
     n_clauses = (n_token_clauses * n_boxes)[chosen]
     rows = np.repeat(chosen, n_clauses)
-    firsts = np.cumsum(n_clauses) - n_clauses
-    within = np.arange(len(rows), dtype=np.int64) - np.repeat(firsts, n_clauses)
+    within = np.arange(len(rows)) - np.repeat(offsets_of(n_clauses)[:-1], n_clauses)
     token_clauses = token_starts[rows] + within // n_boxes[rows]
-    box_positions = box_starts[rows] + within % n_boxes[rows]
+    boxes = regions.offsets[rows] + within % n_boxes[rows]
     offsets, positions = gather_ranges(conditions.offsets, token_clauses)
     return ClauseArrays(
-        np.repeat(slots, n_clauses),
+        np.repeat(np.arange(len(chosen), dtype=np.int32), n_clauses),
         offsets,
         conditions.ids[positions],
-        all_boxes[box_positions],
-        all_shape_rows[box_positions],
+        regions.boxes[boxes],
+        regions.shape_rows[boxes],
         regions.shapes,
         thresholds[rows] if len(thresholds) else thresholds,
     )

@@ -34,14 +34,15 @@ from earshot import storage
 from earshot.encoding import (
     NO_TIME_US,
     EncodedMessages,
-    accepted_rows,
     encode_messages,
     encode_moves,
     encode_subscriptions,
+    row_numbers,
     take_encoded,
 )
 from earshot.engine import rehearsal
 from earshot.engine.guard import Guard
+from earshot.engine.ids import IdTable
 from earshot.engine.journal import Journal, Kind, Record, read_records, replay
 from earshot.engine.questions import Questions
 from earshot.engine.rebuilding import Background
@@ -75,7 +76,7 @@ from earshot.model.schemas import COLUMN_TYPES
 from earshot.model.subscriptions import Id, Subscription, check_time
 from earshot.model.updates import Update
 from earshot.semantics import matcher_type
-from earshot.semantics.contract import Changes
+from earshot.semantics.contract import Changes, Rebuild
 from earshot.text import Analyzer
 
 Batch: TypeAlias = pa.RecordBatch | pa.Table
@@ -281,7 +282,7 @@ class Engine(Questions):
             )
             known = known[np.sort(firsts)]
             unknown = np.delete(np.arange(len(ids)), known)
-            numbers = accepted_rows(len(ids), None, first_row, rows)
+            numbers = row_numbers(len(ids), first_row, rows)
             rejects = unknown_rows(ids, unknown, numbers, source)
             if on_error == "raise":
                 raise_first(rejects)
@@ -537,9 +538,7 @@ class Engine(Questions):
             if rebuild is None:
                 return
             rebuild.build()
-            ids = self._state.ids.renumbered(rebuild.old_slots)
-            with self._lock.change():
-                self._state.take_over(rebuild, ids)
+            self._take_over(rebuild, self._state.ids)
 
     def wait(self) -> None:
         """Wait for a rebuild in the background to end, and raise what went wrong in it."""
@@ -645,9 +644,9 @@ class Engine(Questions):
         # Those of now: a rebuild in the foreground may renumber the others meanwhile.
         old_ids = self._state.ids
 
-        def finish() -> None:
-            ids = old_ids.renumbered(rebuild.old_slots)
-            with self._lock, self._lock.change():
-                self._state.take_over(rebuild, ids)
+        self._background.start(rebuild, lambda: self._take_over(rebuild, old_ids))
 
-        self._background.start(rebuild, finish)
+    def _take_over(self, rebuild: Rebuild, old_ids: IdTable) -> None:
+        ids = old_ids.renumbered(rebuild.old_slots)
+        with self._lock, self._lock.change():
+            self._state.take_over(rebuild, ids)

@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from earshot.engine.kernels import FREE, GONE, enter_ids, find_ids, gather_integers
-from earshot.errors import DuplicateSubscription, InvalidInput, InvalidRow, UnknownSubscription
+from earshot.errors import DuplicateSubscription, InvalidInput, UnknownSubscription
 from earshot.kernels.growing import GrowingArray
 from earshot.model.arrays import Int32s, Int64s, gather_ranges
 from earshot.model.schemas import IdKind, id_kind
@@ -75,11 +75,12 @@ class IdTable:
         if len(offsets):
             self._offsets.append(offsets[1:] + n_bytes)
         slots = np.arange(first, first + len(ids), dtype=np.int32)
-        self._reserve(len(ids))
+        if 3 * (self._n_taken + len(ids)) > 2 * len(self._table):
+            self._rehash(len(ids))
         n_entered = enter_ids(self._table, self._data.view, self._offsets.view, slots)
         self._n_taken += n_entered
         if n_entered < len(ids):
-            self._remove_entries(slots[:n_entered])
+            self.forget(slots[:n_entered])
             self._data.resize(n_bytes)
             if len(offsets):
                 self._offsets.resize(first + 1)
@@ -93,9 +94,8 @@ class IdTable:
 
     def slots_of(self, ids: pa.Array) -> Int32s:
         """Return the live slots of ids; unknown ones raise."""
-        if self.kind is None or id_kind(ids.type) != self.kind:
-            places = np.full(len(ids), -1, np.int64)
-        else:
+        places = np.full(len(ids), -1, np.int64)
+        if id_kind(ids.type) == self.kind:
             places = self._places(ids)
         if (places < 0).any():
             unknown = ids[int(np.flatnonzero(places < 0)[0])].as_py()
@@ -109,7 +109,15 @@ class IdTable:
 
     def forget(self, slots: Int32s) -> None:
         """Free the ids of slots for new subscriptions; the slots keep their ids."""
-        self._remove_entries(slots)
+        if self.kind == "integer":
+            data = self._data.view.view(np.int64)[slots].view(np.uint8)
+            offsets = np.empty(0, np.int64)
+        else:
+            offsets, positions = gather_ranges(self._offsets.view, slots)
+            data = self._data.view[positions]
+        places = np.empty(len(slots), np.int64)
+        find_ids(self._table, self._data.view, self._offsets.view, data, offsets, places)
+        self._table[places[places >= 0]] = GONE
 
     def ids_of(self, slots: Int32s) -> pa.Array:
         """Return the ids of slots."""
@@ -120,7 +128,7 @@ class IdTable:
             values = np.empty(len(slots), np.int64)
             gather_integers(self._data.view.view(np.int64), slots, values)
             return pa.array(values)
-        return self._strings().take(pa.array(slots))
+        return strings_of(self._offsets.view, self._data.view).take(pa.array(slots))
 
     def renumbered(self, old_slots: Int32s) -> IdTable:
         """Return a table in which slot i has the id of ``old_slots[i]``, all of them live."""
@@ -141,11 +149,6 @@ class IdTable:
             self._sequence_first = int(values[0]) if in_sequence and len(values) else None
         return self._sequence_first if self._sequence_length == len(self) else None
 
-    def _strings(self) -> pa.Array:
-        return pa.LargeStringArray.from_buffers(
-            len(self), pa.py_buffer(self._offsets.view), pa.py_buffer(self._data.view)
-        )
-
     def _places(self, ids: pa.Array) -> Int64s:
         if self.kind is None:
             return np.full(len(ids), -1, np.int64)
@@ -154,22 +157,6 @@ class IdTable:
         places = np.empty(len(ids), np.int64)
         find_ids(self._table, self._data.view, self._offsets.view, data, offsets, places)
         return places
-
-    def _remove_entries(self, slots: Int32s) -> None:
-        if self.kind == "integer":
-            data = self._data.view.view(np.int64)[slots].view(np.uint8)
-            offsets = np.empty(0, np.int64)
-        else:
-            offsets, positions = gather_ranges(self._offsets.view, slots)
-            data = self._data.view[positions]
-        places = np.empty(len(slots), np.int64)
-        find_ids(self._table, self._data.view, self._offsets.view, data, offsets, places)
-        self._table[places[places >= 0]] = GONE
-
-    def _reserve(self, n: int) -> None:
-        needed = self._n_taken + n
-        if 3 * needed > 2 * len(self._table):
-            self._rehash(n)
 
     def _rehash(self, n: int) -> None:
         """Make the table anew, without removed ids and with room for ``n`` more."""
@@ -205,6 +192,7 @@ def id_bytes(ids: pa.Array) -> tuple[Bytes, Int64s]:
     return np.array(np.frombuffer(content, np.uint8)[first:last]), bounds - first
 
 
-def unknown_row(ids: pa.Array, at: int, row: int) -> InvalidRow:
-    """Return that a row names an id, which stands at ``at``, that nobody has subscribed."""
-    return InvalidRow("", row, "id", f"no subscription {ids[at].as_py()!r}")
+def strings_of(offsets: Int64s, data: Bytes) -> pa.Array:
+    """Return the strings that lie one after the other in bytes."""
+    buffers = (pa.py_buffer(offsets), pa.py_buffer(data))
+    return pa.LargeStringArray.from_buffers(len(offsets) - 1, *buffers)

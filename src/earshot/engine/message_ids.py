@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from earshot.engine.ids import id_bytes
+from earshot.engine.ids import id_bytes, strings_of
 from earshot.errors import InvalidInput
 from earshot.model.arrays import Int64s
 from earshot.model.schemas import IdKind, id_kind
@@ -28,12 +28,7 @@ class MessageIds:
 
     Kept as runs of which each is at most half as long as the one before, so that adding is cheap on
     average, one at a time or many; short ones are always joined, so that there are few. Ids are all
-    64-bit integers or all strings; the first decides.
-
-    Args:
-        kind: What the ids are, None where none has come yet.
-        first: Sequence number of the first.
-        arrays: The ids that are there already.
+    64-bit integers or all strings; the first decides. They begin with sequence number ``first``.
     """
 
     def __init__(
@@ -46,8 +41,7 @@ class MessageIds:
         if arrays is not None and kind == "integer":
             self.append(pa.array(arrays.data.view(np.int64)))
         elif arrays is not None and kind == "string":
-            buffers = (pa.py_buffer(arrays.offsets), pa.py_buffer(arrays.data))
-            self.append(pa.LargeStringArray.from_buffers(len(arrays.offsets) - 1, *buffers))
+            self.append(strings_of(arrays.offsets, arrays.data))
 
     @property
     def type(self) -> pa.DataType:

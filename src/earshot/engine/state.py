@@ -42,25 +42,17 @@ _NO_SCORES = np.empty(0, np.float64)
 
 
 class State:
-    """What an engine knows.
-
-    Attributes:
-        matcher: The semantics at work.
-        vocabulary: Words by their tokens. Counts the subscriptions that ask for each or, where the
-            semantics keeps messages, the messages that have it.
-        ids: Subscriptions by slot, and slots by subscription.
-        message_ids: The messages that the semantics keeps, by sequence.
-        expiry: When slots end.
-        clock_us: Latest time of any event, NO_TIME_US before the first.
-    """
+    """What an engine knows."""
 
     def __init__(self, matcher: Matcher) -> None:
-        self.matcher = matcher
+        self.matcher = matcher  # the semantics at work
+        # Counts the subscriptions that ask for each word or, where the semantics keeps messages,
+        # the messages that have it.
         self.vocabulary = Vocabulary()
-        self.ids = IdTable()
-        self.message_ids = MessageIds()
+        self.ids = IdTable()  # subscriptions by slot, and slots by subscription
+        self.message_ids = MessageIds()  # those that the semantics keeps, by sequence
         self.expiry = Expiry()
-        self.clock_us = NO_TIME_US
+        self.clock_us = NO_TIME_US  # latest time of any event
 
     # ---- events -------------------------------------------------------------------------------
 

@@ -104,18 +104,18 @@ class Updates:
                 return self.message_ids
             case "subscription_id":
                 return self.subscription_ids
-            case "sign" if changes.signs is not None:
-                return _SIGNS.take(pa.array(changes.signs > 0).cast(pa.int8()))
             case "sign":
-                return pa.repeat("+", n)
-            case "score" if changes.scores is not None:
-                return pa.array(changes.scores)
+                if changes.signs is None:
+                    return pa.repeat("+", n)
+                return _SIGNS.take(pa.array(changes.signs > 0).cast(pa.int8()))
             case "score":
-                return pa.nulls(n, pa.float64())
-            case "reason" if changes.reasons is not None:
-                return pa.array(self._reasons).take(pa.array(changes.reasons))
+                if changes.scores is None:
+                    return pa.nulls(n, pa.float64())
+                return pa.array(changes.scores)
             case "reason":
-                return pa.repeat(self._reasons[0], n)
+                if changes.reasons is None:
+                    return pa.repeat(self._reasons[0], n)
+                return pa.array(self._reasons).take(pa.array(changes.reasons))
             case _:
                 times_us = self._times_us[self._event_rows]
                 return pa.array(times_us, mask=times_us == NO_TIME_US).cast(TIME)

@@ -195,12 +195,6 @@ def concat_clauses(parts: Sequence[ClauseArrays]) -> ClauseArrays:
     """Return the rows of all parts, one after the other; there must be at least one part."""
     if len(parts) == 1:
         return parts[0]
-    shapes = ShapeArrays(
-        np.concatenate([part.shapes.circles for part in parts]),
-        _concat_offsets([part.shapes.ring_offsets for part in parts]),
-        _concat_offsets([part.shapes.vertex_offsets for part in parts]),
-        np.concatenate([part.shapes.vertices for part in parts]),
-    )
     shape_rows = []
     n_shapes = 0
     for part in parts:
@@ -209,19 +203,26 @@ def concat_clauses(parts: Sequence[ClauseArrays]) -> ClauseArrays:
         n_shapes += len(part.shapes.circles)
     return ClauseArrays(
         np.concatenate([part.subscriptions for part in parts]),
-        _concat_offsets([part.token_offsets for part in parts]),
+        concat_offsets([part.token_offsets for part in parts]),
         np.concatenate([part.token_ids for part in parts]),
         np.concatenate([part.boxes for part in parts]),
         np.concatenate(shape_rows),
-        shapes,
-        _concat_thresholds(parts),
+        concat_shapes([part.shapes for part in parts]),
+        np.concatenate([all_thresholds(part) for part in parts])
+        if any(len(part.thresholds) for part in parts)
+        else _NO_THRESHOLDS,
     )
 
 
-def _concat_thresholds(parts: Sequence[ClauseArrays]) -> Float64s:
-    if not any(len(part.thresholds) for part in parts):
-        return _NO_THRESHOLDS
-    return np.concatenate([all_thresholds(part) for part in parts])
+def concat_shapes(parts: Sequence[ShapeArrays]) -> ShapeArrays:
+    """Return the shapes of all parts, one after the other."""
+    circles, ring_offsets, vertex_offsets, vertices = zip(*parts, strict=True)
+    return ShapeArrays(
+        np.concatenate(circles),
+        concat_offsets(ring_offsets),
+        concat_offsets(vertex_offsets),
+        np.concatenate(vertices),
+    )
 
 
 def all_thresholds(clauses: ClauseArrays) -> Float64s:
@@ -242,15 +243,14 @@ def gather_ranges(offsets: Int64s, rows: npt.NDArray[Any]) -> tuple[Int64s, Int6
     """Return the offsets and element positions of the chosen rows of a ragged array."""
     starts = offsets[rows]
     lengths = offsets[rows + 1] - starts
-    new_offsets = np.zeros(len(lengths) + 1, np.int64)
-    np.cumsum(lengths, out=new_offsets[1:])
+    new_offsets = offsets_of(lengths)
     shifts = np.repeat(starts - new_offsets[:-1], lengths)
     positions = np.arange(new_offsets[-1], dtype=np.int64) + shifts
     return new_offsets, positions
 
 
-def _concat_offsets(parts: Sequence[Int64s]) -> Int64s:
-    """Return the offsets of ragged arrays that are laid one after the other."""
+def concat_offsets(parts: Sequence[Int64s]) -> Int64s:
+    """Return the offsets of one or more ragged arrays that are laid one after the other."""
     ends = np.cumsum([0] + [part[-1] for part in parts])
     shifted = [part[1:] + end for part, end in zip(parts, ends[:-1], strict=True)]
     return np.concatenate([parts[0][:1], *shifted])

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -11,8 +11,8 @@ import shapely
 
 from earshot.errors import InvalidInput, InvalidRegion
 from earshot.model.messages import Message
-from earshot.model.regions import Circle, Point, Polygon, Rectangle, RegionOrPoint
-from earshot.model.schemas import BOX_FIELDS, CIRCLE_FIELDS, COLUMN_TYPES, POINT_FIELDS
+from earshot.model.regions import Circle, Everywhere, Point, Polygon, Rectangle, RegionOrPoint
+from earshot.model.schemas import BOX_FIELDS, COLUMN_TYPES, POINT_FIELDS
 from earshot.model.subscriptions import Subscription
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -31,83 +31,65 @@ def instant(us: int) -> datetime:
 
 def subscription_batch(subscriptions: Sequence[Subscription]) -> pa.RecordBatch:
     """Return subscriptions as a canonical batch; columns that none of them needs are left out."""
-    n = len(subscriptions)
-    columns: dict[str, list[Any]] = {}
-
-    def put(name: str, row: int, value: Any) -> None:
-        columns.setdefault(name, [None] * n)[row] = value
-
-    for row, subscription in enumerate(subscriptions):
-        if subscription.keywords:
-            put("keywords", row, list(subscription.keywords))
-        if subscription.expression is not None:
-            put("expression", row, str(subscription.expression))
-        _put_region(subscription.region, row, put)
-        if subscription.expires is not None:
-            put("expires", row, time_us(subscription.expires))
-        if subscription.threshold is not None:
-            put("threshold", row, subscription.threshold)
-        if subscription.k is not None:
-            put("k", row, subscription.k)
-        if subscription.alpha is not None:
-            put("alpha", row, subscription.alpha)
-    return _batch([each.id for each in subscriptions], columns)
+    rows = [
+        {
+            "keywords": each.keywords or None,
+            "expression": None if each.expression is None else str(each.expression),
+            **_region_columns(each.region),
+            "expires": None if each.expires is None else time_us(each.expires),
+            "threshold": each.threshold,
+            "k": each.k,
+            "alpha": each.alpha,
+        }
+        for each in subscriptions
+    ]
+    return _batch([each.id for each in subscriptions], rows)
 
 
 def region_batch(ids: Sequence[int | str], regions: Sequence[RegionOrPoint]) -> pa.RecordBatch:
     """Return where subscriptions move to as a canonical batch."""
-    columns: dict[str, list[Any]] = {}
-
-    def put(name: str, row: int, value: Any) -> None:
-        columns.setdefault(name, [None] * len(ids))[row] = value
-
-    for row, region in enumerate(regions):
-        _put_region(region, row, put)
-    return _batch(list(ids), columns)
+    return _batch(ids, [_region_columns(region) for region in regions])
 
 
 def message_batch(messages: Sequence[Message]) -> pa.RecordBatch:
     """Return messages as a canonical batch; columns that none of them needs are left out."""
-    n = len(messages)
-    columns: dict[str, list[Any]] = {}
-
-    def put(name: str, row: int, value: Any) -> None:
-        columns.setdefault(name, [None] * n)[row] = value
-
-    for row, message in enumerate(messages):
-        if message.text is not None:
-            put("text", row, message.text)
-        if message.keywords is not None:
-            put("keywords", row, list(message.keywords))
-        fields = POINT_FIELDS if isinstance(message.place, Point) else BOX_FIELDS
-        for name in fields:
-            put(name, row, getattr(message.place, name))
-        if message.time is not None:
-            put("time", row, time_us(message.time))
-    return _batch([each.id for each in messages], columns)
+    rows = []
+    for each in messages:
+        fields = POINT_FIELDS if isinstance(each.place, Point) else BOX_FIELDS
+        rows.append(
+            {
+                "text": each.text,
+                "keywords": each.keywords,
+                **{name: getattr(each.place, name) for name in fields},
+                "time": None if each.time is None else time_us(each.time),
+            }
+        )
+    return _batch([each.id for each in messages], rows)
 
 
-def _put_region(region: RegionOrPoint, row: int, put: Callable[[str, int, Any], None]) -> None:
-    fields: Sequence[str] = CIRCLE_FIELDS
-    values: tuple[Any, ...] = ()
+def _region_columns(region: RegionOrPoint) -> dict[str, Any]:
     match region:
-        case Rectangle() as box:
-            fields, values = BOX_FIELDS, tuple(getattr(box, name) for name in BOX_FIELDS)
+        case Rectangle():
+            return {name: getattr(region, name) for name in BOX_FIELDS}
         case Circle(x, y, radius):
-            values = (x, y, radius)
+            return {"x": x, "y": y, "radius": radius}
         case Point(x, y):  # with its radius it is a region for every engine
-            values = (x, y, 0.0)
-        case Polygon() as polygon:
-            fields, values = ("geometry",), (_wkb(polygon),)
-    for name, value in zip(fields, values, strict=bool(values)):
-        put(name, row, value)
+            return {"x": x, "y": y, "radius": 0.0}
+        case Polygon():
+            return {"geometry": _wkb(region)}
+        case Everywhere():
+            return {}
 
 
-def _batch(ids: list[int | str], columns: dict[str, list[Any]]) -> pa.RecordBatch:
+def _batch(ids: Sequence[int | str], rows: Sequence[dict[str, Any]]) -> pa.RecordBatch:
+    """Return rows as a batch; a column of which no row has a value is left out."""
+    columns = dict.fromkeys(
+        name for row in rows for name, value in row.items() if value is not None
+    )
     arrays = [id_array(ids)]
-    for name, values in columns.items():
+    for name in columns:
         try:
-            arrays.append(pa.array(values, COLUMN_TYPES[name]))
+            arrays.append(pa.array([row.get(name) for row in rows], COLUMN_TYPES[name]))
         except UnicodeEncodeError as error:
             raise InvalidInput(f"{name}: half a surrogate pair is not text: {error}") from None
         except (pa.ArrowInvalid, pa.ArrowTypeError, OverflowError) as error:
@@ -139,9 +121,6 @@ def _wkb(polygon: Polygon) -> bytes:
         rings = [shapely.Polygon(ring) for ring in polygon.rings]
     except (ValueError, shapely.errors.ShapelyError) as error:
         raise InvalidRegion(f"polygon: {error}") from None
-    if len(rings) == 1:
-        wkb: bytes = shapely.to_wkb(rings[0])
-        return wkb
     holders = [
         [i for i, other in enumerate(rings) if i != j and shapely.covers(other, ring)]
         for j, ring in enumerate(rings)
@@ -155,5 +134,5 @@ def _wkb(polygon: Polygon) -> bytes:
                 if i in others and len(others) == len(inside) + 1
             ]
             parts.append(shapely.Polygon(polygon.rings[i], holes))
-    wkb = shapely.to_wkb(parts[0] if len(parts) == 1 else shapely.MultiPolygon(parts))
+    wkb: bytes = shapely.to_wkb(parts[0] if len(parts) == 1 else shapely.MultiPolygon(parts))
     return wkb

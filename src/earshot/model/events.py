@@ -8,8 +8,8 @@ from typing import TypeAlias
 
 from earshot.errors import InvalidInput
 from earshot.model.messages import Message
-from earshot.model.regions import Circle, Everywhere, Point, Polygon, Rectangle, RegionOrPoint
-from earshot.model.subscriptions import Id, Subscription, check_time, checked_id
+from earshot.model.regions import RegionOrPoint
+from earshot.model.subscriptions import Id, Subscription, check_region, check_time, checked_id
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,11 +47,7 @@ class Move:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "id", checked_id(self.id, "subscription"))
-        if not isinstance(self.region, (Point, Rectangle, Circle, Polygon, Everywhere)):
-            raise InvalidInput(
-                f"move {self.id!r}: region {self.region!r} is not a Point, Rectangle, Circle, "
-                f"Polygon or Everywhere"
-            )
+        check_region(self.region, f"move {self.id!r}")
         check_time(self.time, f"move {self.id!r}: time")
 
 

@@ -18,7 +18,7 @@ only the keywords of a message lead to the clauses it can match.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple, TypeAlias
 
@@ -65,33 +65,37 @@ class Keyword:
 
 
 @dataclass(frozen=True, slots=True)
-class And:
+class _Joined:
+    operands: tuple[Expression, ...]
+    depth: int = field(init=False, compare=False, repr=False)
+
+    def __post_init__(self) -> None:
+        operands = tuple(self.operands)
+        if len(operands) < 2:
+            raise InvalidExpression(
+                f"'{self._operator}' needs at least 2 operands, got {len(operands)}"
+            )
+        object.__setattr__(self, "operands", operands)
+        object.__setattr__(self, "depth", _depth_above(operands, self._operator))
+
+    def __str__(self) -> str:
+        return f" {self._operator} ".join(_enclosed(each) for each in self.operands)
+
+    @property
+    def _operator(self) -> str:
+        return type(self).__name__.lower()
+
+
+class And(_Joined):
     """True where all operands are."""
 
-    operands: tuple[Expression, ...]
-    depth: int = field(init=False, compare=False, repr=False)
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "operands", _several(self.operands, "and"))
-        object.__setattr__(self, "depth", _depth_above(self.operands, "and"))
-
-    def __str__(self) -> str:
-        return " and ".join(_enclosed(each) for each in self.operands)
+    __slots__ = ()
 
 
-@dataclass(frozen=True, slots=True)
-class Or:
+class Or(_Joined):
     """True where at least one operand is."""
 
-    operands: tuple[Expression, ...]
-    depth: int = field(init=False, compare=False, repr=False)
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "operands", _several(self.operands, "or"))
-        object.__setattr__(self, "depth", _depth_above(self.operands, "or"))
-
-    def __str__(self) -> str:
-        return " or ".join(_enclosed(each) for each in self.operands)
+    __slots__ = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,15 +127,11 @@ class Clause(NamedTuple):
 
 def all_of(keywords: Iterable[str]) -> Expression:
     """Return the conjunction of one or more keywords."""
-    operands = tuple(Keyword(keyword) for keyword in keywords)
-    return operands[0] if len(operands) == 1 else And(operands)
+    return _together(And, [Keyword(keyword) for keyword in keywords])
 
 
-def _several(operands: Iterable[Expression], operator: str) -> tuple[Expression, ...]:
-    result = tuple(operands)
-    if len(result) < 2:
-        raise InvalidExpression(f"'{operator}' needs at least 2 operands, got {len(result)}")
-    return result
+def _together(kind: type[And | Or], operands: Sequence[Expression]) -> Expression:
+    return operands[0] if len(operands) == 1 else kind(tuple(operands))
 
 
 def _depth_above(operands: tuple[Expression, ...], operator: str) -> int:
@@ -174,7 +174,7 @@ def parse(text: str) -> Expression:
         raise InvalidExpression(
             f"the expression has {len(text)} characters; at most {MAX_LENGTH} are read"
         )
-    return _Parser(text).run()
+    return _read(text)
 
 
 class _Level:
@@ -193,72 +193,59 @@ class _Level:
         self.factors.append(operand)
 
     def end_conjunction(self) -> None:
-        factors = tuple(self.factors)
-        self.alternatives.append(factors[0] if len(factors) == 1 else And(factors))
+        self.alternatives.append(_together(And, self.factors))
         self.factors = []
 
     def finish(self) -> Expression:
         self.end_conjunction()
-        alternatives = tuple(self.alternatives)
-        return alternatives[0] if len(alternatives) == 1 else Or(alternatives)
+        return _together(Or, self.alternatives)
 
 
-class _Parser:
-    """Reads lexemes one by one on an explicit stack, so that no input can exhaust Python's."""
-
-    def __init__(self, text: str) -> None:
-        self.text = text
-        self.levels = [_Level(0)]
-
-    def run(self) -> Expression:
-        wants_operand = True
-        previous: _Lexeme | None = None
-        for lexeme in _lexemes(self.text):
-            level = self.levels[-1]
-            if wants_operand:
-                if lexeme.kind == "keyword":
-                    level.add(Keyword(lexeme.text))
-                    wants_operand = False
-                elif lexeme.kind == "not":
-                    level.n_negations += 1
-                elif lexeme.kind == "(":
-                    self.levels.append(_Level(lexeme.position))
-                else:
-                    raise InvalidExpression(_missing_operand(lexeme, previous))
-                self.check_depth(lexeme)
-            elif lexeme.kind == "and":
-                wants_operand = True
-            elif lexeme.kind == "or":
-                level.end_conjunction()
-                wants_operand = True
-            elif lexeme.kind == ")":
-                if len(self.levels) == 1:
-                    raise InvalidExpression(f"')' at position {lexeme.position} closes nothing")
-                self.levels.pop()
-                self.levels[-1].add(level.finish())
-            elif lexeme.kind == "end":
-                break
+def _read(text: str) -> Expression:
+    """Read lexemes one by one on an explicit stack, so that no input can exhaust Python's."""
+    levels = [_Level(0)]
+    wants_operand = True
+    previous: _Lexeme | None = None
+    for lexeme in _lexemes(text):
+        level = levels[-1]
+        if wants_operand:
+            if lexeme.kind == "keyword":
+                level.add(Keyword(lexeme.text))
+                wants_operand = False
+            elif lexeme.kind == "not":
+                level.n_negations += 1
+            elif lexeme.kind == "(":
+                levels.append(_Level(lexeme.position))
             else:
-                assert previous is not None
+                raise InvalidExpression(_missing_operand(lexeme, previous))
+            depth = len(levels) - 1 + sum(each.n_negations for each in levels)
+            if wants_operand and depth > MAX_DEPTH:
                 raise InvalidExpression(
-                    f"{previous.text!r} and {lexeme.text!r} at position {lexeme.position} stand "
-                    f"side by side; put 'and' or 'or' between them, or quote a keyword of several "
-                    f"words"
+                    f"parentheses and negations nest more than {MAX_DEPTH} deep "
+                    f"at position {lexeme.position}"
                 )
-            previous = lexeme
-        if len(self.levels) > 1:
-            raise InvalidExpression(f"'(' at position {self.levels[-1].opened_at} is never closed")
-        return self.levels[0].finish()
-
-    def check_depth(self, lexeme: _Lexeme) -> None:
-        if lexeme.kind == "keyword":
-            return
-        depth = len(self.levels) - 1 + sum(level.n_negations for level in self.levels)
-        if depth > MAX_DEPTH:
+        elif lexeme.kind == "and":
+            wants_operand = True
+        elif lexeme.kind == "or":
+            level.end_conjunction()
+            wants_operand = True
+        elif lexeme.kind == ")":
+            if len(levels) == 1:
+                raise InvalidExpression(f"')' at position {lexeme.position} closes nothing")
+            levels.pop()
+            levels[-1].add(level.finish())
+        elif lexeme.kind == "end":
+            break
+        else:
+            assert previous is not None
             raise InvalidExpression(
-                f"parentheses and negations nest more than {MAX_DEPTH} deep "
-                f"at position {lexeme.position}"
+                f"{previous.text!r} and {lexeme.text!r} at position {lexeme.position} stand side "
+                f"by side; put 'and' or 'or' between them, or quote a keyword of several words"
             )
+        previous = lexeme
+    if len(levels) > 1:
+        raise InvalidExpression(f"'(' at position {levels[-1].opened_at} is never closed")
+    return levels[0].finish()
 
 
 def _lexemes(text: str) -> Iterable[_Lexeme]:
@@ -374,17 +361,12 @@ class _Rewriter:
             has_words = any(character.isalnum() for character in text)
             lack = "has only words that are left out" if has_words else "has no letters or digits"
             raise InvalidExpression(f"{text!r} {lack}, so no message can have it")
-        numbers = []
+        required = set()
         for token in tokens:
-            number = self.token_numbers.setdefault(token, len(self.token_numbers))
-            self.required_bits |= 1 << 2 * number
-            numbers.append(number)
-        if negated:
-            return sorted({1 << 2 * number + 1 for number in numbers})
-        bits = 0
-        for number in numbers:
-            bits |= 1 << 2 * number
-        return [bits]
+            required.add(1 << 2 * self.token_numbers.setdefault(token, len(self.token_numbers)))
+        bits = sum(required)
+        self.required_bits |= bits
+        return sorted(2 * bit for bit in required) if negated else [bits]
 
     def product(self, parts: list[list[int]], expression: Expression) -> list[int]:
         """Return the conjunction of several disjunctions, the short ones first."""

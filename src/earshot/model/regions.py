@@ -7,16 +7,14 @@ longitude and latitude, up to the poles; a polygon across the antimeridian is gi
 one per side.
 Boundaries belong to every region.
 
-The first half of this module handles one region, the second half batches, without a Python loop
-over good rows.
+Batches are handled without a Python loop over good rows, but for polygons.
 """
 
 from __future__ import annotations
 
-import json
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import astuple, dataclass
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -24,7 +22,7 @@ import numpy.typing as npt
 import shapely
 
 from earshot.errors import InvalidRegion
-from earshot.model.arrays import EARTH_RADIUS_M, Float64s, Int64s, ShapeArrays, Space
+from earshot.model.arrays import EARTH_RADIUS_M, Float64s, Int64s, ShapeArrays, Space, no_shapes
 
 Box: TypeAlias = tuple[float, float, float, float]
 Ring: TypeAlias = tuple[tuple[float, float], ...]
@@ -97,13 +95,6 @@ RegionOrPoint: TypeAlias = Region | Point
 Place: TypeAlias = Point | Rectangle
 
 
-def validate(region: RegionOrPoint, space: Space) -> None:
-    """Raise :class:`InvalidRegion` with the exact reason if the region is not one of the space."""
-    reason = _reason(region, space)
-    if reason is not None:
-        raise InvalidRegion(f"{type(region).__name__.lower()}: {reason}")
-
-
 def boxes(region: RegionOrPoint, space: Space) -> list[Box]:
     """Return boxes that together cover a valid region, each with ``min <= max``.
 
@@ -114,14 +105,14 @@ def boxes(region: RegionOrPoint, space: Space) -> list[Box]:
         case Everywhere():
             return [(-math.inf, -math.inf, math.inf, math.inf)]
         case Point(x, y):
-            return _split((x, y, x, y), space)
-        case Rectangle(min_x, min_y, max_x, max_y):
-            return _split((min_x, min_y, max_x, max_y), space)
-        case Circle(x, y, radius):
-            found = circle_boxes(x, y, radius, space)[1]
-            return [(row[0], row[1], row[2], row[3]) for row in found.tolist()]
-        case Polygon(rings):
-            return _polygon_boxes(rings, space)
+            found = split_rectangles([(x, y, x, y)], space)[1]
+        case Rectangle():
+            found = split_rectangles([astuple(region)], space)[1]
+        case Circle():
+            found = circle_boxes([astuple(region)], space)[1]
+        case Polygon():
+            found = polygon_boxes([region], space)[1]
+    return [(min_x, min_y, max_x, max_y) for min_x, min_y, max_x, max_y in found.tolist()]
 
 
 def _closed_ring(positions: Iterable[Sequence[float]]) -> Ring:
@@ -139,34 +130,9 @@ def _closed_ring(positions: Iterable[Sequence[float]]) -> Ring:
     return tuple(ring)
 
 
-def _reason(region: RegionOrPoint, space: Space) -> str | None:
-    """Return what is wrong with the region, or None."""
-    problem: tuple[str, str] | None
-    match region:
-        case Everywhere():
-            return None
-        case Point(x, y):
-            problem = _point_problem(_number(x), _number(y), space)
-        case Rectangle(min_x, min_y, max_x, max_y):
-            problem = _rectangle_problem(
-                _number(min_x), _number(min_y), _number(max_x), _number(max_y), space
-            )
-        case Circle(x, y, radius):
-            problem = _circle_problem(_number(x), _number(y), _number(radius), space)
-        case Polygon(rings):
-            return _polygon_reason(rings, space)
-        case _:
-            return (
-                f"{region!r} is not a region; "
-                f"expected a Point, Rectangle, Circle, Polygon or Everywhere"
-            )
-    return None if problem is None else problem[1]
+# ---- what is wrong ------------------------------------------------------------------------------
 
-
-def _number(value: object) -> float:
-    if isinstance(value, bool) or not isinstance(value, (int, float, np.number)):
-        raise InvalidRegion(f"{value!r} is not a number")
-    return float(value)
+# A problem is found for whole columns at once; its words are then written for the wrong rows only.
 
 
 def _point_problem(x: float, y: float, space: Space) -> tuple[str, str] | None:
@@ -177,17 +143,16 @@ def _point_problem(x: float, y: float, space: Space) -> tuple[str, str] | None:
 def _rectangle_problem(
     min_x: float, min_y: float, max_x: float, max_y: float, space: Space
 ) -> tuple[str, str] | None:
-    problem = (
-        _coordinate_problem("min_x", min_x, space)
-        or _coordinate_problem("min_y", min_y, space)
-        or _coordinate_problem("max_x", max_x, space)
-        or _coordinate_problem("max_y", max_y, space)
-    )
-    if problem is None and min_y > max_y:
+    sides = {"min_x": min_x, "min_y": min_y, "max_x": max_x, "max_y": max_y}
+    for field, value in sides.items():
+        problem = _coordinate_problem(field, value, space)
+        if problem is not None:
+            return problem
+    if min_y > max_y:
         return "min_y", f"min_y {min_y} is greater than max_y {max_y}"
-    if problem is None and min_x > max_x and space == "planar":
+    if min_x > max_x and space == "planar":
         return "min_x", f"min_x {min_x} is greater than max_x {max_x}"
-    return problem
+    return None
 
 
 def _circle_problem(x: float, y: float, radius: float, space: Space) -> tuple[str, str] | None:
@@ -217,115 +182,34 @@ def _coordinate_problem(field: str, value: float, space: Space) -> tuple[str, st
     return field, f"{name} {value} is outside [-{limit}, {limit}]"
 
 
-def _split(box: Box, space: Space) -> list[Box]:
-    """Cut one box at the antimeridian; :func:`split_rectangles` does the same for many."""
-    min_x, min_y, max_x, max_y = box
-    if space == "planar":
-        return [box]
-    if min_x > max_x:
-        return [(min_x, min_y, 180.0, max_y), (-180.0, min_y, max_x, max_y)]
-    if (min_x == -180.0) == (max_x == 180.0):
-        return [box]
-    twin_x = 180.0 if min_x == -180.0 else -180.0
-    return [box, (twin_x, min_y, twin_x, max_y)]
-
-
-# ---- polygons -----------------------------------------------------------------------------------
-
-
-def _polygon_reason(rings: tuple[Ring, ...], space: Space) -> str | None:
-    if not rings:
-        return "it has no rings; expected at least one"
-    for ring in rings:
-        if len(ring) < 4:
-            return (
-                f"a ring has {len(ring)} positions; "
-                f"expected at least 4, of which the last repeats the first"
-            )
-    positions = np.array([position for ring in rings for position in ring], np.float64)
-    problems = point_problems(positions[:, 0], positions[:, 1], space)
-    if problems:
-        return problems[0][2]
-    sizes = np.abs(positions)
+def polygon_problem(polygon: Polygon) -> str | None:
+    """Return what is wrong with the sizes of a valid polygon's coordinates, or None."""
+    sizes = np.abs([position for ring in polygon.rings for position in ring])
     smallest = float(sizes.min(where=sizes > 0, initial=np.inf))
     if smallest < SMALLEST_POLYGON_COORDINATE:
         return (
-            f"a coordinate of size {smallest} is too small; "
+            f"polygon: a coordinate of size {smallest} is too small; "
             f"polygons are exact from {SMALLEST_POLYGON_COORDINATE}; give 0"
         )
     largest = float(sizes.max())
     if largest > LARGEST_POLYGON_COORDINATE:
         return (
-            f"a coordinate of size {largest} is too large; "
+            f"polygon: a coordinate of size {largest} is too large; "
             f"polygons are exact up to {LARGEST_POLYGON_COORDINATE}"
         )
-    parts = shapely.polygons([shapely.linearrings(ring) for ring in rings])
-    for part, validity in zip(parts, shapely.is_valid_reason(parts), strict=True):
-        if validity != "Valid Geometry":
-            return _invalid_ring_reason(part, str(validity))
-    if len(rings) > 1:
-        return _overlap_reason(parts)
     return None
 
 
-def _invalid_ring_reason(part: Any, validity: str) -> str:
-    if shapely.area(part) == 0.0 and shapely.area(shapely.convex_hull(part)) == 0.0:
-        return "a ring encloses no area; all of its positions lie on one line"
-    return f"a ring is not valid: {validity}; expected one that neither crosses nor touches itself"
-
-
-def _overlap_reason(parts: Any) -> str | None:
-    """Rings may nest or touch, but a crossing of two is a mistake rather than a region."""
-    tree = shapely.STRtree(parts)
-    overlaps = _pairs(tree, parts, "overlaps")
-    if overlaps:
-        return "ring {} crosses ring {}; expected rings that nest or lie apart".format(*overlaps[0])
-    covers = _pairs(tree, parts, "covers")
-    same = [(a, b) for a, b in covers if a < b and (b, a) in set(covers)]
-    if same:
-        return "rings {} and {} are the same, so they enclose nothing".format(*same[0])
-    return None
-
-
-def _pairs(tree: Any, parts: Any, predicate: str) -> list[tuple[int, int]]:
-    return sorted(zip(*tree.query(parts, predicate=predicate).tolist(), strict=True))
-
-
-def _polygon_boxes(rings: tuple[Ring, ...], space: Space) -> list[Box]:
-    min_xs = [min(x for x, _ in ring) for ring in rings]
-    max_xs = [max(x for x, _ in ring) for ring in rings]
-    min_y = min(y for ring in rings for _, y in ring)
-    max_y = max(y for ring in rings for _, y in ring)
-    box = (min(min_xs), min_y, max(max_xs), max_y)
-    if space == "lonlat" and box[0] == -180.0 and box[2] == 180.0:
-        # Parts on both sides of the antimeridian: leave out the widest gap between them, or the
-        # box of a small island group would go around the world.
-        spans = sorted(zip(min_xs, max_xs, strict=True))
-        reach, gap, west_end, east_start = spans[0][1], 0.0, 180.0, -180.0
-        for start, end in spans[1:]:
-            if start - reach > gap:
-                gap, west_end, east_start = start - reach, reach, start
-            reach = max(reach, end)
-        if gap > 0.0:
-            return [(-180.0, min_y, west_end, max_y), (east_start, min_y, 180.0, max_y)]
-    return _split(box, space)
-
-
-# ---- batches ------------------------------------------------------------------------------------
-
-
-# A problem is found for whole columns at once; its words are then written for the wrong rows only.
-
-
-def point_problems(x: npt.ArrayLike, y: npt.ArrayLike, space: Space) -> list[Problem]:
-    """Return the first problem of each wrong point; points are given as two columns."""
-    xs, ys = _columns(x, y)
-    return _problems(_are_inside(xs, ys, space), [xs, ys], _point_problem, space)
+def point_problems(points: npt.ArrayLike, space: Space) -> list[Problem]:
+    """Return the first problem of each wrong point; rows are x, y."""
+    columns = np.asarray(points, np.float64).reshape(-1, 2).T
+    xs, ys = columns
+    return _problems(_are_inside(xs, ys, space), columns, _point_problem, space)
 
 
 def rectangle_problems(rectangles: npt.ArrayLike, space: Space) -> list[Problem]:
     """Return the first problem of each wrong rectangle; rows are min_x, min_y, max_x, max_y."""
-    columns = _columns(*np.asarray(rectangles, np.float64).reshape(-1, 4).T)
+    columns = np.asarray(rectangles, np.float64).reshape(-1, 4).T
     min_x, min_y, max_x, max_y = columns
     good = _are_inside(min_x, min_y, space) & _are_inside(max_x, max_y, space) & (min_y <= max_y)
     if space == "planar":
@@ -333,19 +217,13 @@ def rectangle_problems(rectangles: npt.ArrayLike, space: Space) -> list[Problem]
     return _problems(good, columns, _rectangle_problem, space)
 
 
-def circle_problems(
-    x: npt.ArrayLike, y: npt.ArrayLike, radius: npt.ArrayLike, space: Space
-) -> list[Problem]:
-    """Return the first problem of each wrong circle; circles are given as three columns."""
-    columns = _columns(x, y, radius)
+def circle_problems(circles: npt.ArrayLike, space: Space) -> list[Problem]:
+    """Return the first problem of each wrong circle; rows are x, y, radius."""
+    columns = np.asarray(circles, np.float64).reshape(-1, 3).T
     xs, ys, radii = columns
     largest = HALF_CIRCUMFERENCE_M if space == "lonlat" else np.finfo(np.float64).max
     good = _are_inside(xs, ys, space) & (radii >= 0.0) & (radii <= largest)
     return _problems(good, columns, _circle_problem, space)
-
-
-def _columns(*columns: npt.ArrayLike) -> list[Float64s]:
-    return [np.atleast_1d(np.asarray(column, np.float64)) for column in columns]
 
 
 def _are_inside(x: Float64s, y: Float64s, space: Space) -> npt.NDArray[np.bool_]:
@@ -356,16 +234,19 @@ def _are_inside(x: Float64s, y: Float64s, space: Space) -> npt.NDArray[np.bool_]
 
 def _problems(
     good: npt.NDArray[np.bool_],
-    columns: Sequence[Float64s],
+    columns: Float64s,
     problem_of: Callable[..., tuple[str, str] | None],
     space: Space,
 ) -> list[Problem]:
     problems: list[Problem] = []
     for row in np.flatnonzero(~good).tolist():
-        problem = problem_of(*(float(column[row]) for column in columns), space)
+        problem = problem_of(*columns[:, row].tolist(), space)
         assert problem is not None
         problems.append((row, *problem))
     return problems
+
+
+# ---- boxes --------------------------------------------------------------------------------------
 
 
 def split_rectangles(rectangles: npt.ArrayLike, space: Space) -> tuple[Int64s, Float64s]:
@@ -396,26 +277,17 @@ def split_rectangles(rectangles: npt.ArrayLike, space: Space) -> tuple[Int64s, F
     return all_rows[order], np.concatenate([found, more])[order]
 
 
-def circle_boxes(
-    x: npt.ArrayLike, y: npt.ArrayLike, radius: npt.ArrayLike, space: Space
-) -> tuple[Int64s, Float64s]:
+def circle_boxes(circles: npt.ArrayLike, space: Space) -> tuple[Int64s, Float64s]:
     """Return boxes with ``min <= max`` that cover valid circles, and the row each came from.
 
     They are a hair too large, so that no point is lost whose distance is rounded to the radius.
     """
-    xs, ys, radii = _columns(x, y, radius)
+    xs, ys, radii = np.asarray(circles, np.float64).reshape(-1, 3).T
     if space == "planar":
         reach = radii * _PLANAR_SLACK
         with np.errstate(over="ignore"):  # a side beyond the largest number is infinite
-            sides = [xs - reach, ys - reach, xs + reach, ys + reach]
-        low, high = -np.inf, np.inf
-        found = np.stack(
-            [
-                np.nextafter(side, bound)
-                for side, bound in zip(sides, (low, low, high, high), strict=True)
-            ],
-            axis=1,
-        )
+            sides = np.stack([xs - reach, ys - reach, xs + reach, ys + reach], axis=1)
+        found = np.nextafter(sides, [-np.inf, -np.inf, np.inf, np.inf])
         return np.arange(len(found), dtype=np.int64), found
     reach_rad = radii / EARTH_RADIUS_M + _SLACK_RAD
     latitudes_rad = np.radians(ys)
@@ -434,15 +306,34 @@ def circle_boxes(
     return split_rectangles(found, space)
 
 
-def circle_shape_arrays(x: npt.ArrayLike, y: npt.ArrayLike, radius: npt.ArrayLike) -> ShapeArrays:
-    """Return the shape table of circles, given as three columns; row i is circle i."""
-    circles = np.ascontiguousarray(np.stack(_columns(x, y, radius), axis=1))
-    return ShapeArrays(
-        circles,
-        np.zeros(len(circles) + 1, np.int64),
-        np.zeros(1, np.int64),
-        np.empty((0, 2), np.float64),
-    )
+def polygon_boxes(polygons: Sequence[Polygon], space: Space) -> tuple[Int64s, Float64s]:
+    """Return boxes with ``min <= max`` that cover valid polygons, and the row each came from."""
+    return split_rectangles([_polygon_box(polygon.rings, space) for polygon in polygons], space)
+
+
+def _polygon_box(rings: tuple[Ring, ...], space: Space) -> Box:
+    """Return the box around a polygon; it may cross the antimeridian."""
+    spans = sorted((min(x for x, _ in ring), max(x for x, _ in ring)) for ring in rings)
+    min_x, max_x = spans[0][0], max(end for _, end in spans)
+    if space == "lonlat" and min_x == -180.0 and max_x == 180.0:
+        # Parts on both sides of the antimeridian: leave out the widest gap between them, or the
+        # box of a small island group would go around the world.
+        reach, gap = spans[0][1], 0.0
+        for start, end in spans[1:]:
+            if start - reach > gap:
+                gap, min_x, max_x = start - reach, start, reach
+            reach = max(reach, end)
+    ys = [y for ring in rings for _, y in ring]
+    return min_x, min(ys), max_x, max(ys)
+
+
+# ---- shapes -------------------------------------------------------------------------------------
+
+
+def circle_shape_arrays(circles: Float64s) -> ShapeArrays:
+    """Return the shape table of circles, given as rows x, y, radius."""
+    no_rings = np.zeros(len(circles) + 1, np.int64)
+    return no_shapes()._replace(circles=np.ascontiguousarray(circles), ring_offsets=no_rings)
 
 
 def shape_arrays(regions: Sequence[Circle | Polygon]) -> ShapeArrays:
@@ -496,15 +387,13 @@ def cartesian(points: npt.ArrayLike, space: Space) -> Float64s:
 # ---- WKT, WKB and GeoJSON -----------------------------------------------------------------------
 
 
-def parse_geometry(value: str | bytes | Mapping[str, Any]) -> RegionOrPoint:
+def parse_geometry(value: str | bytes) -> RegionOrPoint:
     """Read a point, polygon or multipolygon given as WKT, WKB or GeoJSON.
 
     A polygon that is an axis-parallel rectangle becomes a :class:`Rectangle`. A third coordinate
     (altitude) is no part of Earshot's space and is left out. Coordinates are not checked against a
-    space; :func:`validate` does that.
+    space.
     """
-    if isinstance(value, Mapping):
-        value = json.dumps(value)
     regions, problems = parse_geometries([value])
     if problems:
         raise InvalidRegion(f"{_shortened(value)}: {problems[0][1]}")
@@ -529,7 +418,7 @@ def parse_geometries(
     problems |= _geometry_problems(geometries, problems)
     if space is not None:
         coordinates, index = shapely.get_coordinates(geometries, return_index=True)
-        for position, _, reason in point_problems(coordinates[:, 0], coordinates[:, 1], space):
+        for position, _, reason in point_problems(coordinates, space):
             problems.setdefault(int(index[position]), reason)
     is_good = _others(len(geometries), problems)
     is_point = shapely.get_type_id(geometries) == shapely.GeometryType.POINT

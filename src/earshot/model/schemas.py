@@ -50,21 +50,13 @@ _LAST_US = (datetime.max.replace(tzinfo=UTC) - _EPOCH) // timedelta(microseconds
 
 
 class Field(NamedTuple):
-    """A column.
-
-    Attributes:
-        name: Its name.
-        type: Its type; None for ids, which are all integers or all strings.
-        of: What it means in each of the relations that have it.
-        aliases: Names under which a file may have it instead.
-        only_in_files: Relations that have it in files alone: readers turn it into other columns.
-    """
+    """A column."""
 
     name: str
-    type: pa.DataType | None
-    of: Mapping[Relation, str]
-    aliases: tuple[str, ...] = ()
-    only_in_files: tuple[Relation, ...] = ()
+    type: pa.DataType | None  # None for ids, which are all integers or all strings
+    of: Mapping[Relation, str]  # what it means in each of the relations that have it
+    aliases: tuple[str, ...] = ()  # names under which a file may have it instead
+    only_in_files: tuple[Relation, ...] = ()  # where readers turn it into other columns
 
 
 def _both(subscription: str, message: str) -> dict[Relation, str]:

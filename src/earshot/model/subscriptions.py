@@ -57,11 +57,7 @@ class Subscription:
             raise InvalidInput(f"{where}: expression {self.expression!r} is not text")
         if keywords and self.expression is not None:
             raise InvalidInput(f"{where} has keywords and an expression; expected one of the two")
-        if not isinstance(self.region, (Point, Rectangle, Circle, Polygon, Everywhere)):
-            raise InvalidInput(
-                f"{where}: region {self.region!r} is not a Point, Rectangle, Circle, Polygon or "
-                f"Everywhere"
-            )
+        check_region(self.region, where)
         if not keywords and self.expression is None and isinstance(self.region, Everywhere):
             raise InvalidInput(
                 f"{where} has neither keywords nor a region, so every message would match; "
@@ -106,6 +102,14 @@ def checked_keywords(keywords: Iterable[str], where: str) -> tuple[str, ...]:
         if not isinstance(keyword, str) or not keyword.strip():
             raise InvalidInput(f"{where}: keyword {keyword!r} is not a text with something in it")
     return result
+
+
+def check_region(region: object, where: str) -> None:
+    """Refuse what is no region."""
+    if not isinstance(region, (Point, Rectangle, Circle, Polygon, Everywhere)):
+        raise InvalidInput(
+            f"{where}: region {region!r} is not a Point, Rectangle, Circle, Polygon or Everywhere"
+        )
 
 
 def check_time(time: object, where: str) -> None:

@@ -25,7 +25,7 @@ import numpy as np
 import numpy.typing as npt
 
 from earshot.errors import InvalidParameter
-from earshot.model.arrays import ClauseArrays, Int32s, Int64s, MessageArrays
+from earshot.model.arrays import ClauseArrays, Int32s, Int64s, MessageArrays, offsets_of
 from earshot.placement.kernels import (
     CUT_CONTENT,
     CUT_SIZE,
@@ -117,6 +117,11 @@ class Node(NamedTuple):
     messages: Int64s  # rows of messages
     content: tuple[float, float]  # range of the content keys that can come here
 
+    @property
+    def left_share(self) -> float:
+        """Share of the shards that goes to the left half."""
+        return (self.n_shards // 2) / self.n_shards
+
 
 class Cut(NamedTuple):
     """A node's subscriptions in two halves."""
@@ -176,25 +181,21 @@ class Cutter:
         self.loads = self.candidates + even
         return works
 
-    def _root(self, n_shards: int) -> Node:
-        slots, rows = (
-            np.arange(len(self.samples.arrays.tokens)),
-            np.arange(len(self.samples.messages.boxes)),
-        )
-        return Node(n_shards, slots, rows, (0.0, 1.0))
+    def _weighed_root(self, n_shards: int) -> Node:
+        slots = np.arange(len(self.samples.arrays.tokens))
+        rows = np.arange(len(self.samples.messages.boxes))
+        root = Node(n_shards, slots, rows, (0.0, 1.0))
+        self._weigh([root])
+        return root
 
     def tree(self, n_shards: int) -> Tree:
         """Search for a good way to cut."""
-        root = self._root(n_shards)
-        self._weigh([root])
-        return self._grown(root)
+        return self._divided(self._weighed_root(n_shards))
 
     def cut(self, n_shards: int, tree: Tree) -> tuple[ShardPlan, PlanReport]:
         """Cut into shards as in the given tree, but where the work of these samples wants it."""
-        root = self._root(n_shards)
-        rows = root.messages
-        self._weigh([root])
-        tree = self._recut(tree, root)
+        root = self._weighed_root(n_shards)
+        tree = self._divided(root, tree)
         best, least, candidates = tree, np.inf, self.candidates
         # What a subscription costs depends on the shard that it is in, so weights are taken again
         # in the shards, and the same tree is cut by those.
@@ -205,40 +206,29 @@ class Cutter:
             if cost < least:
                 best, least, candidates = tree, cost, self.candidates.copy()
             if turn < ROUNDS:
-                tree = self._recut(tree, root)
+                tree = self._divided(root, tree)
         arrays = _flattened(best)
         report = PlanReport(
             np.array([self.samples.scale * len(leaf.rows) for leaf in best.leaves]),
             np.array([len(leaf.messages) for leaf in best.leaves], np.int64),
             np.array([candidates[leaf.rows].sum() for leaf in best.leaves]),
-            len(rows),
+            len(root.messages),
             {name: int((arrays.kinds == kind).sum()) for kind, name in _CUT_NAMES.items()},
         )
         return ShardPlan(n_shards, arrays), report
 
-    def _recut(self, tree: Tree, node: Node) -> Tree:
-        """Return the same cuts of a node by the weights as they are now."""
-        if tree.cut is None:
-            return Tree(None, (), [node])
-        if tree.cut.kind == CUT_TOKEN:
-            cut = self._token_cut(node)
-        else:
-            cut = self.key_cut(node, tree.cut.kind)
-        if cut is None:
-            cut = self.best_cut(node)
-        left, right = _halves(node, cut)
-        children = (
-            self._recut(tree.children[LEFT], left),
-            self._recut(tree.children[RIGHT], right),
-        )
-        return Tree(cut, children, [*children[LEFT].leaves, *children[RIGHT].leaves])
-
-    def _grown(self, node: Node) -> Tree:
-        """Return the tree of the best cuts below a node."""
+    def _divided(self, node: Node, like: Tree | None = None) -> Tree:
+        """Return the best cuts below a node, or those of a tree by the weights as they are now."""
         if node.n_shards == 1:
             return Tree(None, (), [node])
-        cut = self.best_cut(node)
-        left, right = (self._grown(child) for child in _halves(node, cut))
+        cut = None
+        if like is not None and like.cut is not None:
+            is_token = like.cut.kind == CUT_TOKEN
+            cut = self._token_cut(node) if is_token else self.key_cut(node, like.cut.kind)
+        if cut is None:
+            cut = self.best_cut(node)
+        examples = (None, None) if like is None else like.children
+        left, right = map(self._divided, _halves(node, cut), examples)
         return Tree(cut, (left, right), [*left.leaves, *right.leaves])
 
     def best_cut(self, node: Node) -> Cut:
@@ -261,7 +251,7 @@ class Cutter:
         A cut is first made by the weights of subscriptions, but messages that go to both sides are
         work on both.
         """
-        share = wanted = (node.n_shards // 2) / node.n_shards
+        share = wanted = node.left_share
         cuts: list[Cut] = []
         for _ in range(SHIFTS):
             left, right = cut.work
@@ -276,7 +266,7 @@ class Cutter:
     def key_cut(self, node: Node, kind: int, share: float | None = None) -> Cut | None:
         """Return the cut by a key that comes closest to the share, if there are two keys at all."""
         if share is None:
-            share = (node.n_shards // 2) / node.n_shards
+            share = node.left_share
         keys = self.samples.arrays.keys[node.rows, kind]
         order = np.argsort(keys)
         ordered = keys[order]
@@ -292,7 +282,7 @@ class Cutter:
         return self._rated(node, kind, threshold, sides)
 
     def _token_cut(self, node: Node) -> Cut | None:
-        share = (node.n_shards // 2) / node.n_shards
+        share = node.left_share
         tokens, sums = node_tokens(self.samples.arrays, node.rows, self.weights, self.numbers)
         try:
             if len(tokens) < 2:
@@ -318,7 +308,7 @@ class Cutter:
         if cut is not None:
             return cut
         low, high = node.content
-        threshold = low + (high - low) * (node.n_shards // 2) / node.n_shards
+        threshold = low + (high - low) * node.left_share
         keys = self.samples.arrays.keys[node.rows, CUT_CONTENT]
         return self._rated(node, CUT_CONTENT, threshold, (keys >= threshold).astype(np.int8))
 
@@ -336,22 +326,14 @@ class Cutter:
         """
         flags = np.zeros(len(node.messages), np.uint8)
         n_left, n_right = route_sides(
-            self.samples.arrays,
-            self.samples.messages,
-            node.rows,
-            sides,
-            node.messages,
-            self.units,
-            flags,
-        )
+            self.samples.arrays, self.samples.messages, node.rows, sides, node.messages,
+            self.units, flags,
+        )  # fmt: skip
         loads = self.loads[node.rows]
         right = float(loads[sides == RIGHT].sum())
         work = (float(loads.sum()) - right + TAKE_COST * n_left, right + TAKE_COST * n_right)
         n_left_shards = node.n_shards // 2
-        per_shard = (
-            work[LEFT] / n_left_shards,
-            work[RIGHT] / (node.n_shards - n_left_shards),
-        )
+        per_shard = work[LEFT] / n_left_shards, work[RIGHT] / (node.n_shards - n_left_shards)
         busiest, total = max(per_shard) * node.n_shards, sum(work)
         cost = busiest + self.message_cost * (n_left + n_right)
         imbalance = busiest / total if total > 0 else 1.0
@@ -397,7 +379,7 @@ def _flattened(tree: Tree) -> PlanArrays:
         kinds,
         thresholds,
         children,
-        np.append(0, np.cumsum([len(each) for each in tokens])),
+        offsets_of(np.array([len(each) for each in tokens])),
         np.concatenate(tokens),
         np.concatenate(sides),
     )

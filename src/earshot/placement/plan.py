@@ -36,12 +36,7 @@ class PlanArrays(NamedTuple):
 
 @dataclass(frozen=True)
 class ShardPlan:
-    """Which shard each subscription belongs to.
-
-    Attributes:
-        n_shards: Number of shards.
-        arrays: The tree.
-    """
+    """Which shard each subscription belongs to."""
 
     n_shards: int
     arrays: PlanArrays

@@ -16,21 +16,13 @@ TAKE_COST = 300.0
 
 @dataclass(frozen=True)
 class PlanReport:
-    """What a plan's samples say of its shards.
+    """What a plan's samples say of its shards."""
 
-    Attributes:
-        subscriptions: Expected subscriptions per shard.
-        messages: Sampled messages that go to each shard.
-        candidates: Subscriptions that they are expected to examine there.
-        n_messages: Sampled messages.
-        cuts: How many nodes cut by what.
-    """
-
-    subscriptions: Float64s
-    messages: Int64s
-    candidates: Float64s
-    n_messages: int
-    cuts: dict[str, int]
+    subscriptions: Float64s  # expected in each shard
+    messages: Int64s  # sampled ones that go to each shard
+    candidates: Float64s  # subscriptions that they are expected to examine there
+    n_messages: int  # sampled ones
+    cuts: dict[str, int]  # how many nodes cut by what
 
     @property
     def replication(self) -> float:

@@ -20,6 +20,7 @@ from earshot.model.arrays import (
     Int64s,
     MessageArrays,
     gather_ranges,
+    offsets_of,
     take_clauses,
     take_messages,
 )
@@ -66,12 +67,6 @@ class Samples:
         messages: Sampled messages, with tokens of the same vocabulary.
         frequencies: How often each token of the vocabulary occurs in messages.
         n_subscriptions: How many subscriptions the sample stands for.
-
-    Attributes:
-        arrays: The subscriptions.
-        messages: The messages, with numbers of filed tokens.
-        vocabulary: The token of each number.
-        scale: What one sampled subscription stands for.
     """
 
     def __init__(
@@ -83,7 +78,7 @@ class Samples:
     ) -> None:
         filed, next_tokens = filed_tokens(clauses, frequencies)
         keys, tokens = slot_keys(clauses, filed, len(frequencies))
-        self.vocabulary = np.unique(filed)
+        self.vocabulary = np.unique(filed)  # the token of each number
         # The last one stands for all tokens beyond the frequencies.
         numbers = np.full(max(len(frequencies), 1) + 1, -1, np.int32)
         numbers[self.vocabulary] = np.arange(len(self.vocabulary))
@@ -92,11 +87,12 @@ class Samples:
         self.arrays = SampleArrays(
             keys,
             numbers[tokens],
-            np.append(0, np.cumsum(counts)),
+            offsets_of(counts),
             numbers[filed[order]],
             np.ascontiguousarray(clauses.boxes[order]),
         )
         self.messages = _known_tokens(messages, numbers)
+        # What one sampled subscription stands for.
         self.scale = n_subscriptions / len(tokens) if len(tokens) else 1.0
         # A next token that no clause is filed under has no number; its lists stay whole.
         self.next_tokens = np.where(next_tokens >= 0, numbers[next_tokens], -2)[order]
@@ -200,7 +196,7 @@ def _sample_lists(
     pairs = pairs[entries]
     firsts = np.flatnonzero(np.diff(pairs, prepend=-1))
     n_blocks = -(-np.diff(np.append(firsts, n)) // per_block)
-    group_starts = np.append(0, np.cumsum(n_blocks))
+    group_starts = offsets_of(n_blocks)
     within = np.arange(group_starts[-1]) - np.repeat(group_starts[:-1], n_blocks)
     block_starts = np.append(np.repeat(firsts, n_blocks) + within * per_block, n)
     root_entries = np.argsort(codes)

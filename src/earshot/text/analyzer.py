@@ -40,6 +40,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from importlib import import_module
 from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
@@ -49,7 +50,7 @@ import pyarrow as pa
 from earshot.errors import InvalidInput, InvalidParameter, InvalidRow, MissingExtra
 from earshot.kernels.growing import resized
 from earshot.kernels.resuming import run_until_done
-from earshot.model.arrays import Int32s, Int64s
+from earshot.model.arrays import Int32s, Int64s, concat_offsets
 from earshot.text.kernels import analysis, folding, utf8
 from earshot.text.unicode_tables import fold, no_unicode_arrays, unicode_arrays
 from earshot.text.vocabulary import TokenCounts, TokenLists, Vocabulary
@@ -67,43 +68,12 @@ MAX_COUNT = 65_535
 SURFACE_FORMS_KEPT = 1 << 18
 """Distinct words whose stems are remembered; a larger memory is thrown away after the batch."""
 
-# Snowball names its algorithms in English.
-_STEMMERS = {
-    "ar": "arabic",
-    "ca": "catalan",
-    "cs": "czech",
-    "da": "danish",
-    "de": "german",
-    "el": "greek",
-    "en": "english",
-    "eo": "esperanto",
-    "es": "spanish",
-    "et": "estonian",
-    "eu": "basque",
-    "fa": "persian",
-    "fi": "finnish",
-    "fr": "french",
-    "ga": "irish",
-    "hi": "hindi",
-    "hu": "hungarian",
-    "hy": "armenian",
-    "id": "indonesian",
-    "it": "italian",
-    "lt": "lithuanian",
-    "ne": "nepali",
-    "nl": "dutch",
-    "no": "norwegian",
-    "pl": "polish",
-    "pt": "portuguese",
-    "ro": "romanian",
-    "ru": "russian",
-    "sr": "serbian",
-    "st": "sesotho",
-    "sv": "swedish",
-    "ta": "tamil",
-    "tr": "turkish",
-    "yi": "yiddish",
-}
+_STEMMED = (
+    "ar", "ca", "cs", "da", "de", "el", "en", "eo", "es", "et", "eu", "fa", "fi", "fr", "ga", "hi",
+    "hu", "hy", "id", "it", "lt", "ne", "nl", "no", "pl", "pt", "ro", "ru", "sr", "st", "sv", "ta",
+    "tr", "yi",
+)  # fmt: skip
+"""Languages that Snowball has stemmers for, some of them in its later versions only."""
 
 
 @dataclass(frozen=True)
@@ -160,8 +130,9 @@ class Analyzer:
 
     def too_long(self, texts: Texts) -> npt.NDArray[np.bool_]:
         """Return which texts are longer than ``max_text_bytes``."""
-        masks = [part.stops - part.starts > self.max_text_bytes for part in _text_arrays(texts)]
-        return np.concatenate([np.zeros(0, np.bool_), *masks])
+        return np.concatenate(
+            [part.stops - part.starts > self.max_text_bytes for part in _text_arrays(texts)]
+        )
 
     def _analyze(
         self, texts: Texts, vocabulary: Vocabulary, grow: bool, is_counting: bool
@@ -173,13 +144,9 @@ class Analyzer:
             n_rows += len(part.starts)
         if len(parts) == 1:
             return parts[0]
-        ends = np.cumsum([0] + [len(part.ids) for part in parts])
-        offsets = [np.zeros(1, np.int64)]
-        offsets += [part.offsets[1:] + end for part, end in zip(parts, ends[:-1], strict=True)]
-        ids = [np.empty(0, np.int32)] + [part.ids for part in parts]
-        occurrences = [np.empty(0, np.int32)] + [part.occurrences for part in parts]
+        offsets, ids, occurrences = zip(*parts, strict=True)
         return _Occurrences(
-            np.concatenate(offsets), np.concatenate(ids), np.concatenate(occurrences)
+            concat_offsets(offsets), np.concatenate(ids), np.concatenate(occurrences)
         )
 
     def _analyze_part(
@@ -223,7 +190,7 @@ class Analyzer:
 
 def invalid_utf8(texts: Texts) -> npt.NDArray[np.bool_]:
     """Return which texts are not valid UTF-8."""
-    masks = [np.zeros(0, np.bool_)]
+    masks = []
     for part in _text_arrays(texts):
         invalid = np.zeros(len(part.starts), np.bool_)
         utf8.find_invalid_utf8(part.data, part.starts, part.stops, invalid)
@@ -270,7 +237,7 @@ _OFFSET_TYPES: dict[pa.DataType, type[np.int32] | type[np.int64]] = {
 
 def _text_arrays(texts: Texts) -> Iterator[_TextArrays]:
     if isinstance(texts, pa.ChunkedArray):
-        for chunk in texts.chunks:
+        for chunk in texts.chunks or [pa.array([], pa.string())]:
             yield _arrow_text(chunk)
     elif isinstance(texts, pa.Array):
         yield _arrow_text(texts)
@@ -546,32 +513,33 @@ class _SurfaceForms:
 
 @functools.cache
 def _stop_words(language: str) -> frozenset[str]:
-    try:
-        import stopwordsiso  # noqa: PLC0415 - optional
-    except ImportError as error:
-        raise MissingExtra(
-            "stop words need the package stopwordsiso: pip install 'earshot[language]'"
-        ) from error
-    known = sorted(stopwordsiso.langs())
+    package = _optional("stopwordsiso", "stop words need the package stopwordsiso")
+    known = sorted(package.langs())
     if language not in known:
         raise InvalidParameter(
             f"no stop words for language {language!r}; expected one of {', '.join(known)}"
         )
-    return frozenset(map(fold, stopwordsiso.stopwords(language)))
+    return frozenset(map(fold, package.stopwords(language)))
 
 
 def _new_stemmer(language: str) -> Any:
+    package = _optional("Stemmer", "stems need the package PyStemmer")
+
+    def stemmer_of(code: str) -> Any:
+        try:
+            return package.Stemmer(code, 0)  # without a cache, which would repeat ours
+        except KeyError:
+            return None
+
+    stemmer = stemmer_of(language) if language in _STEMMED else None
+    if stemmer is None:
+        languages = ", ".join(code for code in _STEMMED if stemmer_of(code) is not None)
+        raise InvalidParameter(f"no stemmer for language {language!r}; expected one of {languages}")
+    return stemmer
+
+
+def _optional(module: str, need: str) -> Any:
     try:
-        import Stemmer  # noqa: PLC0415 - optional
+        return import_module(module)
     except ImportError as error:
-        raise MissingExtra(
-            "stems need the package PyStemmer: pip install 'earshot[language]'"
-        ) from error
-    known = set(Stemmer.algorithms())
-    if _STEMMERS.get(language) not in known:
-        languages = [code for code, name in _STEMMERS.items() if name in known]
-        raise InvalidParameter(
-            f"no stemmer for language {language!r}; expected one of {', '.join(languages)}"
-        )
-    # Its own cache would repeat ours.
-    return Stemmer.Stemmer(_STEMMERS[language], 0)
+        raise MissingExtra(f"{need}: pip install 'earshot[language]'") from error

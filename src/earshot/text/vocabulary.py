@@ -75,11 +75,6 @@ class Vocabulary:
     def __repr__(self) -> str:
         return f"<Vocabulary of {self._n_tokens - 1:,} tokens, {self.nbytes:,} bytes>"
 
-    def id_of(self, token: str) -> int | None:
-        """Return the id of a token, or None if it is unknown; the token is taken as it is."""
-        found = int(self.ids_of([token])[0])
-        return None if found < 0 else found
-
     def ids_of(self, tokens: Sequence[str]) -> Int32s:
         """Return the ids of tokens, -1 for unknown ones."""
         data, spans = _joined(tokens)
@@ -88,10 +83,6 @@ class Vocabulary:
         # The kernel says 0 for unknown tokens; the empty token is the only one that is there.
         ids[(ids == 0) & (spans & np.uint64(0xFFFFFFFF) > 0)] = -1
         return ids
-
-    def token_of(self, token_id: int) -> str:
-        """Return the token with this id."""
-        return self.tokens([token_id])[0]
 
     def tokens(self, ids: npt.ArrayLike) -> list[str]:
         """Return the tokens with these ids."""
@@ -167,32 +158,20 @@ class Vocabulary:
             raise InvalidInput(
                 f"the vocabulary would exceed {MAX_TOKENS:,} tokens; split the subscriptions"
             )
-        token_bytes, token_offsets, slots, frequencies = held
-        if bytes_used + n_bytes > len(token_bytes):
-            token_bytes = np.empty(max(bytes_used + n_bytes, 2 * bytes_used), np.uint8)
-            token_bytes[:bytes_used] = held.token_bytes[:bytes_used]
-        if tokens_needed >= len(token_offsets):
-            token_offsets = np.empty(max(tokens_needed, 2 * self._n_tokens) + 1, np.int64)
-            token_offsets[: self._n_tokens + 1] = held.token_offsets[: self._n_tokens + 1]
-        if tokens_needed > len(frequencies):
-            frequencies = np.zeros(max(tokens_needed, 2 * self._n_tokens), np.int64)
-            frequencies[: self._n_tokens] = held.frequencies[: self._n_tokens]
-            self._owns_frequencies = True
+        is_own, slots = self._owns_tokens, held.slots
         if 2 * tokens_needed > len(slots):
             # At most half full: a probe then looks at 1.5 slots if it finds, 2.5 if it does not.
             slots = np.zeros((1 << (2 * tokens_needed - 1).bit_length(), 2), np.uint64)
             hash_table.copy_slots(held.slots, slots)
-        if not self._owns_tokens:
-            if token_bytes is held.token_bytes:
-                token_bytes = token_bytes.copy()
-            if token_offsets is held.token_offsets:
-                token_offsets = token_offsets.copy()
-            if slots is held.slots:
-                slots = slots.copy()
-        if not self._owns_frequencies:
-            frequencies = frequencies.copy()
+        elif not is_own:
+            slots = slots.copy()
+        self._buffers = VocabularyArrays(
+            _with_room(held.token_bytes, bytes_used, bytes_used + n_bytes, is_own),
+            _with_room(held.token_offsets, self._n_tokens + 1, tokens_needed + 1, is_own),
+            slots,
+            _with_room(held.frequencies, self._n_tokens, tokens_needed, self._owns_frequencies),
+        )
         self._owns_tokens = self._owns_frequencies = True
-        self._buffers = VocabularyArrays(token_bytes, token_offsets, slots, frequencies)
 
     # ---- copies -----------------------------------------------------------------------------
 
@@ -235,6 +214,15 @@ class Vocabulary:
 
     def __reduce__(self) -> tuple[Any, ...]:
         return (type(self).from_arrays, (self.arrays,))
+
+
+def _with_room(array: Any, n_used: int, n_needed: int, is_own: bool) -> Any:
+    """Return the array if it has room and may be written to, else a copy of what is in use."""
+    if n_needed <= len(array):
+        return array if is_own else array.copy()
+    larger = np.zeros(max(n_needed, 2 * n_used), array.dtype)
+    larger[:n_used] = array[:n_used]
+    return larger
 
 
 def _writable(array: Any) -> Any:

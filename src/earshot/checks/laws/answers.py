@@ -6,7 +6,7 @@ import numpy as np
 
 from earshot.checks.generate import MIXED, Recipe, case_of
 from earshot.checks.subjects import Subject
-from earshot.model.arrays import EVERYWHERE_TOKEN
+from earshot.model.arrays import EVERYWHERE_TOKEN, Float64s
 
 _WEST, _EAST = [170.0, 0.0, 180.0, 10.0], [-180.0, 0.0, -160.0, 10.0]
 CROSSING_REGIONS = case_of(
@@ -149,18 +149,23 @@ def check_many_distinct_coordinates(subject: Subject) -> None:
     )  # fmt: skip
 
 
+LENGTHS = [1, 2, 15, 16, 17, 31, 32, 33, 63, 64, 65, 255, 256, 257, 1025]
+
+
+def clauses_in_lists() -> tuple[list[list[int]], Float64s, list[int]]:
+    """Return tokens and places of clauses in lists of these lengths, and some rows to ask for."""
+    tokens = np.repeat(np.arange(1, len(LENGTHS) + 1), LENGTHS)
+    places = np.random.default_rng(16).uniform(0, 8, (len(tokens), 2))
+    rows = np.unique(np.concatenate([np.cumsum(LENGTHS) - 1, np.arange(0, len(tokens), 7)]))
+    return tokens[:, np.newaxis].tolist(), np.concatenate([places, places], axis=1), rows.tolist()
+
+
 def check_list_lengths(subject: Subject) -> None:
     """Lists of every length around the usual block sizes are searched to their ends."""
-    lengths = [1, 2, 15, 16, 17, 31, 32, 33, 63, 64, 65, 255, 256, 257, 1025]
-    tokens = np.repeat(np.arange(1, len(lengths) + 1), lengths).tolist()
-    n = len(tokens)
-    places = np.random.default_rng(16).uniform(0, 10, (n, 2))
-    boxes = np.concatenate([places, places], axis=1)
+    tokens, boxes, rows = clauses_in_lists()
     # Each clause is asked for alone, at its own place.
-    rows = np.unique(np.concatenate([np.cumsum(lengths) - 1, np.arange(0, n, 7)])).tolist()
-    case = case_of([[t] for t in tokens], boxes, [[tokens[row]] for row in rows], boxes[rows])
-    found = subject.build(case, subject.strict).match(case.messages)
-    assert subject.answers(found) == [{row: 1.0} for row in rows]
+    case = case_of(tokens, boxes, [tokens[row] for row in rows], boxes[rows])
+    assert subject.found(case, subject.strict) == [{row: 1.0} for row in rows]
 
 
 def check_long_clauses(subject: Subject) -> None:
@@ -181,7 +186,7 @@ def check_messages_without_tokens(subject: Subject) -> None:
         [[1], [EVERYWHERE_TOKEN], [EVERYWHERE_TOKEN, ~1]], [[0, 0, 1, 1]] * 3,
         [[], [1]], [[0.5] * 4] * 2,
     )  # fmt: skip
-    found = subject.answers(subject.build(case, subject.strict).match(case.messages))
+    found = subject.found(case, subject.strict)
     assert [set(each) for each in found] == [{1, 2}, {0, 1}]
     subject.assert_case(case)
 
@@ -193,7 +198,7 @@ def check_single_subscription(subject: Subject) -> None:
         [[2, 5, ~3]], [[0, 0, 1, 1]],
         [[2, 5], [2, 5], [2], [2, 3, 5], [5, 9, 2]], [inside, outside, inside, inside, inside],
     )  # fmt: skip
-    found = subject.answers(subject.build(case, subject.strict).match(case.messages))
+    found = subject.found(case, subject.strict)
     assert [set(each) for each in found] == [{0}, set(), set(), set(), {0}]
     subject.assert_case(case)
 
@@ -202,7 +207,7 @@ def check_identical_subscriptions(subject: Subject) -> None:
     """Many equal subscriptions are each delivered once; the answer buffer grows as needed."""
     n = 500
     case = case_of([[1, 2]] * n, [[0, 0, 1, 1]] * n, [[1, 2]] * 20 + [[1]] * 20, [[0.5] * 4] * 40)
-    found = subject.answers(subject.build(case, subject.strict).match(case.messages))
+    found = subject.found(case, subject.strict)
     assert [set(each) for each in found] == [set(range(n))] * 20 + [set()] * 20
 
 

@@ -7,7 +7,7 @@ import pickle
 import numpy as np
 
 from earshot.checks.generate import Recipe, make_case
-from earshot.checks.subjects import Subject, needs
+from earshot.checks.subjects import Subject
 from earshot.model.arrays import take_clauses
 
 
@@ -102,7 +102,6 @@ def check_sizes_grow(subject: Subject) -> None:
     assert small.nbytes > before
 
 
-@needs("prunes")
 def check_prunes(subject: Subject) -> None:
     """With small regions and rare keywords, few of the clauses are looked at."""
     skew = 0.3 if subject.has_scores else 0.8

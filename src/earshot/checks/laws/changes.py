@@ -7,7 +7,7 @@ from itertools import pairwise
 import numpy as np
 
 from earshot.checks.generate import MIXED, Recipe, case_of
-from earshot.checks.subjects import Subject, needs, only
+from earshot.checks.subjects import Subject, only
 from earshot.model.arrays import take_clauses, take_messages
 
 
@@ -133,7 +133,6 @@ def check_rebuilt_equals(subject: Subject) -> None:
     subject.assert_live(index, case, expected, live)
 
 
-@needs("changes_in_place")
 def check_changes_leave_no_delta(subject: Subject) -> None:
     """A structure that changes in place holds what was inserted itself, and forgets the removed."""
     index, _, _, live = subject.changed()

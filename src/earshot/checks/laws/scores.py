@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 
 from earshot.checks.generate import MIXED, Recipe, case_of
-from earshot.checks.laws.answers import CROSSING_REGIONS
-from earshot.checks.subjects import SCORE_ERROR, Setting, Subject, needs
+from earshot.checks.laws.answers import CROSSING_REGIONS, LENGTHS, clauses_in_lists
+from earshot.checks.subjects import SCORE_ERROR, Setting, Subject
 from earshot.model.arrays import EVERYWHERE_TOKEN
 
 ALPHAS = (0.0, 0.1, 0.3, 0.5, 0.7, 0.9, 1.0)
@@ -22,44 +22,34 @@ INSIDE = [0.5, 0.5, 0.5, 0.5]
 OUTSIDE = [9.0, 9.0, 9.0, 9.0]
 
 
-@needs("has_scores")
 def check_every_alpha_and_threshold(subject: Subject) -> None:
     """Slots and scores are the oracle's for every alpha and threshold, on all kinds of input."""
     subject.assert_recipe(replace(MIXED, n_subscriptions=400, n_messages=60), GRID)
 
 
-@needs("has_scores")
 def check_share_of_a_crossing_region(subject: Subject) -> None:
     """A region across the antimeridian is measured as one, on both of its sides."""
     subject.assert_case(CROSSING_REGIONS, GRID)
-    index = subject.build(CROSSING_REGIONS, (1.0, 0.1))
-    found = subject.answers(index.match(CROSSING_REGIONS.messages))[1]
+    found = subject.found(CROSSING_REGIONS, (1.0, 0.1))[1]
     assert abs(found[0] - 100 / 300) < SCORE_ERROR
     assert abs(found[1] - 50 / 100) < SCORE_ERROR
 
 
-@needs("has_scores")
 def check_lists_of_one_need(subject: Subject) -> None:
     """Lists of every length are searched to their ends by the place alone, or the text alone."""
-    lengths = [1, 2, 15, 16, 17, 31, 32, 33, 63, 64, 65, 255, 256, 257, 1025]
-    tokens = np.repeat(np.arange(1, len(lengths) + 1), lengths).tolist()
-    places = np.random.default_rng(16).uniform(0, 8, (len(tokens), 2))
-    boxes = np.concatenate([places, places], axis=1)
-    rows = np.unique(np.concatenate([np.cumsum(lengths) - 1, np.arange(0, len(tokens), 7)]))
-    by_place = case_of([[t] for t in tokens], boxes, [[]] * len(rows), boxes[rows])
+    tokens, boxes, rows = clauses_in_lists()
+    by_place = case_of(tokens, boxes, [[]] * len(rows), boxes[rows])
     index = subject.build(by_place, (0.5, 0.5))
-    found = subject.answers(index.match(by_place.messages))
-    assert found == [{row: 0.5} for row in rows.tolist()]
-    asked = [[t] for t in range(1, len(lengths) + 1)]
+    assert subject.answers(index.match(by_place.messages)) == [{row: 0.5} for row in rows]
+    asked = [[t] for t in range(1, len(LENGTHS) + 1)]
     by_text = case_of([[1]], [SQUARE], asked, [OUTSIDE] * len(asked))
     found = subject.answers(index.match(by_text.messages))
-    assert [len(each) for each in found] == lengths
+    assert [len(each) for each in found] == LENGTHS
 
 
 # ---- scores at the threshold --------------------------------------------------------------------
 
 
-@needs("has_scores")
 def check_equal_scores_are_delivered(subject: Subject) -> None:
     """A score that equals the threshold in exact arithmetic is delivered, however it is rounded."""
     sizes = range(1, 13)
@@ -73,12 +63,10 @@ def check_equal_scores_are_delivered(subject: Subject) -> None:
             threshold = alpha * spatial + (1 - alpha) * (k / n)
             if not 0.0 < threshold <= 1.0 or (n * 7 + k) % 5:
                 continue
-            index = subject.build(case, (alpha, threshold))
-            found = subject.answers(index.match(case.messages))
+            found = subject.found(case, (alpha, threshold))
             assert n - 1 in found[k if spatial else 13 + k], (alpha, threshold, n, k, spatial)
 
 
-@needs("has_scores")
 def check_next_threshold_is_missed(subject: Subject) -> None:
     """A threshold that lies a millionth above the score is not reached."""
     case = case_of(
@@ -88,11 +76,9 @@ def check_next_threshold_is_missed(subject: Subject) -> None:
         for slot, share in ((0, 1 / 2), (1, 1 / 3)):
             score = alpha / 4 + (1 - alpha) * share
             for change, wanted in ((-1e-6, True), (0.0, True), (1e-6, False)):
-                index = subject.build(case, (alpha, score + change))
-                assert (slot in subject.answers(index.match(case.messages))[0]) == wanted
+                assert (slot in subject.found(case, (alpha, score + change))[0]) == wanted
 
 
-@needs("has_scores")
 def check_no_common_token(subject: Subject) -> None:
     """Where the threshold is at most alpha, a message qualifies by its place alone."""
     n = 50
@@ -103,30 +89,26 @@ def check_no_common_token(subject: Subject) -> None:
     touching = set(range(29, n))
     settings = [(0.6, 0.6), (0.6, 0.5), (0.9, 0.3), (1.0, 1.0)]
     for setting in settings:
-        index = subject.build(case, setting)
-        found = [set(each) for each in subject.answers(index.match(case.messages))]
+        found = [set(each) for each in subject.found(case, setting)]
         assert found[0] == found[1] == touching
         assert found[2] >= touching
     subject.assert_case(case, settings)
 
 
-@needs("has_scores")
 def check_alpha_says_what_counts(subject: Subject) -> None:
     """With alpha 0 a subscription qualifies wherever it is; with alpha 1 whatever it asks for."""
     case = case_of(
         [[1], [2], [1, 2]], [SQUARE, [8, 8, 9, 9], [5, 5, 6, 6]],
         [[1], [1, 2], []], [INSIDE, [99] * 4, [8] * 4], weights=[1.0] * 3,
     )  # fmt: skip
-    text = subject.build(case, (0.0, 0.5)).match(case.messages)
-    assert subject.answers(text) == [{0: 1.0, 2: 0.5}, {0: 1.0, 1: 1.0, 2: 1.0}, {}]
-    place = subject.build(case, (1.0, 0.5)).match(case.messages)
-    assert subject.answers(place) == [{0: 1.0}, {}, {1: 1.0}]
+    by_text = [{0: 1.0, 2: 0.5}, {0: 1.0, 1: 1.0, 2: 1.0}, {}]
+    assert subject.found(case, (0.0, 0.5)) == by_text
+    assert subject.found(case, (1.0, 0.5)) == [{0: 1.0}, {}, {1: 1.0}]
 
 
 # ---- weights ------------------------------------------------------------------------------------
 
 
-@needs("has_scores")
 def check_default_weights(subject: Subject) -> None:
     """Without weights, those of the frequencies count: ln((N + 1) / (df + 1)) + 1."""
     case = subject.case(Recipe(seed=48, max_keywords=4))
@@ -141,7 +123,6 @@ def check_default_weights(subject: Subject) -> None:
         subject.assert_answers(index.match(case.messages), subject.truth(weighted, (0.5, 0.6)))
 
 
-@needs("has_scores")
 def check_later_tokens(subject: Subject) -> None:
     """Tokens that come by inserting have the later weight, also after a rebuild."""
     both = case_of(
@@ -159,7 +140,6 @@ def check_later_tokens(subject: Subject) -> None:
     assert weights_of(new) == ([1.0, 2.0, 3.0, 5.0], 5.0)
 
 
-@needs("has_scores")
 def check_weights_are_kept(subject: Subject) -> None:
     """Inserting, removing and rebuilding change no weight."""
     case, _ = subject.mixed()
