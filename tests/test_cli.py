@@ -698,6 +698,20 @@ def test_help_of_match_names_all_structures(folder: Folder) -> None:
     assert set(topk.replace("+", "").replace(",", "").split()) >= {*DISSEMINATIONS, *REEVALUATIONS}
 
 
+@pytest.mark.parametrize("command", ["build", "match"])
+def test_help_of_pipelines_lists_what_runs_on_spark(command: str, folder: Folder) -> None:
+    from earshot.cli.semantics import SEMANTICS_OPTIONS
+    from earshot.semantics import SEMANTICS, runs_on_spark
+
+    with pytest.raises(SystemExit):
+        cli.main(["pipeline", command, "--help"])
+    said = folder.capsys.readouterr().out
+    runnable = [each for name, each in SEMANTICS_OPTIONS.items() if runs_on_spark(SEMANTICS[name])]
+    listed = {option for each in runnable for option in each.all_options}
+    for each in SEMANTICS_OPTIONS.values():
+        assert all((option.flag in said) == (option in listed) for option in each.all_options)
+
+
 def test_the_command_and_the_module_are_the_same() -> None:
     assert importlib.util.find_spec("earshot.__main__") is not None
     done = python("-m", "earshot", "match", "no.csv", "m.csv", "--out", "o.csv")

@@ -102,7 +102,8 @@ def check_columns(layout: Layout, chosen: Collection[str], present: Collection[s
         elif len(missing) < len(group) and not (
             layout.content != "messages" and group == CIRCLE_FIELDS and missing == ["radius"]
         ):
-            raise lacking(f"column '{missing[0]}' beside '{_first_of(group, chosen)}'")
+            first = next(field for field in group if field in chosen)
+            raise lacking(f"column '{missing[0]}' beside '{first}'")
     if layout.content == "messages":
         if not {"text", "keywords"} & set(chosen):
             raise lacking("column 'text' or 'keywords'")
@@ -116,10 +117,6 @@ def check_columns(layout: Layout, chosen: Collection[str], present: Collection[s
         and not {"keywords", "expression"} & set(chosen)
     ):
         raise lacking("column 'keywords' or 'expression' and no region column")
-
-
-def _first_of(group: Sequence[str], chosen: Collection[str]) -> str:
-    return next(field for field in group if field in chosen)
 
 
 def _quoted(names: Sequence[str]) -> str:

@@ -115,36 +115,26 @@ class ParquetSink:
         self._is_geo = is_geo
         self._schema = geometry_schema(schema) if is_geo else schema
         if "geometry" in self._schema.names:
-            about = {"encoding": "WKB", "geometry_types": []}
-            geo = {
-                "version": "1.1.0",
-                "primary_column": "geometry",
-                "columns": {"geometry": about},
-            }
+            columns = {"geometry": {"encoding": "WKB", "geometry_types": []}}
+            geo = {"version": "1.1.0", "primary_column": "geometry", "columns": columns}
             self._schema = self._schema.with_metadata({"geo": json.dumps(geo)})
         integers = [field.name for field in self._schema if _is_counted(field.type)]
-        others = [field.name for field in self._schema if not _is_counted(field.type)]
-        self._options: dict[str, Any] = {
-            "use_dictionary": [
-                field.name
-                for field in self._schema
-                if field.name in others and (not is_fast or pa.types.is_dictionary(field.type))
+        others = [field for field in self._schema if not _is_counted(field.type)]
+        self._writer = pq.ParquetWriter(
+            path,
+            self._schema,
+            use_dictionary=[
+                field.name for field in others if not is_fast or pa.types.is_dictionary(field.type)
             ],
-            "write_statistics": self._schema.names[:1] if is_fast else True,
-            "column_encoding": dict.fromkeys(integers, "DELTA_BINARY_PACKED"),
+            write_statistics=self._schema.names[:1] if is_fast else True,
+            column_encoding=dict.fromkeys(integers, "DELTA_BINARY_PACKED"),
             # Delta-encoded integers do not shrink further; LZ4 made writing them slower.
-            "compression": {
+            compression={
                 **dict.fromkeys(integers, "none"),
-                **{
-                    _leaf(field): "lz4" if is_fast else "zstd"
-                    for field in self._schema
-                    if field.name in others
-                },
+                **dict.fromkeys(map(_leaf, others), "lz4" if is_fast else "zstd"),
             },
-            "store_schema": False,
-        }
-        self._path = path
-        self._writer = pq.ParquetWriter(path, self._schema, **self._options)
+            store_schema=False,
+        )
 
     def write(self, table: pa.Table) -> None:
         """Append rows."""

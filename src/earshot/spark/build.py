@@ -89,17 +89,11 @@ BUILT_SHARD = pa.schema(
 
 @dataclass(frozen=True)
 class Built:
-    """What a build made.
-
-    Attributes:
-        version: The new version of the index.
-        n_rejects: Number of rows that were refused.
-        rejects: Those rows, with their reasons.
-    """
+    """What a build made."""
 
     version: Version
     n_rejects: int
-    rejects: DataFrame
+    rejects: DataFrame  # rows that were refused, with their reasons
 
 
 def build(
@@ -394,19 +388,12 @@ def sampled_messages(store: IndexStore, base: Base) -> pa.Table | None:
 
 @dataclass(frozen=True)
 class BuildTask:
-    """What a worker has to know to build.
+    """What a worker has to know to build."""
 
-    Attributes:
-        base: URI of the base's directory.
-        settings: Those of the index.
-        n_shards: Number of shards, None for an index that is not cut.
-        stop_at_rejects: Whether a bad row fails the task.
-    """
-
-    base: str
+    base: str  # URI of the base's directory
     settings: IndexSettings
-    n_shards: int | None
-    stop_at_rejects: bool
+    n_shards: int | None  # number of shards, None for an index that is not cut
+    stop_at_rejects: bool  # whether a bad row fails the task
 
     def plan(self) -> Territory | None:
         """Return how shards are cut."""

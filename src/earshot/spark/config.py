@@ -23,7 +23,7 @@ from earshot.indexes import structures_of
 from earshot.model.arrays import Space
 from earshot.model.ranking import Ranking
 from earshot.model.schemas import IdKind
-from earshot.semantics import SEMANTICS
+from earshot.semantics import SEMANTICS, runs_on_spark
 from earshot.spark.build import PlacementChoice
 from earshot.spark.shaping import Shape
 from earshot.spark.sinks import FileFormat
@@ -31,7 +31,7 @@ from earshot.spark.store import check_semantics
 from earshot.spark.stream import MERGE_LEAST, MERGE_SHARE
 
 _RUNNABLE = " or ".join(
-    f'`"{name}"`' for name, matcher in SEMANTICS.items() if not matcher.keeps_messages
+    f'`"{name}"`' for name, matcher in SEMANTICS.items() if runs_on_spark(matcher)
 )
 _INTERVAL = re.compile(r"\d+ (millisecond|second|minute|hour|day)s?")
 
@@ -188,13 +188,9 @@ class RankingConfig:
 
 @dataclass(frozen=True)
 class PipelineConfig:
-    """A pipeline.
+    """A pipeline."""
 
-    Attributes:
-        file: The file that describes it.
-    """
-
-    file: Path
+    file: Path  # the file that describes it
     semantics: str | None = _key(
         f"what a delivery means, {_RUNNABLE}; by default that of the index, boolean for a new one"
     )
@@ -233,22 +229,13 @@ class PipelineConfig:
 
 
 class Key(NamedTuple):
-    """What there is to know about a key.
+    """What there is to know about a key."""
 
-    Attributes:
-        table: Table that it is in, empty for the top of the file.
-        name: Its name.
-        type: What values it takes.
-        default: Its default as TOML, ``required``, or empty where there is none.
-        only_for: With which value of the table's first key it applies; empty where always.
-        meaning: What it is for.
-    """
-
-    table: str
+    table: str  # table that it is in, empty for the top of the file
     name: str
-    type: str
-    default: str
-    only_for: str
+    type: str  # what values it takes
+    default: str  # its default as TOML, ``required``, or empty where there is none
+    only_for: str  # with which value of the table's first key it applies; empty where always
     meaning: str
 
 

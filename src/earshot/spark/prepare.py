@@ -59,15 +59,11 @@ MOST_COUNTED_TOKENS = 1 << 20
 class Prepared:
     """A table in canonical columns.
 
-    Attributes:
-        rows: The good rows, in the columns of :mod:`earshot.model.schemas`.
-        rejects: The bad ones, with source, row, field, reason and the row itself as JSON.
-
     Both are computed from the table when they are used; ``rows.cache()`` where both are.
     """
 
-    rows: DataFrame
-    rejects: DataFrame
+    rows: DataFrame  # the good rows, in the columns of :mod:`earshot.model.schemas`
+    rejects: DataFrame  # the bad ones, with source, row, field, reason and the row itself as JSON
 
 
 class Bounds(NamedTuple):

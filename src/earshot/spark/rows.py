@@ -56,23 +56,14 @@ class Part(NamedTuple):
 
 @dataclass(frozen=True)
 class RowReading:
-    """How rows become messages, subscriptions or changes.
-
-    Attributes:
-        content: What the rows are.
-        form: How they come.
-        ids: Whether ids are integers or strings.
-        columns: Names of the user's columns by field, where they differ from the standard ones.
-        space: Coordinates.
-        source: Name of the table, for rejects.
-    """
+    """How rows become messages, subscriptions or changes."""
 
     content: Content
     form: RowForm
     ids: IdKind
-    columns: Mapping[str, str] = field(default_factory=dict)
+    columns: Mapping[str, str] = field(default_factory=dict)  # names by field, where they differ
     space: Space = "lonlat"
-    source: str = ""
+    source: str = ""  # name of the table, for rejects
 
     def parts(self, batches: Iterable[pa.RecordBatch]) -> Iterator[Part]:
         """Yield the canonical rows of a task's batches; what is wrong is among their rejects."""

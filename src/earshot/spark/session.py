@@ -22,17 +22,11 @@ LOCAL_MASTER = "local[*,4]"
 
 
 class Setting(NamedTuple):
-    """A Spark setting.
-
-    Attributes:
-        value: What it is set to.
-        reason: Why.
-        local: Only where driver and workers are one process; on a cluster it is left alone.
-    """
+    """A Spark setting."""
 
     value: str
     reason: str
-    local: bool = False
+    local: bool = False  # only where driver and workers are one process
 
 
 SETTINGS = {

@@ -46,15 +46,10 @@ _UNKNOWN = -1
 
 @dataclass
 class Shard:
-    """An opened shard.
-
-    Attributes:
-        engine: Its subscriptions.
-        deltas: Names of the deltas that were applied.
-    """
+    """An opened shard."""
 
     engine: Engine
-    deltas: list[str] = field(default_factory=list)
+    deltas: list[str] = field(default_factory=list)  # names of the deltas that were applied
     _own_tokens: Int32s = field(default_factory=lambda: np.empty(0, np.int32))
 
     def own_tokens(

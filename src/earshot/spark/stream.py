@@ -60,40 +60,23 @@ RATE_S = 10.0
 
 @dataclass(frozen=True)
 class Status:
-    """What a pipeline is doing.
+    """What a pipeline is doing."""
 
-    Attributes:
-        batch: Number of the last finished batch of messages, -1 before any.
-        messages: Accepted messages since the pipeline started.
-        updates: Updates that they caused.
-        rejects: Rows refused since then, of messages and changes.
-        changes: Changes taken in since then.
-        messages_per_s: Over the last seconds.
-        updates_per_s: Over the last seconds.
-        batch_s: How long the last batch took.
-        lag_s: How long the oldest message of the last batch had waited when its updates were out;
-            None where the source does not tell when messages arrive.
-        version: Version of the index that the last batch saw.
-        n_subscriptions: Subscriptions in that version.
-        merges: Merges finished since the start.
-        is_merging: Whether one is going on.
-        merge_error: What went wrong in the last one, if anything.
-    """
-
-    batch: int = -1
-    messages: int = 0
+    batch: int = -1  # number of the last finished batch of messages, -1 before any
+    messages: int = 0  # accepted messages since the pipeline started
     updates: int = 0
-    rejects: int = 0
+    rejects: int = 0  # rows refused since then, of messages and changes
     changes: int = 0
-    messages_per_s: float = 0.0
+    messages_per_s: float = 0.0  # over the last seconds
     updates_per_s: float = 0.0
-    batch_s: float = 0.0
+    batch_s: float = 0.0  # how long the last batch took
+    # How long its oldest message had waited when its updates were out, if the source tells.
     lag_s: float | None = None
-    version: int = 0
-    n_subscriptions: int = 0
+    version: int = 0  # version of the index that the last batch saw
+    n_subscriptions: int = 0  # in that version
     merges: int = 0
     is_merging: bool = False
-    merge_error: str | None = None
+    merge_error: str | None = None  # what went wrong in the last one, if anything
 
 
 def match_stream(

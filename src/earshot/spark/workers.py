@@ -48,25 +48,15 @@ MOST_SENT_ROWS = 1 << 16
 
 @dataclass(frozen=True)
 class MatchTask:
-    """What a worker has to know to match.
+    """What a worker has to know to match."""
 
-    Attributes:
-        index: URI of the index.
-        version: Which subscriptions there are.
-        settings: Those of the index.
-        reading: How rows become messages.
-        shaping: What becomes of the updates.
-        clock_us: Subscriptions that end at or before this time are over.
-        stop_at_rejects: Whether a bad row fails the task.
-    """
-
-    index: str
-    version: Version
+    index: str  # URI of the index
+    version: Version  # which subscriptions there are
     settings: IndexSettings
-    reading: RowReading
-    shaping: Shaping
-    clock_us: int | None = None
-    stop_at_rejects: bool = True
+    reading: RowReading  # how rows become messages
+    shaping: Shaping  # what becomes of the updates
+    clock_us: int | None = None  # subscriptions that end at or before this time are over
+    stop_at_rejects: bool = True  # whether a bad row fails the task
 
     @property
     def at(self) -> datetime | None:
