@@ -74,13 +74,22 @@ class Feed:
 
 
 def files_of_batches(checkpoint: Path, query: str) -> dict[int, list[Path]]:
-    """Return the files of each batch, as Spark's file source wrote them down."""
-    batches: dict[int, list[Path]] = {}
-    for log in (checkpoint / query / "sources" / "0").glob("[0-9]*"):
+    """Return the files of each batch, as Spark wrote them down.
+
+    The source notes a file before the query notes its batch. A query that ends in between takes the
+    file together with the next one, so the numbers in the source's log are not those of batches.
+    """
+    folder, noted = checkpoint / query, {}
+    for log in (folder / "sources" / "0").glob("[0-9]*"):
         for line in log.read_text().splitlines()[1:]:
             entry = json.loads(line)
-            path = Path(entry["path"].removeprefix("file://"))
-            batches.setdefault(entry["batchId"], []).append(path)
+            noted[Path(entry["path"].removeprefix("file://"))] = entry["batchId"]
+    batches: dict[int, list[Path]] = {}
+    first = 0
+    for log in sorted((folder / "offsets").glob("[0-9]*"), key=lambda log: int(log.name)):
+        last = json.loads(log.read_text().splitlines()[-1])["logOffset"]
+        batches[int(log.name)] = sorted(path for path, at in noted.items() if first <= at <= last)
+        first = last + 1
     return batches
 
 

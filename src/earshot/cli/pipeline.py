@@ -152,8 +152,7 @@ def run_pipeline(arguments: argparse.Namespace) -> int:
 def run_build(arguments: argparse.Namespace) -> None:
     spark = spark_commands()
     files = file_options(arguments, "DIR")
-    if files.rejects is not None:
-        spark.check_new(files.rejects, "--rejects")
+    spark.check_new(files.rejects, "--rejects")
     with spark.spark_session(arguments.master, spark_settings(arguments.setting)) as session:
         started = time.perf_counter()
         built = spark.build_index(
@@ -176,8 +175,7 @@ def run_match(arguments: argparse.Namespace) -> None:
     spark = spark_commands()
     files = file_options(arguments, "DIR")
     spark.check_new(arguments.out, "--out")
-    if files.rejects is not None:
-        spark.check_new(files.rejects, "--rejects")
+    spark.check_new(files.rejects, "--rejects")
     is_index = spark.is_index(arguments.subscriptions)
     if is_index:
         refuse_building(arguments)

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 from uuid import uuid4
 
 import numpy as np
@@ -64,7 +64,7 @@ from earshot.spark.territory import Territory
 from earshot.text import Analyzer, Vocabulary
 
 PlacementChoice = Literal["auto", "replicated", "sharded"]
-PLACEMENTS: tuple[PlacementChoice, ...] = ("auto", "replicated", "sharded")
+PLACEMENTS: tuple[PlacementChoice, ...] = get_args(PlacementChoice)
 
 BYTES_PER_SUBSCRIPTION = 150
 """What a subscription with a few keywords takes in a saved engine, its id included."""
@@ -223,17 +223,16 @@ def build_base(
         plan = None
         if n_shards is not None:
             plan, report = _cut(rows, settings, n_shards, n_rows, messages)
-            _put_territory(folder, "plan", plan)
+            folder.add("plan", plan.save)
             if messages is not None:
-                _put_sample(folder, messages)
+                folder.add("sample", partial(_write_sample, messages))
         task = BuildTask(folder.uri, settings, n_shards, stop_at_rejects)
-        sent = noted
-        if n_shards is not None:
+        if n_shards is None:
+            sent = noted.repartition(1)
+        else:
             sent_schema = pa.schema([(SHARD, pa.int32()), *arrow_schema(noted)])
             sent = noted.mapInArrow(partial(_assign_task, task), spark_schema(sent_schema))
             sent = sent.repartitionById(n_shards, F.col(SHARD))
-        else:
-            sent = sent.repartition(1)
         built = sent.mapInArrow(partial(_build_task, task), spark_schema(BUILT_SHARD))
         # Written, not collected: there may be many rejects. The job runs once, whoever reads them.
         built.write.mode("overwrite").parquet(f"{folder.uri}/built")
@@ -250,7 +249,7 @@ def build_base(
         units = [
             storage.open_group(folder.local(f"units/{name}"), "units", UnitArrays) for name in names
         ]
-        _put_territory(folder, "territory", replace(plan, parts=tuple(units)))
+        folder.add("territory", replace(plan, parts=tuple(units)).save)
     base = Base(
         folder.uri.rpartition("/")[2],
         "replicated" if plan is None else "sharded",
@@ -362,17 +361,9 @@ def _messages_like(clauses: ClauseArrays) -> MessageArrays:
     return MessageArrays(offsets, token_ids, np.concatenate([centres, centres], axis=1))
 
 
-def _put_territory(folder: Folder, name: str, territory: Territory) -> None:
-    with folder.draft() as draft:
-        territory.save(draft / "territory")
-        folder.put(name, draft / "territory")
-
-
-def _put_sample(folder: Folder, messages: pa.Table) -> None:
-    with folder.draft() as draft:
-        (draft / "sample").mkdir()
-        pq.write_table(messages, draft / "sample" / "messages.parquet")
-        folder.put("sample", draft / "sample")
+def _write_sample(messages: pa.Table, directory: Path) -> None:
+    directory.mkdir()
+    pq.write_table(messages, directory / "messages.parquet")
 
 
 def sampled_messages(store: IndexStore, base: Base) -> pa.Table | None:

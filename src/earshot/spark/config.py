@@ -47,13 +47,8 @@ def _key(
 ) -> Any:
     """Return a field with what there is to know about its key.
 
-    Args:
-        meaning: For the documents.
-        default: Value where the key is not given.
-        is_required: Whether it has to be given (where it applies).
-        is_location: Whether it is a path or URI; a relative path starts at the file's directory.
-        only_for: The value of the table's first key with which it applies.
-        least: Smallest number.
+    A location is a path or URI; a relative path starts at the file's directory. ``only_for`` is the
+    value of the table's first key with which the key applies, ``least`` the smallest number.
     """
     facts = {
         "meaning": meaning,
@@ -355,16 +350,16 @@ def _table(kind: Any, content: Mapping[str, Any], table: str, file: Path) -> Any
             )
         if name not in content:
             if facts["is_required"] and applies:
-                raise _Wrong(f"{label} is missing: {facts['meaning']}{_choices(hint)}")
+                choices = f"; expected {_type_name(hint)}" if get_origin(hint) is Literal else ""
+                raise _Wrong(f"{label} is missing: {facts['meaning']}{choices}")
             continue
         value = content[name]
+        is_settings = name == "spark" and not table
+        if (is_table or is_settings) and not isinstance(value, dict):
+            raise _Wrong(f"{name} is {_toml(value)}; expected a table [{name}]")
         if is_table:
-            if not isinstance(value, dict):
-                raise _Wrong(f"{name} is {_toml(value)}; expected a table [{name}]")
             values[name] = _table(hint, value, name, file)
-        elif name == "spark" and not table:
-            if not isinstance(value, dict):
-                raise _Wrong(f"{name} is {_toml(value)}; expected a table [{name}]")
+        elif is_settings:
             values[name] = dict(_settings(value, ""))
         else:
             values[name] = _value(hint, value, label)
@@ -430,6 +425,12 @@ def _fields(kind: Any) -> dict[str, tuple[dataclasses.Field[Any], Any]]:
     }
 
 
+_TYPE_NAMES = {
+    str: "a string", int: "an integer", float: "a number", bool: "true or false",
+    tuple: "a list of strings", Mapping: "a table of strings",
+}  # fmt: skip
+
+
 def _without_none(hint: Any) -> Any:
     if get_origin(hint) in (Union, UnionType):
         return next(each for each in get_args(hint) if each is not NoneType)
@@ -437,19 +438,9 @@ def _without_none(hint: Any) -> Any:
 
 
 def _type_name(hint: Any) -> str:
-    names = {str: "a string", int: "an integer", float: "a number", bool: "true or false"}
-    origin = get_origin(hint)
-    if origin is Literal:
+    if get_origin(hint) is Literal:
         return " or ".join(_toml(each) for each in get_args(hint))
-    if origin is tuple:
-        return "a list of strings"
-    if origin is Mapping:
-        return "a table of strings"
-    return names[hint]
-
-
-def _choices(hint: Any) -> str:
-    return f"; expected {_type_name(hint)}" if get_origin(hint) is Literal else ""
+    return _TYPE_NAMES[get_origin(hint) or hint]
 
 
 def _one_of(value: object, known: list[str]) -> str:

@@ -122,11 +122,8 @@ def canonical_rows(
 ) -> DataFrame:
     """Return canonical rows and notes on rejects.
 
-    Args:
-        table: Rows in the form of the reading.
-        reading: How they become canonical.
-        check: Without one, it is not checked whether the engine would take the rows.
-        with_origin: Add the columns :data:`SOURCE` and :data:`ROW`, which tell where each is from.
+    Without a check, the engine may still refuse some. With their origin, rows have the columns
+    :data:`SOURCE` and :data:`ROW`, which tell where each is from.
     """
     needed = needed_columns(reading, arrow_schema(table))
     return table.select(*(table[name] for name in needed)).mapInArrow(
@@ -166,9 +163,7 @@ def _read_task(
 def located_rejects(errors: Sequence[InvalidRow], rows: pa.RecordBatch | pa.Table) -> list[Reject]:
     """Return refused rows with where they are from, as :data:`SOURCE` and :data:`ROW` tell.
 
-    Args:
-        errors: What is wrong, by position in ``rows``.
-        rows: Canonical rows, with these two columns where they are known.
+    Errors name rows by their position; a row without these two columns is from nowhere.
     """
     rejects = []
     for error in errors:
@@ -276,11 +271,6 @@ def bounds(rows: DataFrame) -> Bounds:
     *On the driver*: only the result. *In each task*: Spark's own minimum and maximum.
     """
     has = set(rows.columns)
-
-    def extreme(function: str, side: str, axis: str) -> str:
-        names = [name for name in (side, axis) if name in has]
-        return f"{function}({' , '.join([*names, 'NULL'])})"
-
     if {"min_x", "max_x"} <= has:  # a box that crosses the antimeridian reaches both its sides
         crosses = F.col("min_x") > F.col("max_x")
         rows = rows.withColumns(
@@ -289,12 +279,13 @@ def bounds(rows: DataFrame) -> Bounds:
                 "max_x": F.when(crosses, 180.0).otherwise(F.col("max_x")),
             }
         )
-    found = rows.selectExpr(
-        f"min({extreme('least', 'min_x', 'x')}) AS min_x",
-        f"min({extreme('least', 'min_y', 'y')}) AS min_y",
-        f"max({extreme('greatest', 'max_x', 'x')}) AS max_x",
-        f"max({extreme('greatest', 'max_y', 'y')}) AS max_y",
-    ).collect()[0]
+    sides = []
+    for side in Bounds._fields:
+        total, _, axis = side.partition("_")
+        extreme = {"min": "least", "max": "greatest"}[total]
+        names = [name for name in (side, axis) if name in has]
+        sides.append(f"{total}({extreme}({', '.join([*names, 'NULL'])})) AS {side}")
+    found = rows.selectExpr(*sides).collect()[0]
     return Bounds(*(None if value is None else float(value) for value in found))
 
 

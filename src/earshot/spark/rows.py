@@ -19,7 +19,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Literal, NamedTuple
+from typing import Literal, NamedTuple, get_args
 from urllib.parse import unquote
 
 import numpy as np
@@ -30,6 +30,7 @@ from pyspark import TaskContext
 from earshot.encoding import Form
 from earshot.errors import InvalidFile, InvalidParameter
 from earshot.files import FileBatch, Reject, read_rows
+from earshot.files.batches import only_reject
 from earshot.files.columns import batch_of_columns
 from earshot.files.layout import Layout, check_column_type, choose_columns, make_layout
 from earshot.files.ndjson import batch_of_values
@@ -39,7 +40,7 @@ from earshot.spark.folders import Folder
 from earshot.text import Analyzer
 
 RowForm = Literal["columns", "values", "files"]
-FORMS: tuple[RowForm, ...] = ("columns", "values", "files")
+FORMS: tuple[RowForm, ...] = get_args(RowForm)
 
 FILE_COLUMNS = ("path", "modificationTime", "content")
 VALUE_COLUMNS = ("value", "topic", "partition", "offset", "timestamp")
@@ -108,36 +109,29 @@ class RowReading:
             arrived_us = _first_time(batch.slice(row, 1), "modificationTime")
             if location is None:
                 reject = Reject(layout.source, first_row + row, "path", "is missing", "")
-                yield Part(self._only(reject), None, arrived_us)
+                yield Part(only_reject(layout, self.ids, reject), None, arrived_us)
                 continue
-            for rows in self._of_file(location, content):
+            for rows in self._of_file(location, content, layout):
                 yield Part(rows, None, arrived_us)
 
-    def _of_file(self, location: str, content: pa.Scalar | None) -> Iterator[FileBatch]:
+    def _of_file(
+        self, location: str, content: pa.Scalar | None, layout: Layout
+    ) -> Iterator[FileBatch]:
         """Yield the rows of a file; damage is a reject after the rows before it."""
         next_row = 0
         with _readable(location, content) as path:
             try:
                 for part in read_rows(
-                    self.content,
-                    path,
-                    columns=self.columns,
-                    space=self.space,
-                    ids=self.ids,
-                    on_error="reject",
-                ):
+                    self.content, path,
+                    columns=self.columns, space=self.space, ids=self.ids, on_error="reject",
+                ):  # fmt: skip
                     numbers = [int(part.rows[-1])] if len(part.rows) else []
                     numbers += [reject.row for reject in part.rejects]
                     next_row = max(numbers, default=next_row - 1) + 1
                     yield _renamed(part, path, location)
             except (InvalidFile, OSError, pa.ArrowException) as error:
                 reason = str(error).replace(str(path), location)
-                yield self._only(Reject(location, next_row, "", reason, ""))
-
-    def _only(self, reject: Reject) -> FileBatch:
-        layout = make_layout(self.content, None, reject.source, "reject")
-        empty = batch_of_values(pa.array([], pa.binary()), layout, self.ids, np.empty(0, np.int64))
-        return empty._replace(rejects=[reject])
+                yield only_reject(layout, self.ids, Reject(location, next_row, "", reason, ""))
 
 
 class RowCheck(NamedTuple):
@@ -155,20 +149,12 @@ def make_reading(
     ids: IdKind | None = None,
     columns: Mapping[str, str] | None = None,
     space: Space = "lonlat",
-    source: str = "",
 ) -> RowReading:
-    """Return how a table with the given columns is read, or say what it lacks.
+    """Return how a table with the given schema is read, or say what it lacks.
 
-    Args:
-        content: What the rows are.
-        schema: The DataFrame's schema.
-        form: How they come.
-        ids: Kind of ids; needed unless the rows are columns with a typed id.
-        columns: Names of the user's columns by field, where they differ.
-        space: Coordinates.
-        source: Name of the table, for errors and rejects.
+    The kind of ids is needed unless the rows are columns with a typed id.
     """
-    source = source or content
+    source = content
     layout = make_layout(content, columns, source, "reject")
     if form == "columns":
         chosen = choose_columns(layout, schema.names)

@@ -17,7 +17,7 @@ is current. There is one writer at a time: the driver that builds, or that takes
 from __future__ import annotations
 
 from contextlib import suppress
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 from uuid import uuid4
@@ -297,8 +297,3 @@ class IndexStore:
     @property
     def _versions(self) -> Folder:
         return self.folder / "versions"
-
-
-def next_version(version: Version, **changes: Any) -> Version:
-    """Return a version that follows another one, with the given differences."""
-    return replace(version, number=version.number + 1, **changes)
