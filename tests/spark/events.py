@@ -109,17 +109,22 @@ def expected_updates(subscriptions: pa.Table, checkpoint: Path) -> list[tuple[An
         n_seen = max(n_seen, record.change_batch + 1)
         for path in messages[record.batch]:
             for part in read_messages(path, ids="string", on_error="reject"):
-                table = engine.publish_batch(part.batch, on_error="reject").table()
-                found += zip(
-                    *(table[name].to_pylist() for name in ("message_id", "subscription_id")),
-                    strict=True,
-                )
+                found += pairs_of(engine.publish_batch(part.batch, on_error="reject").table())
     return sorted(found)
 
 
 def updates_in(folder: Path) -> list[tuple[str, str]]:
     """Return the updates of all finished batches, as any reader of Parquet sees them."""
-    table = ds.dataset(folder, format="parquet", partitioning="hive").to_table()
-    return sorted(
-        zip(*(table[name].to_pylist() for name in ("message_id", "subscription_id")), strict=True)
-    )
+    return pairs_of(ds.dataset(folder, format="parquet", partitioning="hive").to_table())
+
+
+def json_rows_in(folder: Path) -> list[dict[str, Any]]:
+    """Return the rows of all NDJSON files that Spark wrote below a directory."""
+    texts = (path.read_text() for path in sorted(folder.rglob("*.json")))
+    return [json.loads(line) for text in texts for line in text.splitlines()]
+
+
+def pairs_of(updates: pa.Table) -> list[tuple[Any, Any]]:
+    """Return message and subscription of each update, sorted."""
+    names = ("message_id", "subscription_id")
+    return sorted(zip(*(updates[name].to_pylist() for name in names), strict=True))

@@ -7,7 +7,7 @@ shards be cut anew.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -56,7 +56,7 @@ from earshot.spark.prepare import (
     sample,
     token_frequencies,
 )
-from earshot.spark.rows import RowForm, make_reading
+from earshot.spark.rows import Batches, RowForm, check_choice, make_reading
 from earshot.spark.schemas import arrow_schema, spark_schema
 from earshot.spark.shards import SHARD, warm_up_machine
 from earshot.spark.store import Base, IndexSettings, IndexStore, Version
@@ -64,7 +64,6 @@ from earshot.spark.territory import Territory
 from earshot.text import Analyzer, Vocabulary
 
 PlacementChoice = Literal["auto", "replicated", "sharded"]
-PLACEMENTS: tuple[PlacementChoice, ...] = get_args(PlacementChoice)
 
 BYTES_PER_SUBSCRIPTION = 150
 """What a subscription with a few keywords takes in a saved engine, its id included."""
@@ -144,10 +143,7 @@ def build(
             Otherwise rows that share an id are all refused: a table has no first one.
     """
     check_on_error(on_error)
-    if placement not in PLACEMENTS:
-        raise InvalidParameter(
-            f"placement is {placement!r}; expected one of {', '.join(PLACEMENTS)}"
-        )
+    check_choice("placement", placement, get_args(PlacementChoice))
     if n_shards is not None and n_shards < 1:
         raise InvalidParameter(f"n_shards is {n_shards}; expected 1 or more")
     if placement == "replicated" and n_shards not in (None, 1):
@@ -294,9 +290,7 @@ def _shared_reason(value: object, n: int) -> str:
     return f"id {value!r} is that of {n} rows; a table has no first one, so none is taken"
 
 
-def _refuse_shared_task(
-    schema: pa.Schema, batches: Iterable[pa.RecordBatch]
-) -> Iterator[pa.RecordBatch]:
+def _refuse_shared_task(schema: pa.Schema, batches: Iterable[pa.RecordBatch]) -> Batches:
     for batch in batches:
         counts = batch.column("earshot_n").fill_null(1).to_numpy(zero_copy_only=False)
         rows = batch.select(schema.names)
@@ -393,7 +387,7 @@ class BuildTask:
         return Territory.open(Folder(self.base).local("plan"), self.settings)
 
 
-def _assign_task(task: BuildTask, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+def _assign_task(task: BuildTask, batches: Iterable[pa.RecordBatch]) -> Batches:
     """Yield the rows, each with the number of its shard; notes go to the first."""
     warm_up_machine(task.settings.semantics, task.settings.structure)
     plan = task.plan()
@@ -407,7 +401,7 @@ def _assign_task(task: BuildTask, batches: Iterable[pa.RecordBatch]) -> Iterator
         )
 
 
-def _build_task(task: BuildTask, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+def _build_task(task: BuildTask, batches: Iterable[pa.RecordBatch]) -> Batches:
     """Build the shard whose rows these are, and tell about it."""
     context = TaskContext.get()
     shard = 0 if task.n_shards is None or context is None else context.partitionId()

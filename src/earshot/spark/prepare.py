@@ -5,7 +5,7 @@ All of it runs as Spark jobs over Arrow batches, so a table may be larger than m
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, NamedTuple, get_args
@@ -17,8 +17,8 @@ from pyspark.sql import functions as F  # noqa: N812 - its usual name
 
 from earshot.encoding import encode_messages, encode_moves, encode_subscriptions
 from earshot.engine.changes import waves
-from earshot.errors import InvalidParameter, InvalidRow
-from earshot.files import Reject, rejects_of_batch
+from earshot.errors import InvalidRow
+from earshot.files import Reject
 from earshot.files.rejects import row_json, row_values
 from earshot.model.arrays import Space
 from earshot.model.schemas import (
@@ -31,17 +31,18 @@ from earshot.model.schemas import (
 from earshot.semantics import matcher_type
 from earshot.spark.notes import (
     NOTE,
-    accepted_positions,
     batch_of_notes,
     reject_notes,
     rejects_in,
     without_notes,
 )
 from earshot.spark.rows import (
+    Batches,
     Part,
     RowCheck,
     RowForm,
     RowReading,
+    check_choice,
     make_reading,
     needed_columns,
 )
@@ -101,10 +102,7 @@ def prepare(
         space: ``lonlat`` or ``planar``.
         analyzer: How text and keywords become tokens.
     """
-    if content not in get_args(Content):
-        raise InvalidParameter(
-            f"content is {content!r}; expected one of {', '.join(get_args(Content))}"
-        )
+    check_choice("content", content, get_args(Content))
     reading = make_reading(
         content, arrow_schema(table), form=form, ids=ids, columns=columns, space=space
     )
@@ -143,13 +141,12 @@ def _read_task(
     check: RowCheck | None,
     with_origin: bool,
     batches: Iterable[pa.RecordBatch],
-) -> Iterator[pa.RecordBatch]:
+) -> Batches:
     schema = _noted(reading, with_origin)
     for part in reading.parts(batches):
         rows = part.rows
         errors = [] if check is None else _problems(reading, check, part)
-        rejects = rows.rejects + rejects_of_batch(errors, rows.batch, rows.rows)
-        kept = accepted_positions(rows.rows, [error.row for error in errors])
+        rejects, kept = part.judged(errors)
         good = rows.batch.take(pa.array(kept)) if errors else rows.batch
         origin = [pa.repeat(rows.source, len(kept)), pa.array(rows.rows[kept])]
         columns = [*good.columns, *(origin if with_origin else ())]
@@ -218,9 +215,7 @@ def token_frequencies(rows: DataFrame, analyzer: Analyzer | None = None) -> Data
     return counted.groupBy("token").agg(F.sum("documents").alias("documents"))
 
 
-def _count_task(
-    analyzer: Analyzer, is_message: bool, batches: Iterable[pa.RecordBatch]
-) -> Iterator[pa.RecordBatch]:
+def _count_task(analyzer: Analyzer, is_message: bool, batches: Iterable[pa.RecordBatch]) -> Batches:
     vocabulary = Vocabulary()
     for batch in batches:
         vocabulary.add_documents(_token_lists(batch, analyzer, vocabulary, is_message))

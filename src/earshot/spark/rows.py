@@ -19,7 +19,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Literal, NamedTuple, get_args
+from typing import Literal, NamedTuple, TypeAlias, get_args
 from urllib.parse import unquote
 
 import numpy as np
@@ -28,19 +28,23 @@ import pyarrow.compute as pc
 from pyspark import TaskContext
 
 from earshot.encoding import Form
-from earshot.errors import InvalidFile, InvalidParameter
-from earshot.files import FileBatch, Reject, read_rows
+from earshot.errors import InvalidFile, InvalidParameter, InvalidRow
+from earshot.files import FileBatch, Reject, read_rows, rejects_of_batch
 from earshot.files.batches import only_reject
 from earshot.files.columns import batch_of_columns
 from earshot.files.layout import Layout, check_column_type, choose_columns, make_layout
 from earshot.files.ndjson import batch_of_values
-from earshot.model.arrays import Space
+from earshot.model.arrays import Int64s, Space
 from earshot.model.schemas import Content, IdKind, id_kind, is_text
 from earshot.spark.folders import Folder
+from earshot.spark.notes import accepted_positions
 from earshot.text import Analyzer
 
 RowForm = Literal["columns", "values", "files"]
 FORMS: tuple[RowForm, ...] = get_args(RowForm)
+
+Batches: TypeAlias = Iterator[pa.RecordBatch]
+"""What a task gives back for a partition."""
 
 FILE_COLUMNS = ("path", "modificationTime", "content")
 VALUE_COLUMNS = ("value", "topic", "partition", "offset", "timestamp")
@@ -53,6 +57,12 @@ class Part(NamedTuple):
     origin: pa.RecordBatch | None  # the DataFrame's own rows, where rows of it they are
     arrived_us: int | None = None  # when the first of them arrived, if the source tells
     first_row: int = 0  # number of the first row of the origin
+
+    def judged(self, errors: Sequence[InvalidRow]) -> tuple[list[Reject], Int64s]:
+        """Return all that was refused when these errors are, and the positions of the others."""
+        batch, numbers = self.rows.batch, self.rows.rows
+        rejects = self.rows.rejects + rejects_of_batch(errors, batch, numbers)
+        return rejects, accepted_positions(numbers, [error.row for error in errors])
 
 
 @dataclass(frozen=True)
@@ -134,6 +144,12 @@ class RowReading:
                 yield only_reject(layout, self.ids, Reject(location, next_row, "", reason, ""))
 
 
+def check_choice(name: str, value: str, choices: Iterable[str]) -> None:
+    """Raise InvalidParameter unless a value is one of those there are."""
+    if value not in choices:
+        raise InvalidParameter(f"{name} is {value!r}; expected one of {', '.join(choices)}")
+
+
 class RowCheck(NamedTuple):
     """What it takes to see which rows an engine would refuse, whatever it holds."""
 
@@ -154,6 +170,7 @@ def make_reading(
 
     The kind of ids is needed unless the rows are columns with a typed id.
     """
+    check_choice("form", form, FORMS)
     source = content
     layout = make_layout(content, columns, source, "reject")
     if form == "columns":
@@ -161,7 +178,7 @@ def make_reading(
         for name, column in chosen.items():
             check_column_type(layout, name, column, schema.field(column).type)
         ids = ids or id_kind(schema.field(chosen["id"]).type)
-    elif form in FORMS:
+    else:
         needed = "path" if form == "files" else "value"
         if needed not in schema.names:
             raise InvalidFile(
@@ -174,8 +191,6 @@ def make_reading(
             raise InvalidFile(
                 f"{source}: column '{needed}' is of type {found}; expected {expected}"
             )
-    else:
-        raise InvalidParameter(f"form is {form!r}; expected one of {', '.join(FORMS)}")
     if ids is None:
         raise InvalidParameter(
             f"{source}: say whether ids are integers or strings (ids='integer' or ids='string'); "

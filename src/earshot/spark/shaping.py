@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any, Literal, get_args
+from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -20,7 +20,6 @@ from earshot.model.schemas import IdKind, id_type, update_fields, updates_schema
 from earshot.spark.notes import NOTE, batch_of_notes
 
 Shape = Literal["rows", "lists"]
-SHAPES: tuple[Shape, ...] = get_args(Shape)
 
 MOST_BYTES_PER_BATCH = 1 << 27
 """Bytes of updates that go to Java at a time, as far as their mean tells.

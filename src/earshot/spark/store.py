@@ -141,6 +141,11 @@ class Version:
     taken_in: dict[str, int] = field(default_factory=dict)  # last batch of each stream of changes
 
 
+def latest_us(*clocks_us: int | None) -> int | None:
+    """Return the latest of some clocks, None where none has been set."""
+    return max((each for each in clocks_us if each is not None), default=None)
+
+
 class IndexStore:
     """The directory of an index."""
 

@@ -50,7 +50,7 @@ from earshot.spark.shaping import Shape
 from earshot.spark.shards import warm_up_machine
 from earshot.spark.sinks import FileSink, Sink
 from earshot.spark.sources import Stream
-from earshot.spark.store import IndexStore, Version
+from earshot.spark.store import IndexStore, Version, latest_us
 from earshot.spark.workers import MatchTask
 
 MERGE_SHARE, MERGE_LEAST = 0.05, 20_000
@@ -309,8 +309,7 @@ class Pipeline:
             if note.rejects and self._rejects is not None:
                 refused = rejects_in(canonical_rows(rows, task.reading, task.settings.row_check))
                 self._rejects(refused, batch)
-            times = [each for each in (record.clock_us, note.latest_us) if each is not None]
-            self._clock_us = max(times, default=None)
+            self._clock_us = latest_us(record.clock_us, note.latest_us)
             counts = {name: getattr(note, name) for name in ("messages", "updates", "rejects")}
             self._log.write(record._replace(**counts, clock_after_us=self._clock_us))
             now = time.monotonic()
@@ -337,8 +336,7 @@ class Pipeline:
             return record
         previous = self._log.record(batch - 1)
         version = self._store.latest()
-        times = [version.clock_us, None if previous is None else previous.clock_after_us]
-        clock_us = max((each for each in times if each is not None), default=None)
+        clock_us = latest_us(version.clock_us, previous and previous.clock_after_us)
         change_batch = version.taken_in.get(self._name, -1)
         self._hold(version.number)
         record = BatchRecord(batch, version.number, change_batch, clock_us)
