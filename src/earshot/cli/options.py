@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Mapping
-from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from earshot.cli.output import progress_bar
@@ -29,12 +27,12 @@ FORMATS = "Parquet, GeoParquet, NDJSON, GeoJSON or CSV"
 class CommandParser(argparse.ArgumentParser):
     """A parser whose help lists the semantics that run there, and ends with their structures."""
 
-    semantics: Mapping[Option, argparse.Action] = MappingProxyType({})
+    semantics: dict[Option, argparse.Action] | None = None
     is_on_spark = False
 
     def format_help(self) -> str:
         """Return the help; the semantics are looked up only now, since that takes a second."""
-        if not self.semantics:
+        if self.semantics is None:
             return super().format_help()
         listed = semantics_for(is_on_spark=self.is_on_spark)
         for option, action in self.semantics.items():

@@ -141,11 +141,6 @@ def floats_of(array: pa.Array | None, n: int) -> npt.NDArray[np.float64]:
 # ---- as they are written ------------------------------------------------------------------------
 
 
-def geometry_schema(schema: pa.Schema) -> pa.Schema:
-    """Return the schema of :func:`with_geometry`."""
-    return with_geometry(schema.empty_table()).schema
-
-
 def with_geometry(table: pa.Table) -> pa.Table:
     """Replace the columns of boxes, circles and points by one of geometries."""
     n = len(table)

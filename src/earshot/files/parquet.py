@@ -13,7 +13,7 @@ import pyarrow.parquet as pq
 from earshot.errors import InvalidFile
 from earshot.files.batches import FileBatch
 from earshot.files.columns import batch_of_columns
-from earshot.files.geometries import geometry_schema, with_geometry
+from earshot.files.geometries import with_geometry
 from earshot.files.layout import Layout, check_column_type, choose_columns
 from earshot.model.arrays import Space
 from earshot.model.schemas import IdKind, id_kind
@@ -113,7 +113,7 @@ class ParquetSink:
 
     def __init__(self, path: str, schema: pa.Schema, is_geo: bool, is_fast: bool) -> None:
         self._is_geo = is_geo
-        self._schema = geometry_schema(schema) if is_geo else schema
+        self._schema = with_geometry(schema.empty_table()).schema if is_geo else schema
         if "geometry" in self._schema.names:
             columns = {"geometry": {"encoding": "WKB", "geometry_types": []}}
             geo = {"version": "1.1.0", "primary_column": "geometry", "columns": columns}

@@ -62,6 +62,10 @@ def _key(
     return field(default=default, metadata=facts)
 
 
+def _location_key(meaning: str, only_for: str | None = None) -> Any:
+    return _key(meaning, "", is_required=True, is_location=True, only_for=only_for)
+
+
 def _kafka_key(meaning: str) -> Any:
     return _key(meaning, "", is_required=True, only_for="kafka")
 
@@ -73,7 +77,7 @@ _CONNECTOR = "further options of Spark's Kafka connector"
 class SubscriptionsConfig:
     """The table ``[subscriptions]``: what the index is built from."""
 
-    path: str = _key("file or directory of files", "", is_required=True, is_location=True)
+    path: str = _location_key("file or directory of files")
     columns: Mapping[str, str] = _key("names of columns by field, where they differ", {})
     ids: IdKind | None = _key("kind of ids; by default as the first ones look")
     on_error: OnError = _key("stop at a bad row, or set it aside", "raise")
@@ -95,10 +99,7 @@ class SourceConfig:
     """What ``[messages]`` and ``[changes]`` have in common."""
 
     source: Literal["files", "kafka"] = _key("where rows come from", is_required=True)
-    path: str = _key(
-        "directory into which files are moved", "",
-        is_required=True, is_location=True, only_for="files",
-    )  # fmt: skip
+    path: str = _location_key("directory into which files are moved", "files")
     pattern: str | None = _key("such as `*.ndjson`; leave other files alone", only_for="files")
     files_per_batch: int | None = _key("most files in a batch", only_for="files", least=1)
     servers: str = _kafka_key("`host:port` of some brokers, with commas between")
@@ -131,10 +132,7 @@ class SinkConfig:
         "files (exactly once), Kafka (at least once), or lines of JSON on the standard output",
         is_required=True,
     )
-    path: str = _key(
-        "directory, with one below it for each batch", "",
-        is_required=True, is_location=True, only_for="files",
-    )  # fmt: skip
+    path: str = _location_key("directory, with one below it for each batch", "files")
     format: FileFormat = _key("format of the files", "parquet", only_for="files")
     servers: str = _kafka_key("`host:port` of some brokers, with commas between")
     topic: str = _kafka_key("the topic")
@@ -148,10 +146,7 @@ class SinkConfig:
 class RejectsConfig:
     """The table ``[rejects]``: where refused rows go; without it they are only counted."""
 
-    path: str = _key(
-        "directory, with `messages`, `changes` and `subscriptions` below it", "",
-        is_required=True, is_location=True,
-    )  # fmt: skip
+    path: str = _location_key("directory, with `messages`, `changes` and `subscriptions` below it")
     format: FileFormat = _key("format of the files", "ndjson")
 
 
@@ -189,11 +184,8 @@ class PipelineConfig:
     semantics: str | None = _key(
         f"what a delivery means, {_RUNNABLE}; by default that of the index, boolean for a new one"
     )
-    index: str = _key("directory of the index", "", is_required=True, is_location=True)
-    checkpoint: str = _key(
-        "directory in which the pipeline remembers where it is", "",
-        is_required=True, is_location=True,
-    )  # fmt: skip
+    index: str = _location_key("directory of the index")
+    checkpoint: str = _location_key("directory in which the pipeline remembers where it is")
     subscriptions: SubscriptionsConfig | None = _key(
         "what the index is built from, if it does not exist"
     )

@@ -149,11 +149,8 @@ def latest_us(*clocks_us: int | None) -> int | None:
 class IndexStore:
     """The directory of an index."""
 
-    def __init__(self, location: str | Path | Folder) -> None:
-        self.folder = location if isinstance(location, Folder) else Folder(location)
-
-    def __repr__(self) -> str:
-        return f"IndexStore({self.folder.uri!r})"
+    def __init__(self, location: str | Path) -> None:
+        self.folder = Folder(location)
 
     # ---- reading ------------------------------------------------------------------------------
 
