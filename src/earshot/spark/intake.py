@@ -74,14 +74,9 @@ def take_in(
 ) -> Intake:
     """Apply canonical changes, in order, to the current version; return the version that has them.
 
-    Args:
-        store: The index.
-        changes: The changes.
-        stream: Name of the stream that they came from, with ``batch``.
-        batch: Number of the batch in its stream; one that was taken in before is not again.
-        clock_us: The clock of the messages, if it is ahead of the changes' own times.
-        on_rejects: Told what was refused before the version appears, so that what it writes is
-            there whenever the version is.
+    A batch of a stream that was taken in before is not again. The clock is that of the messages, if
+    it is ahead of the changes' own times. ``on_rejects`` is told what was refused before the
+    version appears, so that what it writes is there whenever the version is.
     """
     version = store.latest()
     if is_taken_in(version, stream, batch):

@@ -72,7 +72,7 @@ def match(
         at: Subscriptions that end at or before this time are over, beside those that end at or
             before the message's own time.
         form: ``columns``, ``values`` (JSON in the column ``value``) or ``files`` (a file in each
-            row, by its ``path``); see :mod:`earshot.spark.reading`.
+            row, by its ``path``); see :mod:`earshot.spark.rows`.
         columns: Names of the columns by field, where they differ: ``{"x": "lon"}``.
         ids: Kind of the messages' ids, ``integer`` or ``string``; needed for values and files.
         carry: Columns of the messages that go along with each row of the output.

@@ -93,7 +93,7 @@ def prepare(
     analysed and its place checked, as the engine does it, so what is good here is good there.
 
     Args:
-        table: Rows in any of the forms of :mod:`earshot.spark.reading`.
+        table: Rows in any of the forms of :mod:`earshot.spark.rows`.
         content: ``subscriptions``, ``messages`` or ``changes``.
         form: How the rows come.
         columns: Names of the columns by field, where they differ: ``{"x": "lon"}``.

@@ -267,11 +267,7 @@ class IndexStore:
     def clean(self, *, keep: int = 2) -> list[int]:
         """Remove the versions that nobody holds, and bases and deltas that no version names.
 
-        Args:
-            keep: Number of newest versions that stay in any case.
-
-        Returns:
-            Numbers of the versions that are gone.
+        The newest ``keep`` versions stay in any case. Returns the numbers of those that are gone.
         """
         numbers = self.version_numbers()
         readers = self.folder / "readers"

@@ -277,8 +277,7 @@ class Pipeline:
     def stop(self, patience_s: float = 30.0) -> None:
         """Stop after the batch that is going on; a start with the same checkpoint goes on there.
 
-        Args:
-            patience_s: How long to wait for that batch; one that is cut off runs again later.
+        A batch that takes longer than the patience is cut off, and runs again later.
         """
         self._is_stopping = True
         self._starting = None

@@ -105,18 +105,10 @@ def match_messages(
     on_error: OnError = "raise",
     rejects: str | Path | None = None,
 ) -> MatchSummary:
-    """Match files of messages against subscriptions, and write files with the updates.
+    """Match files of messages against subscriptions, and write a directory with the updates.
 
-    Args:
-        session: Runs the job.
-        subscriptions: Directory of an index, or files to build one from that is removed again.
-        messages: A file, or a directory of files.
-        out: Directory to make.
-        shape: ``rows`` or ``lists``.
-        file_format: Format of what is written.
-        columns: Names of the messages' columns by field, where they differ.
-        on_error: ``raise`` at the first bad row, or ``reject`` bad rows and match the others.
-        rejects: Directory for these.
+    Subscriptions are the directory of an index, or files to build one from that is removed again.
+    Columns are those of the messages. Rejected rows go to a directory of their own.
     """
     n_rejects = 0
     with ExitStack() as stack:
