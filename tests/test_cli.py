@@ -13,10 +13,11 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
-import pyarrow.csv
 import pyarrow.parquet as pq
 import pytest
 
+import command_line
+from command_line import rows_in
 from earshot import cli
 from earshot.files import write_table
 from earshot.model.schemas import messages_schema, subscriptions_schema
@@ -59,14 +60,8 @@ def table_of(rows: list[dict[str, Any]], schema: pa.Schema) -> pa.Table:
     )
 
 
-class Folder:
+class Folder(command_line.Folder):
     """A directory with files to match, and the command to do it."""
-
-    def __init__(self, path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-        self.path, self.capsys = path, capsys
-
-    def __truediv__(self, name: str) -> Path:
-        return self.path / name
 
     def subscriptions(self, name: str, rows: list[dict[str, Any]] | None = None) -> Path:
         table = table_of(SUBSCRIPTIONS if rows is None else rows, subscriptions_schema(pa.string()))
@@ -78,40 +73,14 @@ class Folder:
         write_table(self / name, table)
         return self / name
 
-    def run(self, *arguments: object) -> tuple[int, str, str]:
-        self.capsys.readouterr()
-        code = cli.main([str(each) for each in arguments])
-        out, err = self.capsys.readouterr()
-        return code, out, err
-
-    def facts(self, *arguments: object) -> dict[str, Any]:
-        code, out, err = self.run(*arguments, "--json")
-        assert (code, err) == (0, "")
-        facts: dict[str, Any] = json.loads(out)
-        return facts
-
-    def names(self) -> set[str]:
-        return {path.name for path in self.path.iterdir()}
-
 
 @pytest.fixture
 def folder(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Folder:
     return Folder(tmp_path, capsys)
 
 
-def read_rows(path: Path) -> list[dict[str, Any]]:
-    if path.suffix == ".parquet":
-        table = pq.read_table(path)
-    elif path.suffix == ".csv":
-        table = pyarrow.csv.read_csv(path)
-    else:
-        return [json.loads(line) for line in path.read_text("utf-8").splitlines()]
-    rows: list[dict[str, Any]] = table.to_pylist()
-    return rows
-
-
 def matches_in(path: Path) -> set[tuple[Any, Any]]:
-    rows = read_rows(path)
+    rows = rows_in(path)
     found = {(row["message_id"], row["subscription_id"]) for row in rows}
     assert len(found) == len(rows)
     return found
@@ -154,9 +123,7 @@ def test_match_with_other_structures_threads_and_spaces(folder: Folder) -> None:
     near = folder.messages("near.csv", [{"id": 1, "text": "fire", "x": 1003, "y": 4}])
     folder.facts("match", plane, near, "--out", folder / "o.csv", "--space", "planar")
     assert matches_in(folder / "o.csv") == {(1, "a")}
-    code, _, err = folder.run("match", plane, near, "--out", folder / "p.csv")
-    assert code == 1
-    assert "longitude 1000" in err
+    assert "longitude 1000" in folder.refusal("match", plane, near, "--out", folder / "p.csv")
 
 
 def test_match_word_stems_without_stop_words(folder: Folder) -> None:
@@ -216,13 +183,11 @@ def test_a_built_index_gives_the_same_matches(folder: Folder) -> None:
 def test_an_index_is_not_overwritten_and_has_its_own_options(folder: Folder) -> None:
     subscriptions, messages = folder.subscriptions("s.csv"), folder.messages("m.csv")
     assert folder.run("index", "build", subscriptions, "--out", folder / "i", "--quiet")[0] == 0
-    code, _, err = folder.run("index", "build", subscriptions, "--out", folder / "i")
-    assert code == 1
+    err = folder.refusal("index", "build", subscriptions, "--out", folder / "i")
     assert "exists and is not an empty directory" in err
-    code, _, err = folder.run(
+    err = folder.refusal(
         "match", folder / "i", messages, "--out", folder / "o.csv", "--stem", "--space", "planar"
     )
-    assert code == 1
     assert "--space, --stem:" in err
     assert "is a built index, which has its own" in err
     assert folder.names() == {"s.csv", "m.csv", "i"}
@@ -238,12 +203,12 @@ def test_going_on_from_a_saved_engine(options: list[str], folder: Folder) -> Non
     folder.facts("match", saved, later, "--out", out)
     assert (6, "fire-near") in matches_in(out)
     assert (6, "over") not in matches_in(out)
-    code, _, err = folder.run("match", saved, later, "--out", folder / "p.csv", "--save", saved)
-    assert (code, err) == (1, f"earshot: --save is {saved}, which exists; name a new directory\n")
-    code, _, err = folder.run(
+    assert folder.refusal("match", saved, later, "--out", folder / "p.csv", "--save", saved) == (
+        f"earshot: --save is {saved}, which exists; name a new directory\n"
+    )
+    err = folder.refusal(
         "match", subscriptions, messages, "--out", folder / "p.csv", "--results", folder / "r.csv"
     )
-    assert code == 1
     assert "boolean matching keeps no results to write to" in err
     assert folder.names() == {"s.csv", "m.csv", "l.csv", "o.csv", "saved"}
 
@@ -278,8 +243,7 @@ def test_explain_with_integer_ids(folder: Folder) -> None:
     messages = folder.messages("m.csv")
     chosen = ("--message", "1", "--subscription")
     assert folder.facts("explain", folder / "s.csv", messages, *chosen, "5")["matched"] is True
-    code, _, err = folder.run("explain", folder / "s.csv", messages, *chosen, "five")
-    assert code == 1
+    err = folder.refusal("explain", folder / "s.csv", messages, *chosen, "five")
     assert "no subscription 'five'; the ids are integers" in err
 
 
@@ -311,9 +275,7 @@ def test_generate_is_seeded_and_lists_workloads(folder: Folder) -> None:
     code, out, _ = folder.run("generate", "list")
     assert code == 0
     assert "headline" in out.split()
-    code, _, err = folder.run("generate", "nonsense", "--out", folder / "d")
-    assert code == 1
-    assert "nonsense" in err
+    assert "nonsense" in folder.refusal("generate", "nonsense", "--out", folder / "d")
     assert not (folder / "d").exists()
 
 
@@ -334,8 +296,9 @@ def test_demo_without_java_is_the_engines(folder: Folder, monkeypatch: pytest.Mo
     assert code == 0
     assert "on one core" in out
     assert f"without Spark: JAVA_HOME is {folder / 'nowhere'}" in err
-    code, _, err = folder.run("demo", "--seconds", 0)
-    assert (code, err) == (1, "earshot: --seconds is 0.0; expected more than 0\n")
+    assert folder.refusal("demo", "--seconds", 0) == (
+        "earshot: --seconds is 0.0; expected more than 0\n"
+    )
 
 
 def test_without_pyspark_one_sentence_says_what_to_install() -> None:
@@ -434,8 +397,7 @@ def test_bad_options_are_explained(
     monkeypatch.chdir(folder.path)
     folder.subscriptions("s.csv")
     folder.messages("m.csv")
-    code, out, err = folder.run("match", "s.csv", "m.csv", "--out", "o.csv", *options)
-    assert (code, out) == (1, "")
+    err = folder.refusal("match", "s.csv", "m.csv", "--out", "o.csv", *options)
     assert err.startswith("earshot: ")
     assert reason in err
     assert folder.names() == {"s.csv", "m.csv"}
@@ -450,9 +412,7 @@ def test_places_that_cannot_be_written(folder: Folder) -> None:
         ["index", "build", subscriptions, "--out", folder / "file" / "index"],
         ["generate", "--subscriptions", 5, "--messages", 5, "--out", folder / "file"],
     ):
-        code, out, err = folder.run(*arguments)
-        assert (code, out) == (1, "")
-        assert "file" in err
+        assert "file" in folder.refusal(*arguments)
     assert folder.names() == {"s.csv", "m.csv", "file"}
     assert (folder / "file").read_text() == "mine"
 
@@ -461,10 +421,7 @@ def test_paths_that_are_not_there(folder: Folder) -> None:
     messages = folder.messages("m.csv")
     (folder / "dir").mkdir()
     for subscriptions, reason in (("no.csv", "no.csv is not a file"), ("dir", "not a saved index")):
-        code, _, err = folder.run(
-            "match", folder / subscriptions, messages, "--out", folder / "o.csv"
-        )
-        assert code == 1
+        err = folder.refusal("match", folder / subscriptions, messages, "--out", folder / "o.csv")
         assert reason in err
     assert folder.run("index", "info", folder / "nowhere")[0] == 1
 
@@ -554,8 +511,7 @@ def test_a_bad_file_of_subscriptions_is_named(
         ["match", folder / name, messages, "--out", folder / "o.parquet"],
         ["index", "build", folder / name, "--out", folder / "index"],
     ):
-        code, out, err = folder.run(*arguments)
-        assert (code, out) == (1, "")
+        err = folder.refusal(*arguments)
         assert err.startswith("earshot: ")
         assert "Traceback" not in err
         for word in words:
@@ -582,10 +538,7 @@ def test_a_bad_file_of_messages_is_named(
 ) -> None:
     text_file(content)(folder / name)
     subscriptions = folder.subscriptions("s.csv")
-    code, out, err = folder.run(
-        "match", subscriptions, folder / name, "--out", folder / "o.parquet"
-    )
-    assert (code, out) == (1, "")
+    err = folder.refusal("match", subscriptions, folder / name, "--out", folder / "o.parquet")
     for word in words:
         assert word in err
     assert len(err) < 2000
@@ -598,8 +551,7 @@ def test_an_error_late_in_the_file_leaves_no_half_written_output(folder: Folder)
     rows[-1]["y"] = 95.0
     messages = folder.messages("m.parquet", rows)
     (folder / "o.parquet").write_text("from the last run")
-    code, _, err = folder.run("match", subscriptions, messages, "--out", folder / "o.parquet")
-    assert code == 1
+    err = folder.refusal("match", subscriptions, messages, "--out", folder / "o.parquet")
     assert "m.parquet, row 19999, field 'y': latitude 95" in err
     assert folder.names() == {"s.csv", "m.parquet", "o.parquet"}
     assert (folder / "o.parquet").read_text() == "from the last run"
@@ -624,7 +576,7 @@ def test_rejected_rows_are_written_and_the_good_ones_matched(suffix: str, folder
     )  # fmt: skip
     assert matches_in(folder / "o.csv") == {(m, s) for m in (1, 4) for s in (1, 3)}
     assert (facts["n_subscriptions"], facts["n_messages"], facts["n_rejects"]) == (2, 2, 5)
-    rows = read_rows(rejects)
+    rows = rows_in(rejects)
     found = {(Path(row["source"]).name, row["row"], row["field"]) for row in rows}
     assert {each[:2] for each in found} == {
         ("s.csv", 1), ("s.csv", 3), ("s.csv", 4), ("m.ndjson", 1), ("m.ndjson", 2),
@@ -637,11 +589,10 @@ def test_rejected_rows_are_written_and_the_good_ones_matched(suffix: str, folder
 def test_rejecting_does_not_excuse_a_file_that_cannot_be_read(folder: Folder) -> None:
     subscriptions = folder.subscriptions("s.csv")
     truncated_parquet(folder / "m.parquet")
-    code, _, err = folder.run(
+    err = folder.refusal(
         "match", subscriptions, folder / "m.parquet", "--out", folder / "o.csv",
         "--on-error", "reject", "--rejects", folder / "r.csv",
     )  # fmt: skip
-    assert code == 1
     assert "m.parquet" in err
     assert folder.names() == {"s.csv", "m.parquet"}
 
@@ -696,6 +647,20 @@ def test_help_of_match_names_all_structures(folder: Folder) -> None:
     assert boolean.split(":")[1].strip().split(", ") == list(structures_of("boolean"))
     assert ranked.split(":")[1].strip().split(", ") == list(structures_of("ranked"))
     assert set(topk.replace("+", "").replace(",", "").split()) >= {*DISSEMINATIONS, *REEVALUATIONS}
+
+
+@pytest.mark.parametrize("command", ["build", "match"])
+def test_help_of_pipelines_lists_what_runs_on_spark(command: str, folder: Folder) -> None:
+    from earshot.cli.semantics import SEMANTICS_OPTIONS
+    from earshot.semantics import SEMANTICS, runs_on_spark
+
+    with pytest.raises(SystemExit):
+        cli.main(["pipeline", command, "--help"])
+    said = folder.capsys.readouterr().out
+    runnable = [each for name, each in SEMANTICS_OPTIONS.items() if runs_on_spark(SEMANTICS[name])]
+    listed = {option for each in runnable for option in each.all_options}
+    for each in SEMANTICS_OPTIONS.values():
+        assert all((option.flag in said) == (option in listed) for option in each.all_options)
 
 
 def test_the_command_and_the_module_are_the_same() -> None:

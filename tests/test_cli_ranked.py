@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
-import pyarrow.csv
 import pyarrow.parquet as pq
 import pytest
 
-from earshot import Engine, Ranking, cli
+import command_line
+from command_line import rows_in
+from earshot import Engine, Ranking
 from earshot.indexes import structures_of
 
 SUBSCRIPTIONS = """\
@@ -28,29 +28,14 @@ MESSAGES = """\
 """
 
 
-class Folder:
+class Folder(command_line.Folder):
     """A directory with two files to match, and the command to do it."""
 
     def __init__(self, path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-        self.path, self.capsys = path, capsys
+        super().__init__(path, capsys)
         self.files = (path / "s.csv", path / "m.ndjson")
         self.files[0].write_text(SUBSCRIPTIONS)
         self.files[1].write_text(MESSAGES)
-
-    def __truediv__(self, name: str) -> Path:
-        return self.path / name
-
-    def run(self, *arguments: object) -> tuple[int, str, str]:
-        self.capsys.readouterr()
-        code = cli.main([str(each) for each in arguments])
-        out, err = self.capsys.readouterr()
-        return code, out, err
-
-    def facts(self, *arguments: object) -> dict[str, Any]:
-        code, out, err = self.run(*arguments, "--json")
-        assert (code, err) == (0, "")
-        facts: dict[str, Any] = json.loads(out)
-        return facts
 
 
 @pytest.fixture
@@ -59,12 +44,7 @@ def folder(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Folder:
 
 
 def scores_in(path: Path) -> dict[tuple[Any, Any], float]:
-    if path.suffix == ".parquet":
-        rows = pq.read_table(path).to_pylist()
-    elif path.suffix == ".csv":
-        rows = pyarrow.csv.read_csv(path).to_pylist()
-    else:
-        rows = [json.loads(line) for line in path.read_text().splitlines()]
+    rows = rows_in(path)
     assert all(list(row) == ["message_id", "subscription_id", "score"] for row in rows)
     return {(row["message_id"], row["subscription_id"]): row["score"] for row in rows}
 
@@ -135,10 +115,9 @@ def test_a_saved_ranked_engine_knows_what_it_is(folder: Folder) -> None:
     engine = Engine.open(folder / "index")
     assert engine.semantics == Ranking(0.5, 0.6)
     for option in (["--rank"], ["--alpha", 0], ["--threshold", 0.3]):
-        code, _, err = folder.run(
+        err = folder.refusal(
             "match", folder / "index", folder.files[1], "--out", folder / "p.csv", *option
         )
-        assert code == 1
         assert f"{option[0]}: {folder / 'index'} is a built index, which has its own" in err
 
 
@@ -187,15 +166,12 @@ def test_wrong_options(options: list[str], words: str, folder: Folder) -> None:
         ["index", "build", folder.files[0], "--out", folder / "index"],
         ["explain", *folder.files, "--message", "half", "--subscription", "1"],
     ):
-        code, out, err = folder.run(*command, *options)
-        assert (code, out) == (1, "")
-        assert words in err
-    assert {path.name for path in folder.path.iterdir()} == {"s.csv", "m.ndjson"}
+        assert words in folder.refusal(*command, *options)
+    assert folder.names() == {"s.csv", "m.ndjson"}
 
 
 def test_thresholds_need_ranked_matching(folder: Folder) -> None:
-    code, _, err = folder.run("match", *folder.files, "--out", folder / "o.csv")
-    assert code == 1
+    err = folder.refusal("match", *folder.files, "--out", folder / "o.csv")
     assert "s.csv, row 1, field 'threshold': is not for boolean matching but for ranked" in err
     assert "--rank" in err
     facts = folder.facts(
@@ -210,18 +186,13 @@ def test_wrong_thresholds_are_rejects(folder: Folder) -> None:
         "id,keywords,threshold\n1,fire,0.5\n2,fire,2\n3,fire,much\n4,fire,\n"
     )
     options = ("--rank", "--out", folder / "o.csv")
-    code, _, err = folder.run("match", *folder.files, *options)
-    assert code == 1
-    assert "field 'threshold'" in err
+    assert "field 'threshold'" in folder.refusal("match", *folder.files, *options)
     facts = folder.facts(
         "match", *folder.files, *options, "--on-error", "reject", "--rejects", folder / "r.ndjson"
     )
     assert (facts["n_subscriptions"], facts["n_rejects"]) == (2, 2)
-    rejects = [json.loads(line) for line in (folder / "r.ndjson").read_text().splitlines()]
-    assert {(each["row"], each["field"]) for each in rejects} == {
-        (1, "threshold"),
-        (2, "threshold"),
-    }
+    rejects = {(each["row"], each["field"]) for each in rows_in(folder / "r.ndjson")}
+    assert rejects == {(1, "threshold"), (2, "threshold")}
 
 
 def test_another_name_for_the_threshold(folder: Folder) -> None:

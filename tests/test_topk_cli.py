@@ -7,11 +7,12 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
-import pyarrow.csv
 import pyarrow.parquet as pq
 import pytest
 
-from earshot import Engine, TopK, cli
+import command_line
+from command_line import rows_in
+from earshot import Engine, TopK
 from earshot.cli.semantics import read_distance, read_duration, read_window
 from earshot.errors import InvalidParameter
 from earshot.jobs import FileOptions, RejectSink, load_engine, match_files
@@ -31,46 +32,23 @@ MESSAGES = [
 OPTIONS = ("--space", "planar", "--max-distance", 10, "--top-k", 2)
 
 
-class Folder:
+class Folder(command_line.Folder):
     """A directory with two files, and the command."""
 
     def __init__(self, path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-        self.path, self.capsys = path, capsys
+        super().__init__(path, capsys)
         self.files = (path / "s.csv", path / "m.ndjson")
         self.files[0].write_text(SUBSCRIPTIONS)
         self.messages("m.ndjson", MESSAGES)
-
-    def __truediv__(self, name: str) -> Path:
-        return self.path / name
 
     def messages(self, name: str, rows: list[dict[str, Any]]) -> Path:
         (self / name).write_text("".join(json.dumps(row) + "\n" for row in rows))
         return self / name
 
-    def run(self, *arguments: object) -> tuple[int, str, str]:
-        self.capsys.readouterr()
-        code = cli.main([*(str(each) for each in arguments)])
-        out, err = self.capsys.readouterr()
-        return code, out, err
-
-    def facts(self, *arguments: object) -> dict[str, Any]:
-        code, out, err = self.run(*arguments, "--json")
-        assert (code, err) == (0, "")
-        facts: dict[str, Any] = json.loads(out)
-        return facts
-
 
 @pytest.fixture
 def folder(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Folder:
     return Folder(tmp_path, capsys)
-
-
-def rows_in(path: Path) -> list[dict[str, Any]]:
-    if path.suffix == ".parquet":
-        return pq.read_table(path).to_pylist()  # type: ignore[no-any-return]
-    if path.suffix == ".csv":
-        return pyarrow.csv.read_csv(path).to_pylist()  # type: ignore[no-any-return]
-    return [json.loads(line) for line in path.read_text().splitlines()]
 
 
 def updates_in(path: Path) -> list[str]:
@@ -134,22 +112,20 @@ def test_going_on_from_a_saved_state(folder: Folder) -> None:
     folder.facts("match", *folder.files, "--window", 2, *OPTIONS, "--weights", 0, "--out", out)
     assert found == rows_in(out)
     for option in (["--window", 5], ["--top-k", 3], ["--structure", "a+b"], ["--weights", 5]):
-        code, _, err = folder.run("match", saved, late, "--out", folder / "p.csv", *option)
-        assert code == 1
+        err = folder.refusal("match", saved, late, "--out", folder / "p.csv", *option)
         assert f"{option[0]}: {saved} is a built index, which has its own" in err
-    code, _, err = folder.run("match", saved, late, "--out", folder / "p.csv", "--save", saved)
-    assert (code, err) == (1, f"earshot: --save is {saved}, which exists; name a new directory\n")
-    code, _, err = folder.run(
+    assert folder.refusal("match", saved, late, "--out", folder / "p.csv", "--save", saved) == (
+        f"earshot: --save is {saved}, which exists; name a new directory\n"
+    )
+    err = folder.refusal(
         "match", *folder.files, "--window", 2, "--out", folder / "p.csv", "--save", folder / "s.csv"
     )
-    assert code == 1
     assert not (folder / "p.csv").exists()
 
 
 def test_a_window_of_time_and_late_messages(folder: Folder) -> None:
     options = (*OPTIONS, "--window", "2m", "--out", folder / "o.csv")
-    code, _, err = folder.run("match", *folder.files, *options)
-    assert code == 1
+    err = folder.refusal("match", *folder.files, *options)
     assert "m.ndjson, row 4, field 'time': 2026-05-01T12:02:30+00:00 is before" in err
     assert not (folder / "o.csv").exists()
     late = ("--on-error", "reject", "--rejects", folder / "r.ndjson")
@@ -230,12 +206,11 @@ def test_no_updates_leave_a_file_with_columns(folder: Folder) -> None:
     ],
 )
 def test_wrong_options(options: list[str], words: str, folder: Folder) -> None:
-    code, out, err = folder.run(
+    err = folder.refusal(
         "match", *folder.files, "--top-k", "1", "--out", folder / "o.csv", *options
     )
-    assert (code, out) == (1, "")
     assert words in err
-    assert {path.name for path in folder.path.iterdir()} == {"s.csv", "m.ndjson"}
+    assert folder.names() == {"s.csv", "m.ndjson"}
 
 
 def test_values_from_texts() -> None:
@@ -285,9 +260,7 @@ def test_a_sample_of_messages_is_for_weights(folder: Folder) -> None:
         (["--rank", "--messages", folder.files[1]], "--messages is for semantics that weigh"),
         (["--top-k", 2, "--window", 2, "--weights", 5], "--weights needs --messages SAMPLE"),
     ):
-        code, _, err = folder.run(*build, *options)
-        assert code == 1
-        assert words in err
+        assert words in folder.refusal(*build, *options)
     assert not (folder / "index").exists()
 
 
@@ -330,9 +303,8 @@ def test_a_job_that_fails_leaves_no_file(folder: Folder, monkeypatch: pytest.Mon
     monkeypatch.setattr("earshot.files.updates.ROW_GROUP_ROWS", 1)
     broken = folder.messages("b.ndjson", [*MESSAGES, {"id": 9, "text": "fire"}])
     monkeypatch.setattr("earshot.jobs.rows.MESSAGE_BATCH_ROWS", 2)
-    code, _, err = folder.run(
+    err = folder.refusal(
         "match", folder.files[0], broken, "--top-k", 2, "--window", 2, "--out", folder / "o.csv"
     )
-    assert code == 1
     assert "row 5" in err
-    assert {path.name for path in folder.path.iterdir()} == {"s.csv", "m.ndjson", "b.ndjson"}
+    assert folder.names() == {"s.csv", "m.ndjson", "b.ndjson"}

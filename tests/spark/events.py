@@ -74,13 +74,22 @@ class Feed:
 
 
 def files_of_batches(checkpoint: Path, query: str) -> dict[int, list[Path]]:
-    """Return the files of each batch, as Spark's file source wrote them down."""
-    batches: dict[int, list[Path]] = {}
-    for log in (checkpoint / query / "sources" / "0").glob("[0-9]*"):
+    """Return the files of each batch, as Spark wrote them down.
+
+    The source notes a file before the query notes its batch. A query that ends in between takes the
+    file together with the next one, so the numbers in the source's log are not those of batches.
+    """
+    folder, noted = checkpoint / query, {}
+    for log in (folder / "sources" / "0").glob("[0-9]*"):
         for line in log.read_text().splitlines()[1:]:
             entry = json.loads(line)
-            path = Path(entry["path"].removeprefix("file://"))
-            batches.setdefault(entry["batchId"], []).append(path)
+            noted[Path(entry["path"].removeprefix("file://"))] = entry["batchId"]
+    batches: dict[int, list[Path]] = {}
+    first = 0
+    for log in sorted((folder / "offsets").glob("[0-9]*"), key=lambda log: int(log.name)):
+        last = json.loads(log.read_text().splitlines()[-1])["logOffset"]
+        batches[int(log.name)] = sorted(path for path, at in noted.items() if first <= at <= last)
+        first = last + 1
     return batches
 
 
@@ -100,17 +109,22 @@ def expected_updates(subscriptions: pa.Table, checkpoint: Path) -> list[tuple[An
         n_seen = max(n_seen, record.change_batch + 1)
         for path in messages[record.batch]:
             for part in read_messages(path, ids="string", on_error="reject"):
-                table = engine.publish_batch(part.batch, on_error="reject").table()
-                found += zip(
-                    *(table[name].to_pylist() for name in ("message_id", "subscription_id")),
-                    strict=True,
-                )
+                found += pairs_of(engine.publish_batch(part.batch, on_error="reject").table())
     return sorted(found)
 
 
 def updates_in(folder: Path) -> list[tuple[str, str]]:
     """Return the updates of all finished batches, as any reader of Parquet sees them."""
-    table = ds.dataset(folder, format="parquet", partitioning="hive").to_table()
-    return sorted(
-        zip(*(table[name].to_pylist() for name in ("message_id", "subscription_id")), strict=True)
-    )
+    return pairs_of(ds.dataset(folder, format="parquet", partitioning="hive").to_table())
+
+
+def json_rows_in(folder: Path) -> list[dict[str, Any]]:
+    """Return the rows of all NDJSON files that Spark wrote below a directory."""
+    texts = (path.read_text() for path in sorted(folder.rglob("*.json")))
+    return [json.loads(line) for text in texts for line in text.splitlines()]
+
+
+def pairs_of(updates: pa.Table) -> list[tuple[Any, Any]]:
+    """Return message and subscription of each update, sorted."""
+    names = ("message_id", "subscription_id")
+    return sorted(zip(*(updates[name].to_pylist() for name in names), strict=True))

@@ -30,7 +30,7 @@ from earshot.model.schemas import BOX_FIELDS
 from earshot.placement.cutting import cut_plan
 from earshot.placement.routing import UnitArrays
 from earshot.spark import shards, territory
-from earshot.spark.build import BuildTask, _build_shard, _messages_like, _put_territory
+from earshot.spark.build import BuildTask, _build_shard, _messages_like
 from earshot.spark.intake import _folded, merge, subscriptions, take_in
 from earshot.spark.notes import NOTE
 from earshot.spark.rows import RowReading
@@ -178,7 +178,7 @@ def build_here(
             frequencies=frequencies, n_subscriptions=rows.num_rows,
         )  # fmt: skip
         cut = Territory(plan, vocabulary, frequencies, (), settings)
-        _put_territory(folder, "plan", cut)
+        folder.add("plan", cut.save)
         shard_of = cut.assign(rows)[0]
     task = BuildTask(folder.uri, settings, n_shards, stop_at_rejects=True)
     noted = rows.append_column(NOTE, pa.nulls(rows.num_rows, pa.string()))
@@ -191,7 +191,7 @@ def build_here(
         units = [
             Saved.open(folder.local(f"units/{name}")).group("units", UnitArrays) for name in names
         ]
-        _put_territory(folder, "territory", replace(cut, parts=tuple(units)))
+        folder.add("territory", replace(cut, parts=tuple(units)).save)
     base = Base(
         folder.uri.rpartition("/")[2],
         "replicated" if n_shards is None else "sharded",

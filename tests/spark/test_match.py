@@ -7,13 +7,15 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import SparkSession
 
 from earshot import Engine
 from earshot.errors import InvalidInput
 from earshot.spark import build, match
 from earshot.spark.shaping import Shaping
 from earshot.workloads.datasets import bundled_messages, draw_subscriptions
+
+from .events import pairs_of
 
 N_SUBSCRIPTIONS = 3_000
 N_MESSAGES = 1_200
@@ -33,10 +35,7 @@ def subscriptions() -> pa.Table:
 def expected(subscriptions: pa.Table, messages: pa.Table) -> set[tuple[Any, Any]]:
     engine = Engine()
     engine.subscribe_batch(subscriptions)
-    table = engine.publish_batch(messages).table()
-    return set(
-        zip(*(table[name].to_pylist() for name in ("message_id", "subscription_id")), strict=True)
-    )
+    return set(pairs_of(engine.publish_batch(messages).table()))
 
 
 @pytest.fixture(scope="module", params=["replicated", "sharded"])
@@ -60,16 +59,12 @@ def index(
     return location
 
 
-def pairs(found: DataFrame) -> list[tuple[Any, Any]]:
-    return [(row["message_id"], row["subscription_id"]) for row in found.collect()]
-
-
 def test_rows_are_the_engines_updates(
     spark: SparkSession, index: str, messages: pa.Table, expected: set[tuple[Any, Any]]
 ) -> None:
     found = spark.createDataFrame(messages).repartition(2).transform(match, index)
     assert found.columns == ["message_id", "subscription_id"]
-    found_pairs = pairs(found)
+    found_pairs = pairs_of(found.toArrow())
     assert len(found_pairs) == len(set(found_pairs))
     assert set(found_pairs) == expected
 

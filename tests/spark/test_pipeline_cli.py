@@ -9,17 +9,18 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
-import pyarrow.dataset as ds
 import pytest
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 from rich.console import Console
 
-from earshot import Engine, cli
+from command_line import Folder
+from earshot import Engine
 from earshot.errors import EarshotError
 from earshot.files import write_table
 from earshot.semantics import SEMANTICS
@@ -31,36 +32,18 @@ from earshot.spark.view import Log, Panel, View, line_of
 from earshot.workloads.datasets import bundled_messages, draw_subscriptions
 
 from .conftest import TEST_SETTINGS
+from .events import files_of_batches, json_rows_in, pairs_of, updates_in
 
 FILE_MESSAGES = 100
 N_FILES = 6
-Pairs = list[tuple[str, str]]
 
 
-def run(capsys: pytest.CaptureFixture[str], *arguments: object) -> tuple[int, str, str]:
-    capsys.readouterr()
-    code = cli.main([str(each) for each in arguments])
-    out, err = capsys.readouterr()
-    return code, out, err
+@pytest.fixture
+def folder(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Folder:
+    return Folder(tmp_path, capsys)
 
 
-def facts(capsys: pytest.CaptureFixture[str], *arguments: object) -> dict[str, Any]:
-    code, out, err = run(capsys, *arguments, "--json")
-    assert code == 0, err
-    found: dict[str, Any] = json.loads(out.splitlines()[-1])
-    return found
-
-
-def pairs_of(table: pa.Table) -> Pairs:
-    names = ("message_id", "subscription_id")
-    return sorted(zip(*(table[name].to_pylist() for name in names), strict=True))
-
-
-def pairs_in(folder: Path) -> Pairs:
-    return pairs_of(ds.dataset(folder, format="parquet", partitioning="hive").to_table())
-
-
-def engine_pairs(subscriptions: pa.Table, messages: pa.Table) -> Pairs:
+def engine_pairs(subscriptions: pa.Table, messages: pa.Table) -> list[tuple[Any, Any]]:
     engine = Engine()
     engine.subscribe_batch(subscriptions)
     return pairs_of(engine.publish_batch(messages).table())
@@ -100,11 +83,15 @@ path = "rejects"
 """
 
 
-def put_messages(root: Path, messages: pa.Table) -> None:
+def messages_of_file(messages: pa.Table, number: int) -> pa.Table:
+    return messages.slice(number * FILE_MESSAGES, FILE_MESSAGES)
+
+
+def put_messages(root: Path, messages: pa.Table, numbers: Iterable[int] = range(N_FILES)) -> None:
     """Write files in an order that their times tell."""
-    for number in range(N_FILES):
+    for number in numbers:
         path = root / f"{number}.ndjson"
-        write_table(path, messages.slice(number * FILE_MESSAGES, FILE_MESSAGES))
+        write_table(path, messages_of_file(messages, number))
         if number == N_FILES - 1:
             with path.open("a") as file:
                 file.write('{"id": "high", "text": "fire", "x": 1, "y": 99}\n{"id"\n')
@@ -112,20 +99,16 @@ def put_messages(root: Path, messages: pa.Table) -> None:
 
 
 def test_ctrl_c_stops_after_the_batch_and_the_next_start_goes_on(
-    spark: SparkSession,
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
-    messages: pa.Table,
-    subscriptions: pa.Table,
+    spark: SparkSession, folder: Folder, messages: pa.Table, subscriptions: pa.Table
 ) -> None:
-    config = tmp_path / "p.toml"
+    config = folder / "p.toml"
     settings = [f'"{name}" = "{value}"' for name, value in TEST_SETTINGS.items()]
     config.write_text("\n".join([CONFIG, *settings]))
-    write_table(tmp_path / "subscriptions.parquet", subscriptions)
-    (tmp_path / "messages").mkdir()
-    put_messages(tmp_path / "messages", messages)
+    write_table(folder / "subscriptions.parquet", subscriptions)
+    (folder / "messages").mkdir()
+    put_messages(folder / "messages", messages, range(3))
 
-    begun = tmp_path / "checkpoint" / "earshot" / "batches" / "00000001.json"
+    begun = folder / "checkpoint" / "earshot" / "batches" / "00000001.json"
     process = subprocess.Popen(
         [sys.executable, "-m", "earshot", "pipeline", "run", str(config), "--json"],
         stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True,
@@ -136,173 +119,145 @@ def test_ctrl_c_stops_after_the_batch_and_the_next_start_goes_on(
             time.sleep(0.005)
         # As a terminal does it: to Java and to Python's workers as well.
         os.killpg(process.pid, signal.SIGINT)
-        out, err = process.communicate(timeout=30)
+        out, err = process.communicate(timeout=120)
     finally:
         process.kill()
     assert process.returncode == 130, err
     assert "Traceback" not in err
-    assert f"building {tmp_path / 'index'}" in err
+    assert f"building {folder / 'index'}" in err
     assert "stopping after this batch" in err
     first = json.loads(out)
     assert first["signal"] == "SIGINT"
-    records = BatchLog(tmp_path / "checkpoint").records()
+    records = BatchLog(folder / "checkpoint").records()
     assert records[1].is_done  # the signal came while it ran
-    assert first["batches"] == len([record for record in records if record.is_done]) < N_FILES
+    assert first["batches"] == len([record for record in records if record.is_done])
     assert first["messages"] == first["batches"] * FILE_MESSAGES
 
+    put_messages(folder / "messages", messages, range(3, N_FILES))
     gone = subscriptions["id"].to_pylist()[::2]
     lines = [json.dumps({"op": "unsubscribe", "id": each}) for each in [*gone, "nobody"]]
-    (tmp_path / "changes" / "1.ndjson").write_text("\n".join(lines))
-    second = facts(capsys, "pipeline", "run", config, "--once")
+    (folder / "changes" / "1.ndjson").write_text("\n".join(lines))
+    second = folder.facts("pipeline", "run", config, "--once", "--quiet")
     assert (second["changes"], second["version"], second["signal"]) == (len(gone), 2, None)
     assert second["n_subscriptions"] == subscriptions.num_rows - len(gone)
     assert second["rejects"] == 3
 
-    records = BatchLog(tmp_path / "checkpoint").records()
-    assert [record.batch for record in records] == list(range(N_FILES))
+    records = BatchLog(folder / "checkpoint").records()
+    files = files_of_batches(folder / "checkpoint", "messages")
+    assert [record.batch for record in records] == list(files)
     left = subscriptions.filter(pa.array(number % 2 == 1 for number in range(1_000)))
     expected = []
+    numbers = []
     for record in records:
-        rows = messages.slice(record.batch * FILE_MESSAGES, FILE_MESSAGES)
-        expected += engine_pairs(subscriptions if record.version == 1 else left, rows)
+        for path in files[record.batch]:
+            numbers.append(int(path.stem))
+            rows = messages_of_file(messages, numbers[-1])
+            expected += engine_pairs(subscriptions if record.version == 1 else left, rows)
+    assert numbers == list(range(N_FILES))
     assert {record.version for record in records} == {1, 2}
-    assert pairs_in(tmp_path / "out") == sorted(expected)
-    reasons = {}
-    for kind in ("messages", "changes"):
-        lines = [
-            line
-            for path in (tmp_path / "rejects" / kind).rglob("*.json")
-            for line in path.read_text().splitlines()
-        ]
-        reasons[kind] = sorted(json.loads(line)["field"] for line in lines)
-    assert reasons == {"messages": ["", "y"], "changes": ["id"]}
+    assert updates_in(folder / "out") == sorted(expected)
+    for kind, fields in {"messages": ["", "y"], "changes": ["id"]}.items():
+        assert sorted(row["field"] for row in json_rows_in(folder / "rejects" / kind)) == fields
 
 
-def test_run_says_what_is_missing(
-    spark: SparkSession, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    config = tmp_path / "p.toml"
+def test_run_says_what_is_missing(spark: SparkSession, folder: Folder) -> None:
+    config = folder / "p.toml"
     table = '[subscriptions]\npath = "subscriptions.parquet"\n'
     config.write_text(CONFIG.replace(table, ""))
-    code, out, err = run(capsys, "pipeline", "run", config)
-    assert (code, out) == (1, "")
-    assert err.startswith(
-        f"earshot: {config}: {tmp_path / 'index'} holds no index, and there is no"
-    )
+    err = folder.refusal("pipeline", "run", config)
+    assert err.startswith(f"earshot: {config}: {folder / 'index'} holds no index, and there is no")
     config.write_text(CONFIG)
-    code, _, err = run(capsys, "pipeline", "run", config, "--quiet")
-    missing = tmp_path / "subscriptions.parquet"
-    assert (code, err) == (1, f"earshot: {missing} is not a file or directory\n")
+    missing = folder / "subscriptions.parquet"
+    err = folder.refusal("pipeline", "run", config, "--quiet")
+    assert err == f"earshot: {missing} is not a file or directory\n"
     config.write_text(f"semantics = 'all'{CONFIG}")
-    code, _, err = run(capsys, "pipeline", "run", config)
-    assert (code, err) == (
-        1,
-        f'earshot: {config}: semantics is "all"; expected one of {", ".join(SEMANTICS)}\n',
-    )  # fmt: skip
+    assert folder.refusal("pipeline", "run", config) == (
+        f'earshot: {config}: semantics is "all"; expected one of {", ".join(SEMANTICS)}\n'
+    )
 
 
 # ---- batch --------------------------------------------------------------------------------------
 
 
 def test_files_are_built_changed_described_and_matched(
-    spark: SparkSession,
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
-    messages: pa.Table,
-    subscriptions: pa.Table,
+    spark: SparkSession, folder: Folder, messages: pa.Table, subscriptions: pa.Table
 ) -> None:
-    (tmp_path / "s").mkdir()
-    write_table(tmp_path / "s" / "1.parquet", subscriptions.slice(0, 400))
-    write_table(tmp_path / "s" / "2.ndjson", subscriptions.slice(400))
-    with (tmp_path / "s" / "2.ndjson").open("a") as file:
+    (folder / "s").mkdir()
+    write_table(folder / "s" / "1.parquet", subscriptions.slice(0, 400))
+    write_table(folder / "s" / "2.ndjson", subscriptions.slice(400))
+    with (folder / "s" / "2.ndjson").open("a") as file:
         file.write('{"id": "bad", "keywords": ["?"]}\n')
-    (tmp_path / "s" / "_SUCCESS").touch()
-    (tmp_path / "m").mkdir()
-    put_messages(tmp_path / "m", messages)
-    index, rejects = tmp_path / "index", tmp_path / "rejects"
+    (folder / "s" / "_SUCCESS").touch()
+    (folder / "m").mkdir()
+    put_messages(folder / "m", messages)
+    index, rejects = folder / "index", folder / "rejects"
     good = messages.slice(0, N_FILES * FILE_MESSAGES)
 
-    built = facts(
-        capsys, "pipeline", "build", tmp_path / "s", "--out", index, "--placement", "sharded",
-        "--shards", 2, "--messages", tmp_path / "m", "--on-error", "reject", "--rejects", rejects,
+    built = folder.facts(
+        "pipeline", "build", folder / "s", "--out", index, "--placement", "sharded",
+        "--shards", 2, "--messages", folder / "m", "--on-error", "reject", "--rejects", rejects,
     )  # fmt: skip
     assert (built["n_subscriptions"], built["n_rejects"], built["n_shards"]) == (1_000, 1, 2)
     assert "'?'" in "".join(path.read_text() for path in (rejects / "subscriptions").glob("*.json"))
 
-    arguments = ("pipeline", "match", index, tmp_path / "m", "--out")
-    code, _, err = run(capsys, *arguments, tmp_path / "out")
-    assert code == 1
+    arguments = ("pipeline", "match", index, folder / "m", "--out")
+    err = folder.refusal(*arguments, folder / "out")
     assert err.count("\n") == 1
     assert "5.ndjson, row 10" in err
-    assert not [path for path in tmp_path.iterdir() if "out" in path.name]
-    rejecting = ("--on-error", "reject", "--rejects", tmp_path / "refused")
-    found = facts(
-        capsys, *arguments, tmp_path / "out", *rejecting, "--shape", "lists", "--format", "ndjson"
+    assert not [path for path in folder.path.iterdir() if "out" in path.name]
+    rejecting = ("--on-error", "reject", "--rejects", folder / "refused")
+    found = folder.facts(
+        *arguments, folder / "out", *rejecting, "--shape", "lists", "--format", "ndjson"
     )
     expected = engine_pairs(subscriptions, good)
-    lists = [
-        json.loads(line)
-        for path in (tmp_path / "out").glob("*.json")
-        for line in path.read_text().splitlines()
-    ]
-    assert sorted((row["message_id"], s) for row in lists for s in row["subscription_ids"]) == (
-        expected
-    )
+    lists = json_rows_in(folder / "out")
+    found_pairs = sorted((row["message_id"], s) for row in lists for s in row["subscription_ids"])
+    assert found_pairs == expected
     assert (found["n_messages"], found["n_updates"]) == (good.num_rows, len(expected))
     assert found["n_rejects"] == 2
-    assert len(list((tmp_path / "refused" / "messages").glob("*.json"))) >= 1
-    code, _, err = run(capsys, *arguments, tmp_path / "out")
-    assert code == 1
-    assert f"--out {tmp_path / 'out'} is not empty" in err
-    code, _, err = run(capsys, *arguments, tmp_path / "o", "--stem")
-    assert (code, "--stem: " in err) == (1, True)
+    assert len(list((folder / "refused" / "messages").glob("*.json"))) >= 1
+    err = folder.refusal(*arguments, folder / "out")
+    assert f"--out {folder / 'out'} is not empty" in err
+    assert "--stem: " in folder.refusal(*arguments, folder / "o", "--stem")
 
     gone = [json.dumps({"op": "unsubscribe", "id": f"s{number}"}) for number in range(500)]
-    (tmp_path / "c.ndjson").write_text("\n".join([*gone, gone[0]]))
-    changing = ("pipeline", "changes", index, tmp_path / "c.ndjson")
-    code, _, err = run(capsys, *changing)
-    assert code == 1
-    assert "c.ndjson, row 500, field 'id'" in err
-    assert facts(capsys, "pipeline", "info", index)["version"] == 1
-    changed = facts(capsys, *changing, "--on-error", "reject", "--rejects", tmp_path / "r.csv")
+    (folder / "c.ndjson").write_text("\n".join([*gone, gone[0]]))
+    changing = ("pipeline", "changes", index, folder / "c.ndjson")
+    assert "c.ndjson, row 500, field 'id'" in folder.refusal(*changing)
+    assert folder.facts("pipeline", "info", index)["version"] == 1
+    changed = folder.facts(*changing, "--on-error", "reject", "--rejects", folder / "r.csv")
     assert changed == {
         "n_changes": 500, "n_rejects": 1, "version": 2, "n_subscriptions": 500
     }  # fmt: skip
-    assert "c.ndjson,500,id," in (tmp_path / "r.csv").read_text().replace('"', "")
-    found = facts(capsys, *arguments, tmp_path / "left", *rejecting[:-1], tmp_path / "refused-2")
+    assert "c.ndjson,500,id," in (folder / "r.csv").read_text().replace('"', "")
+    found = folder.facts(*arguments, folder / "left", *rejecting[:-1], folder / "refused-2")
     assert found["version"] == 2
-    assert pairs_in(tmp_path / "left") == engine_pairs(subscriptions.slice(500), good)
-    code, out, _ = run(capsys, "pipeline", "info", index)
+    assert updates_in(folder / "left") == engine_pairs(subscriptions.slice(500), good)
+    code, out, _ = folder.run("pipeline", "info", index)
     assert code == 0
     assert "n_subscriptions: 500\n" in out
     assert "placement: sharded\n" in out
 
 
 def test_files_are_matched_without_an_index(
-    spark: SparkSession,
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
-    messages: pa.Table,
-    subscriptions: pa.Table,
+    spark: SparkSession, folder: Folder, messages: pa.Table, subscriptions: pa.Table
 ) -> None:
     some = messages.slice(0, 300)
-    write_table(tmp_path / "s.csv", subscriptions)
-    write_table(tmp_path / "m.parquet", some)
-    code, out, err = run(
-        capsys, "pipeline", "match", tmp_path / "s.csv", tmp_path / "m.parquet",
-        "--out", tmp_path / "out",
+    write_table(folder / "s.csv", subscriptions)
+    write_table(folder / "m.parquet", some)
+    code, out, err = folder.run(
+        "pipeline", "match", folder / "s.csv", folder / "m.parquet",
+        "--out", folder / "out",
     )  # fmt: skip
     assert (code, err) == (0, "")
     expected = engine_pairs(subscriptions, some)
     assert f"300 messages against 1,000 subscriptions: {len(expected):,} matches" in out
-    assert pairs_in(tmp_path / "out") == expected
-    assert {path.name for path in tmp_path.iterdir()} == {"s.csv", "m.parquet", "out"}
+    assert updates_in(folder / "out") == expected
+    assert folder.names() == {"s.csv", "m.parquet", "out"}
 
 
-def test_the_demo_equals_the_engine(
-    spark: SparkSession, capsys: pytest.CaptureFixture[str]
-) -> None:
-    found = facts(capsys, "demo", "--subscriptions", 2_000, "--seconds", 2)
+def test_the_demo_equals_the_engine(spark: SparkSession, folder: Folder) -> None:
+    found = folder.facts("demo", "--subscriptions", 2_000, "--seconds", 2, "--quiet")
     assert found["equals_engine"] is True
     assert found["messages"] >= 7_000
     assert found["changes"] >= 600

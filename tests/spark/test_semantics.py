@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -19,6 +18,8 @@ from earshot.spark import build, match
 from earshot.spark.config import SubscriptionsConfig, read_config
 from earshot.spark.store import IndexStore
 from earshot.workloads.datasets import bundled_messages, draw_subscriptions
+
+from .events import json_rows_in
 
 Scored = set[tuple[Any, Any, float | None]]
 
@@ -184,11 +185,7 @@ def test_a_ranked_pipeline_from_its_file(
     )
     facts, signal = run_pipeline(read_config(file), once=True, is_quiet=True)
     assert (facts["messages"], facts["rejects"], signal) == (300, 0, None)
-    lines = [
-        json.loads(line)
-        for path in (tmp_path / "out").rglob("*.json")
-        for line in path.read_text().splitlines()
-    ]
+    lines = json_rows_in(tmp_path / "out")
     assert scored(lines) == expected(rows, messages, Ranking(0.4, 0.7))
     assert facts["updates"] == len(lines)
     file.write_text(FILE.format(semantics='semantics = "boolean"'))

@@ -57,13 +57,11 @@ class Bench:
             shape="rows", form=form, ids="string", stop_at_rejects=False, has_notes=True,
         )  # fmt: skip
         changes = RowReading("changes", "values", "string", source="changes")
-        pipeline = Pipeline(
-            self.store, task, Folder(self.root / "checkpoint"), FileSink(self.root / "out"),
-            FileSink(self.root / "rejects"), changes, FileSink(self.root / "change-rejects"),
-            1e-9, merge_least, None,
+        return Pipeline(
+            self.spark, self.store, task, Folder(self.root / "checkpoint"),
+            FileSink(self.root / "out"), FileSink(self.root / "rejects"), changes,
+            FileSink(self.root / "change-rejects"), 1e-9, merge_least, None,
         )  # fmt: skip
-        pipeline._session = self.spark
-        return pipeline
 
     def values(self, records: list[Any]) -> DataFrame:
         texts = [each if isinstance(each, str) else json.dumps(each) for each in records]

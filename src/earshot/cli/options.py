@@ -7,10 +7,12 @@ from typing import TYPE_CHECKING, Any
 
 from earshot.cli.output import progress_bar
 from earshot.cli.semantics import (
+    Option,
     add_semantics,
     all_options,
     chosen_semantics,
     given_options,
+    semantics_for,
     structures_text,
 )
 from earshot.errors import InvalidParameter
@@ -23,34 +25,40 @@ FORMATS = "Parquet, GeoParquet, NDJSON, GeoJSON or CSV"
 
 
 class CommandParser(argparse.ArgumentParser):
-    """A parser whose help ends with the structures, where it has an option to name one."""
+    """A parser whose help lists the semantics that run there, and ends with their structures."""
 
-    names_structures = False
+    semantics: dict[Option, argparse.Action] | None = None
+    is_on_spark = False
 
     def format_help(self) -> str:
-        """Return the help; the structures are looked up only now, since that takes a second."""
-        text = super().format_help()
-        return f"{text}\n{structures_text()}" if self.names_structures else text
+        """Return the help; the semantics are looked up only now, since that takes a second."""
+        if self.semantics is None:
+            return super().format_help()
+        listed = semantics_for(is_on_spark=self.is_on_spark)
+        for option, action in self.semantics.items():
+            if not any(option in each.all_options for each in listed):
+                action.help = argparse.SUPPRESS  # still taken, to say why it is refused
+        return f"{super().format_help()}\n{structures_text(listed)}"
 
 
 # ---- adding options ------------------------------------------------------------------------------
 
 
-def add_engine(parser: argparse.ArgumentParser) -> None:
+def add_engine(parser: CommandParser) -> None:
     """Add everything about how an engine is made from files, and what is printed."""
-    add_semantics(parser)
     add_building(parser)
     add_reading(parser)
     add_output(parser)
 
 
-def add_building(parser: argparse.ArgumentParser, *, has_threads: bool = True) -> None:
-    """Add how an engine is built, and how it takes text."""
+def add_building(parser: CommandParser, *, is_on_spark: bool = False) -> None:
+    """Add what an engine is for, how it is built, and how it takes text."""
+    parser.semantics, parser.is_on_spark = add_semantics(parser), is_on_spark
     group = parser.add_argument_group("structure")
     group.add_argument("--structure", metavar="NAME", help="index structure; see below")
     group.add_argument("--space", choices=["lonlat", "planar"],
                        help="degrees and metres (default), or any plane")  # fmt: skip
-    if has_threads:
+    if not is_on_spark:
         group.add_argument(
             "--threads", type=int, default=1, metavar="N", help="threads (default: 1)"
         )
@@ -58,18 +66,20 @@ def add_building(parser: argparse.ArgumentParser, *, has_threads: bool = True) -
     text.add_argument("--language", metavar="CODE", help="such as en; for --stem, --stop-words")
     text.add_argument("--stem", action="store_true", help="match word stems")
     text.add_argument("--stop-words", action="store_true", help="ignore the language's stop words")
-    if isinstance(parser, CommandParser):
-        parser.names_structures = True
 
 
 def add_reading(parser: argparse.ArgumentParser, *, rejects: str = "FILE") -> None:
     """Add how files of subscriptions and messages are read."""
     group = parser.add_argument_group("reading")
     add_on_error(group, rejects)
-    group.add_argument("--subscription-column", action="append", default=[], metavar="FIELD=COLUMN",
-                       help="name of a column in the subscriptions, such as id=key")  # fmt: skip
-    group.add_argument("--message-column", action="append", default=[], metavar="FIELD=COLUMN",
-                       help="name of a column in the messages, such as x=lon")  # fmt: skip
+    add_columns(group, "subscription", "id=key")
+    add_columns(group, "message", "x=lon")
+
+
+def add_columns(parser: argparse._ActionsContainer, row: str, example: str) -> None:
+    """Add how the columns of a kind of rows are called."""
+    parser.add_argument(f"--{row}-column", action="append", default=[], metavar="FIELD=COLUMN",
+                        help=f"name of a column in the {row}s, such as {example}")  # fmt: skip
 
 
 def add_on_error(parser: argparse._ActionsContainer, rejects: str = "FILE") -> None:
@@ -97,8 +107,8 @@ def file_options(arguments: argparse.Namespace, rejects: str = "FILE") -> FileOp
     return FileOptions(
         on_error=arguments.on_error,
         rejects=arguments.rejects,
-        subscription_columns=column_names(arguments.subscription_column, "--subscription-column"),
-        message_columns=column_names(arguments.message_column, "--message-column"),
+        subscription_columns=column_names(arguments, "subscription"),
+        message_columns=column_names(arguments, "message"),
     )
 
 
@@ -110,9 +120,10 @@ def check_rejects(arguments: argparse.Namespace, metavar: str = "FILE") -> None:
         raise InvalidParameter("--rejects is for --on-error reject")
 
 
-def column_names(pairs: list[str], option: str) -> dict[str, str]:
-    """Return the names of columns by field."""
-    return dict(_pair(text, option, "FIELD=COLUMN, such as id=key") for text in pairs)
+def column_names(arguments: argparse.Namespace, row: str) -> dict[str, str]:
+    """Return the names of the columns of a kind of rows, by field."""
+    pairs = getattr(arguments, f"{row}_column")
+    return dict(_pair(text, f"--{row}-column", "FIELD=COLUMN, such as id=key") for text in pairs)
 
 
 def spark_settings(pairs: list[str]) -> dict[str, str]:

@@ -10,7 +10,9 @@ from typing import TYPE_CHECKING, Any
 
 from earshot.cli.options import (
     FORMATS,
+    CommandParser,
     add_building,
+    add_columns,
     add_on_error,
     add_output,
     add_reading,
@@ -21,7 +23,7 @@ from earshot.cli.options import (
     spark_settings,
 )
 from earshot.cli.output import against, counted, rejected, sayer, show, show_facts
-from earshot.cli.semantics import add_semantics, chosen_semantics
+from earshot.cli.semantics import chosen_semantics
 from earshot.errors import MissingExtra
 
 if TYPE_CHECKING:
@@ -103,8 +105,7 @@ def add(commands: Any) -> None:
     changes.add_argument("index", metavar="INDEX", help="directory of the index")
     changes.add_argument("changes", metavar="CHANGES", help=FILES)
     add_on_error(changes)
-    changes.add_argument("--change-column", action="append", default=[], metavar="FIELD=COLUMN",
-                         help="name of a column in the changes, such as id=key")  # fmt: skip
+    add_columns(changes, "change", "id=key")
     add_output(changes)
     changes.set_defaults(run=run_changes, compiles=True)
 
@@ -114,9 +115,8 @@ def add(commands: Any) -> None:
     info.set_defaults(run=run_info)
 
 
-def _add_building(parser: argparse.ArgumentParser) -> None:
-    add_semantics(parser)
-    add_building(parser, has_threads=False)
+def _add_building(parser: CommandParser) -> None:
+    add_building(parser, is_on_spark=True)
     add_reading(parser, rejects="DIR")
     _add_spark(parser)
     add_output(parser)
@@ -152,8 +152,7 @@ def run_pipeline(arguments: argparse.Namespace) -> int:
 def run_build(arguments: argparse.Namespace) -> None:
     spark = spark_commands()
     files = file_options(arguments, "DIR")
-    if files.rejects is not None:
-        spark.check_new(files.rejects, "--rejects")
+    spark.check_new(files.rejects, "--rejects")
     with spark.spark_session(arguments.master, spark_settings(arguments.setting)) as session:
         started = time.perf_counter()
         built = spark.build_index(
@@ -176,8 +175,7 @@ def run_match(arguments: argparse.Namespace) -> None:
     spark = spark_commands()
     files = file_options(arguments, "DIR")
     spark.check_new(arguments.out, "--out")
-    if files.rejects is not None:
-        spark.check_new(files.rejects, "--rejects")
+    spark.check_new(files.rejects, "--rejects")
     is_index = spark.is_index(arguments.subscriptions)
     if is_index:
         refuse_building(arguments)
@@ -206,7 +204,7 @@ def run_changes(arguments: argparse.Namespace) -> None:
     with RejectSink(arguments.rejects) as rejects:
         summary = spark_commands().change_files(
             arguments.index, arguments.changes,
-            columns=column_names(arguments.change_column, "--change-column"),
+            columns=column_names(arguments, "change"),
             on_error=arguments.on_error, rejects=rejects,
         )  # fmt: skip
     show(arguments, asdict(summary), [

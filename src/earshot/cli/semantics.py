@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import argparse
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
@@ -40,12 +40,11 @@ class Option(NamedTuple):
         """Name among the parsed arguments."""
         return self.flag.lstrip("-").replace("-", "_")
 
-    def add(self, parser: argparse._ActionsContainer) -> None:
+    def add(self, parser: argparse._ActionsContainer) -> argparse.Action:
         """Add it to a parser."""
         if self.type is None:
-            parser.add_argument(self.flag, help=self.help, action="store_true", default=None)
-        else:
-            parser.add_argument(self.flag, help=self.help, type=self.type, metavar=self.metavar)
+            return parser.add_argument(self.flag, help=self.help, action="store_true", default=None)
+        return parser.add_argument(self.flag, help=self.help, type=self.type, metavar=self.metavar)
 
 
 class SemanticsOptions:
@@ -65,6 +64,11 @@ class SemanticsOptions:
         """Return what the engine takes, from the options that were given, by name."""
         raise NotImplementedError
 
+    @property
+    def all_options(self) -> tuple[Option, ...]:
+        """What chooses it, and its options."""
+        return self.options if self.chooser is None else (self.chooser, *self.options)
+
     def structures(self) -> str:
         """Name the structures, the default first; those of the registry that have a form for it."""
         from earshot.indexes import structures_of
@@ -80,8 +84,7 @@ class SemanticsOptions:
         return []
 
 
-ALPHA = Option("--alpha", "share of the place in the score, 0 to 1, with --rank or --top-k "
-               "(default: 0.5)", float, "A")  # fmt: skip
+ALPHA = Option("--alpha", "share of the place in the score, 0 to 1 (default: 0.5)", float, "A")
 THRESHOLD = Option("--threshold", "score to reach, above 0, at most 1, where a subscription names "
                    "none (default: 0.6)", float, "T")  # fmt: skip
 WINDOW = Option("--window", "the last N messages, or those of the last 90s, 10m, 2h or 7d",
@@ -123,7 +126,7 @@ class TopkOptions(SemanticsOptions):
 
     name, noun = "topk", "top-k over a window"
     chooser = Option("--top-k", "keep the best K messages of a window for every subscription that "
-                     "names no number", int, "K")  # fmt: skip
+                     "names no number; takes --alpha as well", int, "K")  # fmt: skip
     options = (WINDOW, ALPHA, MAX_DISTANCE, LATENESS, WEIGHTS)
 
     def settings(self, given: Mapping[str, Any], space: Any) -> Any:
@@ -179,21 +182,19 @@ SEMANTICS_OPTIONS: dict[str, SemanticsOptions] = {
 
 def all_options() -> list[Option]:
     """Return the options of all semantics, each once."""
-    options = (o for each in SEMANTICS_OPTIONS.values() for o in (each.chooser, *each.options))
-    return list(dict.fromkeys(option for option in options if option is not None))
+    every = (option for each in SEMANTICS_OPTIONS.values() for option in each.all_options)
+    return list(dict.fromkeys(every))
 
 
-def add_semantics(parser: argparse.ArgumentParser) -> None:
-    """Add the options of every semantics to a command."""
-    is_added = set()
+def add_semantics(parser: argparse.ArgumentParser) -> dict[Option, argparse.Action]:
+    """Add the options of every semantics to a command, and return them."""
+    added: dict[Option, argparse.Action] = {}
     for each in SEMANTICS_OPTIONS.values():
-        if each.chooser is None:
-            continue
         group = parser.add_argument_group(each.noun)
-        for option in (each.chooser, *each.options):
-            if option not in is_added:
-                option.add(group)
-                is_added.add(option)
+        for option in each.all_options:
+            if option not in added:
+                added[option] = option.add(group)
+    return added
 
 
 def given_options(arguments: argparse.Namespace) -> dict[str, Any]:
@@ -212,7 +213,7 @@ def chosen_semantics(arguments: argparse.Namespace) -> tuple[SemanticsOptions, d
         raise InvalidParameter(f"{flags} choose different semantics; give one of them")
     chosen = named[0] if named else semantics[0]
     for option in all_options():
-        if option.name in given and option not in (chosen.chooser, *chosen.options):
+        if option.name in given and option not in chosen.all_options:
             flags = " or ".join(
                 each.chooser.flag for each in semantics if each.chooser and option in each.options
             )
@@ -222,11 +223,22 @@ def chosen_semantics(arguments: argparse.Namespace) -> tuple[SemanticsOptions, d
     return chosen, given
 
 
-def structures_text() -> str:
-    """Name the structures of every semantics."""
+def semantics_for(*, is_on_spark: bool) -> list[SemanticsOptions]:
+    """Return every semantics, on Spark those that run there."""
+    from earshot.semantics import SEMANTICS, runs_on_spark
+
+    return [
+        each
+        for name, each in SEMANTICS_OPTIONS.items()
+        if not is_on_spark or runs_on_spark(SEMANTICS[name])
+    ]
+
+
+def structures_text(listed: Sequence[SemanticsOptions]) -> str:
+    """Name the structures of the semantics that a help text lists."""
     lines = [
         f"  {each.chooser.flag if each.chooser else each.noun}: {each.structures()}\n"
-        for each in SEMANTICS_OPTIONS.values()
+        for each in listed
     ]
     return "".join(["structures, the default first:\n", *lines])
 

@@ -11,7 +11,7 @@ import pyarrow.compute as pc
 
 from earshot.files.geometries import floats_of, nulls_of, settle_circles, settle_places
 from earshot.files.layout import Layout
-from earshot.files.rejects import OnError, Problems, Reject
+from earshot.files.rejects import OnError, Problems, Reject, add_problems
 from earshot.model.arrays import Int64s
 from earshot.model.schemas import (
     COLUMN_TYPES,
@@ -43,6 +43,13 @@ class FileBatch(NamedTuple):
         return self._replace(rejects=every)
 
 
+def only_reject(layout: Layout, ids: IdKind, reject: Reject) -> FileBatch:
+    """Return no rows, and what was refused; raise it if so wanted."""
+    nothing = pa.RecordBatch.from_pylist([], schema_of(layout.content, id_type(ids)))
+    empty = FileBatch(nothing, np.empty(0, np.int64), [], reject.source)
+    return empty.with_rejects([reject], layout.on_error)
+
+
 def finish_batch(
     layout: Layout,
     arrays: dict[str, pa.Array],
@@ -56,11 +63,11 @@ def finish_batch(
     n = len(rows)
     for field in sorted(arrays):
         if COLUMN_TYPES.get(field) == TIME:
-            _check_times(arrays[field], field, problems)
+            add_problems(problems, unknown_years(arrays[field]), field, lambda _: YEARS)
         elif COLUMN_TYPES.get(field) == pa.int64():
             arrays[field] = _whole(arrays[field], field, problems)
     if layout.content == "changes":
-        _check_operations(arrays.get("op"), problems, n)
+        _check_operations(arrays.get("op", pa.nulls(n, pa.string())), problems)
     if "geometry" in arrays and layout.content == "messages":
         settle_places(arrays, problems, n)
     elif "geometry" in arrays and "radius" in arrays:
@@ -83,19 +90,14 @@ def finish_batch(
     return FileBatch(batch.filter(pa.array(keep)), rows[keep], rejects, layout.source)
 
 
-def _check_operations(operations: pa.Array | None, problems: Problems, n: int) -> None:
-    if operations is None:
-        operations = pa.nulls(n, pa.string())
-    known = pc.is_in(operations, pa.array(OPERATIONS))
-    for position in np.flatnonzero(~known.to_numpy(zero_copy_only=False)).tolist():
+def _check_operations(operations: pa.Array, problems: Problems) -> None:
+    def reason(position: int) -> str:
         found = decoded(operations.slice(position, 1))[0]
         what = "is missing" if found is None else f"is {found[:80]!r}"
-        problems.setdefault(position, ("op", f"{what}; expected {', '.join(OPERATIONS)}"))
+        return f"{what}; expected {', '.join(OPERATIONS)}"
 
-
-def _check_times(times: pa.Array, field: str, problems: Problems) -> None:
-    for position in np.flatnonzero(unknown_years(times)).tolist():
-        problems.setdefault(position, (field, YEARS))
+    known = pc.is_in(operations, pa.array(OPERATIONS))
+    add_problems(problems, ~known.to_numpy(zero_copy_only=False), "op", reason)
 
 
 def _whole(numbers: pa.Array, field: str, problems: Problems) -> pa.Array:
@@ -103,8 +105,7 @@ def _whole(numbers: pa.Array, field: str, problems: Problems) -> pa.Array:
     values = floats_of(numbers, len(numbers))
     is_whole = (np.trunc(values) == values) & (np.abs(values) < _WHOLE_LIMIT)  # NaN is none
     wrong = ~nulls_of(numbers) & ~is_whole
-    for position in np.flatnonzero(wrong).tolist():
-        problems.setdefault(position, (field, f"is {values[position]}; expected an integer"))
+    add_problems(problems, wrong, field, lambda at: f"is {values[at]}; expected an integer")
     return pc.if_else(pa.array(wrong), pa.scalar(None, pa.float64()), numbers).cast(pa.int64())
 
 

@@ -18,7 +18,7 @@ import pyarrow.compute as pc
 from earshot.files.batches import FileBatch, decoded, finish_batch
 from earshot.files.geometries import nulls_of, wkb_of_texts
 from earshot.files.layout import Layout
-from earshot.files.rejects import Problems, row_json, row_values
+from earshot.files.rejects import Problems, add_problems, row_json, row_values
 from earshot.model.arrays import Int64s
 from earshot.model.batches import time_us
 from earshot.model.schemas import (
@@ -34,18 +34,15 @@ from earshot.model.schemas import (
 INT64 = np.iinfo(np.int64)
 TIME_EXPECTED = "expected ISO 8601 with a zone, such as 2026-05-01T12:00:00Z"
 MIXED_IDS = "ids must be all integers or all strings"
+ID_MISSING = "is missing; every row needs an id"
 
 
 def batch_of_columns(
     layout: Layout, columns: Mapping[str, pa.Array], ids: IdKind, rows: Int64s
 ) -> FileBatch:
-    """Convert the columns of a file to the canonical batch.
+    """Convert columns, by canonical field, to the canonical batch; ``rows`` are their numbers.
 
-    Args:
-        layout: What the file is read as.
-        columns: Arrays by canonical field; text is parsed where the field is not text.
-        ids: Kind of ids of the file.
-        rows: Row number of each row.
+    Text is parsed where the field is not text.
     """
     problems: Problems = {}
     arrays = {}
@@ -59,8 +56,10 @@ def batch_of_columns(
             arrays[field] = _time_column(array, field, problems)
         elif wanted == KEYWORDS:
             arrays[field] = _keyword_column(array)
+        elif wanted == pa.binary() and is_text(array.type):
+            arrays[field] = wkb_of_texts(decoded(array), problems)
         elif wanted == pa.binary():
-            arrays[field] = _geometry_column(array, problems)
+            arrays[field] = array.cast(pa.binary())
         else:
             arrays[field] = array.cast(pa.string())
 
@@ -80,22 +79,21 @@ def _plain(array: pa.Array) -> pa.Array:
     return array.dictionary_decode() if pa.types.is_dictionary(array.type) else array
 
 
-def _id_column(array: pa.Array, ids: IdKind, problems: Problems) -> pa.Array:
-    for position in np.flatnonzero(nulls_of(array)):
-        problems.setdefault(int(position), ("id", "is missing; every row needs an id"))
+def _id_column(given: pa.Array, ids: IdKind, problems: Problems) -> pa.Array:
+    array = given
+    add_problems(problems, nulls_of(array), "id", lambda _: ID_MISSING)
     if pa.types.is_null(array.type):
         return pa.nulls(len(array), id_type(ids))
     if ids == "string":
         return array.cast(pa.string())
     if not is_text(array.type):
         if pa.types.is_uint64(array.type):
-            array = _without(
-                array,
-                pc.greater(array, pa.scalar(INT64.max, pa.uint64())),
-                "id",
-                id_overflow,
-                problems,
-            )
+            is_large = pc.greater(array, pa.scalar(INT64.max, pa.uint64())).fill_null(False)
+            add_problems(
+                problems, is_large.to_numpy(zero_copy_only=False), "id",
+                lambda at: id_overflow(given[at].as_py()),
+            )  # fmt: skip
+            array = pc.if_else(is_large, pa.scalar(None, array.type), array)
         return array.cast(pa.int64())
     # Arrow would read 0x10 as 16 and 007 as 7; an id that does not print as it was is none.
     odd = pc.match_substring_regex(array.view(pa.binary()), r"^(-?0.|-0$|[^-0-9]|-?.*[^-0-9])")
@@ -182,12 +180,6 @@ def _keyword_column(array: pa.Array) -> pa.Array:
     return pc.if_else(pc.fill_null(empty, True), pa.scalar(None, KEYWORDS), split)
 
 
-def _geometry_column(array: pa.Array, problems: Problems) -> pa.Array:
-    if is_text(array.type):
-        return wkb_of_texts(decoded(array), problems)
-    return array.cast(pa.binary())
-
-
 def _convert(
     array: pa.Array,
     data_type: pa.DataType,
@@ -204,12 +196,3 @@ def _convert(
             problems.setdefault(position, (field, str(error)))
             values.append(None)
     return pa.array(values, data_type)
-
-
-def _without(
-    array: pa.Array, bad: pa.Array, field: str, reason: Callable[[Any], str], problems: Problems
-) -> pa.Array:
-    for position in np.flatnonzero(pc.fill_null(bad, False).to_numpy(zero_copy_only=False)):
-        value = array[int(position)].as_py()
-        problems.setdefault(int(position), (field, reason(value)))
-    return pc.if_else(bad, pa.scalar(None, array.type), array)

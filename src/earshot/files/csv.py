@@ -234,10 +234,9 @@ class CsvSink:
 
     def __init__(self, path: str, schema: pa.Schema, compression: str | None) -> None:
         self._stream = pa.output_stream(path, compression=compression)
-        plain = pa.schema([(field.name, _csv_type(field.type)) for field in schema])
-        self._schema = plain
+        self._schema = pa.schema([(field.name, _csv_type(field.type)) for field in schema])
         self._writer = arrow_csv.CSVWriter(
-            self._stream, plain, write_options=arrow_csv.WriteOptions(quoting_style="needed")
+            self._stream, self._schema, write_options=arrow_csv.WriteOptions(quoting_style="needed")
         )
 
     def write(self, table: pa.Table) -> None:
@@ -255,9 +254,8 @@ class CsvSink:
 
 
 def _csv_type(data_type: pa.DataType) -> pa.DataType:
-    if pa.types.is_integer(data_type) or pa.types.is_floating(data_type):
-        return data_type
-    return pa.string()
+    is_number = pa.types.is_integer(data_type) or pa.types.is_floating(data_type)
+    return data_type if is_number else pa.string()
 
 
 def _csv_column(column: pa.ChunkedArray) -> pa.ChunkedArray | pa.Array:
@@ -267,6 +265,5 @@ def _csv_column(column: pa.ChunkedArray) -> pa.ChunkedArray | pa.Array:
     if pa.types.is_timestamp(data_type):
         return iso_times(column)
     if pa.types.is_binary(data_type):
-        shapes = shapes_of(column)
-        return pa.array(shapely.to_wkt(shapes, rounding_precision=-1), pa.string())
+        return pa.array(shapely.to_wkt(shapes_of(column), rounding_precision=-1), pa.string())
     return column

@@ -9,6 +9,7 @@ from __future__ import annotations
 import codecs
 import json
 from collections.abc import Iterator
+from itertools import islice
 from typing import Any
 
 import numpy as np
@@ -41,7 +42,8 @@ def read_geojson(
     """Yield the features of a file; see :func:`earshot.files.reading.read_rows`."""
     kind = ids
     first_row = 0
-    for features in _batches(_Source(path), space, min(batch_rows, MAX_BATCH_ROWS)):
+    all_features = _features(_Source(path), space)
+    while features := list(islice(all_features, min(batch_rows, MAX_BATCH_ROWS))):
         records, rows, rejects = [], [], []
         for row, feature in enumerate(features, first_row):
             if isinstance(feature, dict):
@@ -61,22 +63,9 @@ def read_geojson(
 
 
 def _kind_of_ids(records: list[dict[str, Any]], layout: Layout) -> IdKind:
-    for record in records:
-        for name in layout.names["id"]:
-            if record.get(name) is not None:
-                return "string" if isinstance(record[name], str) else "integer"
-    return "integer"
-
-
-def _batches(source: _Source, space: Space, batch_rows: int) -> Iterator[list[Any]]:
-    batch: list[Any] = []
-    for feature in _features(source, space):
-        batch.append(feature)
-        if len(batch) == batch_rows:
-            yield batch
-            batch = []
-    if batch:
-        yield batch
+    ids = (record.get(name) for record in records for name in layout.names["id"])
+    first = next((each for each in ids if each is not None), None)
+    return "string" if isinstance(first, str) else "integer"
 
 
 def _features(source: _Source, space: Space) -> Iterator[Any]:
@@ -182,15 +171,12 @@ class _Source:
     def items(self) -> Iterator[Any]:
         """Step over a list and yield its members."""
         self.expect("[")
-        if self.peek() == "]":
-            self._at += 1
-            return
-        while True:
+        if self.peek() != "]":
             yield self.value()
-            if self.peek() == "]":
-                self._at += 1
-                return
-            self.expect(",")
+            while self.peek() != "]":
+                self.expect(",")
+                yield self.value()
+        self.expect("]")
 
     def _more(self, n_bytes: int = BLOCK_BYTES) -> bool:
         """Read on; False at the end of the file."""
@@ -225,31 +211,21 @@ class GeoJsonSink:
         """Append rows."""
         for batch in with_geometry(table).combine_chunks().to_batches(max_chunksize=1 << 16):
             fields = json_fields(batch)
-            kind = pa.array(['"Feature"'] * len(batch), pa.string())
-            properties = {
-                name: values for name, values in fields.items() if name not in ("id", "geometry")
-            }
+            feature_id, geometry = fields.pop("id"), fields.pop("geometry").fill_null("null")
             features = json_objects(
                 {
-                    "type": kind,
-                    "id": fields["id"],
-                    "geometry": pc.fill_null(fields["geometry"], "null"),
-                    "properties": json_objects(properties)
-                    if properties
-                    else pa.array(["{}"] * len(batch), pa.string()),
+                    "type": pa.repeat('"Feature"', len(batch)),
+                    "id": feature_id,
+                    "geometry": geometry,
+                    "properties": json_objects(fields) if fields else pa.repeat("{}", len(batch)),
                 }
             )
             self._stream.write(b"\n" if self._is_first else b",\n")
-            _write_list(self._stream, features)
+            lists = pa.ListArray.from_arrays(pa.array([0, len(features)], pa.int32()), features)
+            self._stream.write(pc.binary_join(lists, ",\n")[0].as_buffer())
             self._is_first = False
 
     def close(self) -> None:
         """Complete the file."""
         self._stream.write(b"\n]}\n")
         self._stream.close()
-
-
-def _write_list(stream: Any, texts: pa.Array) -> None:
-    if len(texts):
-        lists = pa.ListArray.from_arrays(pa.array([0, len(texts)], pa.int32()), texts)
-        stream.write(pc.binary_join(lists, ",\n")[0].as_buffer())

@@ -13,7 +13,7 @@ import pyarrow.compute as pc
 import shapely
 
 from earshot.errors import InvalidInput
-from earshot.files.rejects import Problems
+from earshot.files.rejects import Problems, add_problems
 from earshot.model.regions import Point, Rectangle, parse_geometry, read_geometries
 from earshot.model.schemas import BOX_FIELDS, POINT_FIELDS
 
@@ -80,15 +80,15 @@ def settle_places(arrays: dict[str, pa.Array], problems: Problems, n: int) -> No
     points = given & (shapely.get_type_id(shapes) == 0) & ~shapely.is_empty(shapes) & ~placed
     columns["x"][points] = shapely.get_x(shapes[points])
     columns["y"][points] = shapely.get_y(shapes[points])
-    for position in np.flatnonzero(given & ~points):
-        if placed[position]:
-            reason = "is given beside another place; give one"
-            problems.setdefault(int(position), ("geometry", reason))
-            continue
+    is_twice = given & placed
+    add_problems(
+        problems, is_twice, "geometry", lambda _: "is given beside another place; give one"
+    )
+    for position in np.flatnonzero(given & ~points & ~is_twice).tolist():
         try:
-            place = parse_geometry(geometry[int(position)].as_py())
+            place = parse_geometry(geometry[position].as_py())
         except InvalidInput as error:
-            problems.setdefault(int(position), ("geometry", str(error)))
+            problems.setdefault(position, ("geometry", str(error)))
             continue
         if isinstance(place, Point):
             columns["x"][position], columns["y"][position] = place.x, place.y
@@ -97,10 +97,10 @@ def settle_places(arrays: dict[str, pa.Array], problems: Problems, n: int) -> No
                 columns[field][position] = getattr(place, field)
         else:
             reason = "a message's place is a point or an axis-parallel rectangle, not a polygon"
-            problems.setdefault(int(position), ("geometry", reason))
+            problems.setdefault(position, ("geometry", reason))
     # A field that was given as NaN stays NaN for the encoder to refuse; only nulls were filled.
     for field, column in columns.items():
-        was_null = nulls_of(arrays[field]) if field in arrays else np.ones(n, bool)
+        was_null = nulls_of(arrays.get(field), n)
         arrays[field] = pa.array(column, mask=was_null & np.isnan(column))
 
 
@@ -115,19 +115,18 @@ def settle_circles(arrays: dict[str, pa.Array], problems: Problems, n: int) -> N
     shapes[given] = shapely.from_wkb(values[given], on_invalid="ignore")
     points = given & (shapely.get_type_id(shapes) == 0) & ~shapely.is_empty(shapes)
     for field in POINT_FIELDS:
-        points &= nulls_of(arrays[field]) if field in arrays else True
+        points &= nulls_of(arrays.get(field), n)
     for field, get in (("x", shapely.get_x), ("y", shapely.get_y)):
         column = floats_of(arrays.get(field), n)
         column[points] = get(shapes[points])
-        was_null = nulls_of(arrays[field]) if field in arrays else np.ones(n, bool)
-        arrays[field] = pa.array(column, mask=was_null & ~points)
+        arrays[field] = pa.array(column, mask=nulls_of(arrays.get(field), n) & ~points)
     arrays["geometry"] = pc.if_else(pa.array(points), pa.scalar(None, pa.binary()), geometry)
 
 
-def nulls_of(array: pa.Array) -> npt.NDArray[np.bool_]:
-    """Return which values are null."""
-    if array.null_count == 0:
-        return np.zeros(len(array), bool)
+def nulls_of(array: pa.Array | None, n: int = 0) -> npt.NDArray[np.bool_]:
+    """Return which values are null; all ``n`` where there is no column."""
+    if array is None:
+        return np.ones(n, bool)
     nulls: npt.NDArray[np.bool_] = array.is_null().to_numpy(zero_copy_only=False)
     return nulls
 
@@ -140,11 +139,6 @@ def floats_of(array: pa.Array | None, n: int) -> npt.NDArray[np.float64]:
 
 
 # ---- as they are written ------------------------------------------------------------------------
-
-
-def geometry_schema(schema: pa.Schema) -> pa.Schema:
-    """Return the schema of :func:`with_geometry`."""
-    return with_geometry(schema.empty_table()).schema
 
 
 def with_geometry(table: pa.Table) -> pa.Table:

@@ -24,6 +24,8 @@ from earshot.model.schemas import (
     is_text,
 )
 
+_LISTS = (pa.ListType, pa.LargeListType, pa.FixedSizeListType)
+
 
 class Layout(NamedTuple):
     """What a file is read as, and under which names its columns may appear."""
@@ -102,7 +104,8 @@ def check_columns(layout: Layout, chosen: Collection[str], present: Collection[s
         elif len(missing) < len(group) and not (
             layout.content != "messages" and group == CIRCLE_FIELDS and missing == ["radius"]
         ):
-            raise lacking(f"column '{missing[0]}' beside '{_first_of(group, chosen)}'")
+            first = next(field for field in group if field in chosen)
+            raise lacking(f"column '{missing[0]}' beside '{first}'")
     if layout.content == "messages":
         if not {"text", "keywords"} & set(chosen):
             raise lacking("column 'text' or 'keywords'")
@@ -116,10 +119,6 @@ def check_columns(layout: Layout, chosen: Collection[str], present: Collection[s
         and not {"keywords", "expression"} & set(chosen)
     ):
         raise lacking("column 'keywords' or 'expression' and no region column")
-
-
-def _first_of(group: Sequence[str], chosen: Collection[str]) -> str:
-    return next(field for field in group if field in chosen)
 
 
 def _quoted(names: Sequence[str]) -> str:
@@ -141,24 +140,13 @@ def check_column_type(layout: Layout, field: str, column: str, data_type: pa.Dat
             pa.types.is_timestamp(value_type) and value_type.tz is not None
         )
     elif wanted == KEYWORDS:
-        items = value_type.value_type if _is_list(value_type) else value_type
+        items = value_type.value_type if isinstance(value_type, _LISTS) else value_type
         good = is_text(items) or (pa.types.is_dictionary(items) and is_text(items.value_type))
     else:
-        good = is_text(value_type) or (wanted == pa.binary() and _is_binary(value_type))
+        is_binary = value_type in (pa.binary(), pa.large_binary())
+        good = is_text(value_type) or (wanted == pa.binary() and is_binary)
     if not good:
         raise InvalidFile(
             f"{layout.source}: column '{column}' is of type {data_type}; "
             f"expected {TYPES_IN_WORDS[wanted]}"
         )
-
-
-def _is_list(data_type: pa.DataType) -> bool:
-    return bool(
-        pa.types.is_list(data_type)
-        or pa.types.is_large_list(data_type)
-        or pa.types.is_fixed_size_list(data_type)
-    )
-
-
-def _is_binary(data_type: pa.DataType) -> bool:
-    return bool(pa.types.is_binary(data_type) or pa.types.is_large_binary(data_type))

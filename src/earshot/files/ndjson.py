@@ -8,8 +8,8 @@ line, so that one bad line costs only itself.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
-from typing import Any
+from collections.abc import Iterable, Iterator
+from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -18,7 +18,7 @@ import shapely
 from pyarrow import json as arrow_json
 
 from earshot.errors import InvalidFile, InvalidInput
-from earshot.files.batches import FileBatch
+from earshot.files.batches import FileBatch, only_reject
 from earshot.files.columns import batch_of_columns
 from earshot.files.formats import iso_times, open_bytes
 from earshot.files.geometries import shapes_of
@@ -44,25 +44,22 @@ def read_ndjson(path: str, layout: Layout, ids: IdKind | None) -> Iterator[FileB
     for block, is_too_long in _blocks(path):
         if is_too_long:
             reason = f"the line is longer than {MAX_LINE_BYTES} bytes"
-            raw = shortened(block.decode("utf-8", "backslashreplace"))
             kind = ids or (shape.ids if shape else "integer")
-            nothing = batch_of_records(layout, [], kind, np.empty(0, np.int64))
-            reject = Reject(path, next_row, "", reason, raw)
-            yield nothing.with_rejects([reject], layout.on_error)
+            yield only_reject(layout, kind, Reject(path, next_row, "", reason, _raw(block)))
             next_row += 1
             continue
         if shape is None:
             shape = _peek(block, layout, ids)
-        columns = shape.columns_of(block) if shape.schema is not None else None
+        columns = shape.columns_of(block)
         if columns is not None:
             n = len(columns["id"])
             rows = np.arange(next_row, next_row + n, dtype=np.int64)
-            next_row += n
             yield batch_of_columns(layout, columns, shape.ids, rows)
-            continue
-        records, rows, rejects, next_row = _records_of(block, next_row, layout)
-        result = batch_of_records(layout, records, shape.ids, rows)
-        yield result.with_rejects(rejects, layout.on_error)
+        else:
+            lines = [line for line in block.split(b"\n") if line.strip()]
+            n = len(lines)
+            yield _batch_of_texts(enumerate(lines, next_row), "line", layout, shape.ids)
+        next_row += n
     if shape is None:
         raise InvalidFile(f"{path} is empty; expected one JSON object per line")
 
@@ -70,11 +67,8 @@ def read_ndjson(path: str, layout: Layout, ids: IdKind | None) -> Iterator[FileB
 def batch_of_values(values: pa.Array, layout: Layout, ids: IdKind, rows: Int64s) -> FileBatch:
     """Convert JSON objects that come one in each value, as from a message queue.
 
-    Args:
-        values: Texts or bytes; null where the queue had no value.
-        layout: What they are read as; nothing wrong with the values raises, whatever it says.
-        ids: Kind of ids.
-        rows: Number of each value, for the rejects.
+    Values are texts or bytes, null where the queue had none. Nothing wrong with them raises,
+    whatever the layout says.
     """
     texts = values.cast(pa.binary())
     block = pc.binary_join(
@@ -88,27 +82,13 @@ def batch_of_values(values: pa.Array, layout: Layout, ids: IdKind, rows: Int64s)
         is_lines = lengths > 0 and not pc.any(pc.match_substring(texts, "\n")).as_py()
     if is_lines:
         try:
-            shape = _peek(block.as_py(), layout, ids)
-            columns = None if shape.schema is None else shape.columns_of(block.as_py())
+            columns = _peek(block.as_py(), layout, ids).columns_of(block.as_py())
         except InvalidFile:  # the first ones lack something: each is judged by itself
             columns = None
         if columns is not None and len(columns["id"]) == len(texts):
             return batch_of_columns(layout, columns, ids, rows)
-    records: list[dict[str, Any]] = []
-    positions: list[int] = []
-    rejects: list[Reject] = []
-    for position, text in enumerate(texts.to_pylist()):
-        record = ValueError("there is no value") if text is None else _record_of(text)
-        if isinstance(record, dict):
-            records.append(flatten_feature(record))
-            positions.append(position)
-            continue
-        raw = "" if text is None else shortened(text.decode("utf-8", "backslashreplace"))
-        rejects.append(
-            Reject(layout.source, int(rows[position]), "", _not_an_object("value", record), raw)
-        )
-    result = batch_of_records(layout, records, ids, rows[positions])
-    return result.with_rejects(rejects, "reject")
+    numbered = zip(rows.tolist(), texts.to_pylist(), strict=True)
+    return _batch_of_texts(numbered, "value", layout, ids)
 
 
 def flatten_feature(record: dict[str, Any]) -> dict[str, Any]:
@@ -161,16 +141,17 @@ def _blocks(path: str) -> Iterator[tuple[bytes, bool]]:
             yield rest, False
 
 
-class _Shape:
-    """What the first lines look like: the schema to hand to Arrow, None to read line by line."""
+class _Shape(NamedTuple):
+    """What the first lines look like."""
 
-    def __init__(self, ids: IdKind, schema: pa.Schema | None, layout: Layout) -> None:
-        self.ids = ids
-        self.schema = schema
-        self.layout = layout
+    ids: IdKind
+    schema: pa.Schema | None  # to hand to Arrow; None: to be read line by line
+    layout: Layout
 
     def columns_of(self, block: bytes) -> dict[str, pa.Array] | None:
         """Return the block's columns, None when it has to be read line by line."""
+        if self.schema is None:
+            return None
         try:
             table = arrow_json.read_json(
                 pa.BufferReader(block),
@@ -238,39 +219,38 @@ def _peek(block: bytes, layout: Layout, ids: IdKind | None) -> _Shape:
     return _Shape(kind, schema if len(set(schema.names)) == len(schema) else None, layout)
 
 
-def _record_of(line: bytes) -> Any:
+def _record_of(line: bytes | None) -> Any:
+    """Return what a text says, or what is wrong with it."""
+    if line is None:
+        return ValueError("there is no value")
     try:
         return json.loads(line.decode("utf-8", "surrogateescape"))
     except (ValueError, RecursionError) as error:
         return error
 
 
-def _not_an_object(what: str, found: Any) -> str:
-    if isinstance(found, Exception):
-        return f"the {what} is not valid JSON: {found}"
-    return f"the {what} is a JSON {type(found).__name__}; expected an object"
-
-
-def _records_of(
-    block: bytes, next_row: int, layout: Layout
-) -> tuple[list[dict[str, Any]], Int64s, list[Reject], int]:
-    """Return the records of a block, their row numbers, the lines refused, and the next row."""
-    records: list[dict[str, Any]] = []
-    rows: list[int] = []
-    rejects: list[Reject] = []
-    for line in block.split(b"\n"):
-        if not line.strip():
-            continue
-        record = _record_of(line)
+def _batch_of_texts(
+    numbered: Iterable[tuple[int, bytes | None]], noun: str, layout: Layout, ids: IdKind
+) -> FileBatch:
+    """Convert texts with their row numbers one by one; those that are no objects are refused."""
+    records: dict[int, dict[str, Any]] = {}
+    rejects = []
+    for row, text in numbered:
+        record = _record_of(text)
         if isinstance(record, dict):
-            records.append(flatten_feature(record))
-            rows.append(next_row)
-        else:
-            raw = shortened(line.decode("utf-8", "backslashreplace"))
-            reason = _not_an_object("line", record)
-            rejects.append(Reject(layout.source, next_row, "", reason, raw))
-        next_row += 1
-    return records, np.array(rows, np.int64), rejects, next_row
+            records[row] = flatten_feature(record)
+            continue
+        reason = f"the {noun} is a JSON {type(record).__name__}; expected an object"
+        if isinstance(record, Exception):
+            reason = f"the {noun} is not valid JSON: {record}"
+        rejects.append(Reject(layout.source, row, "", reason, _raw(text or b"")))
+    rows = np.array(list(records), np.int64)
+    result = batch_of_records(layout, list(records.values()), ids, rows)
+    return result.with_rejects(rejects, layout.on_error)
+
+
+def _raw(text: bytes) -> str:
+    return shortened(text.decode("utf-8", "backslashreplace"))
 
 
 class NdjsonSink:
@@ -282,16 +262,12 @@ class NdjsonSink:
     def write(self, table: pa.Table) -> None:
         """Append rows."""
         for batch in table.combine_chunks().to_batches(max_chunksize=1 << 16):
-            _write_lines(self._stream, json_objects(json_fields(batch)))
+            lines = pc.binary_join_element_wise(json_objects(json_fields(batch)), "\n", "")
+            self._stream.write(lines.buffers()[2])
 
     def close(self) -> None:
         """Complete the file."""
         self._stream.close()
-
-
-def _write_lines(stream: Any, texts: pa.Array) -> None:
-    if len(texts):
-        stream.write(pc.binary_join_element_wise(texts, "\n", "").buffers()[2])
 
 
 def json_fields(batch: pa.RecordBatch) -> dict[str, pa.Array]:
@@ -331,8 +307,7 @@ def _json_values(array: pa.Array, name: str) -> pa.Array:
     if pa.types.is_timestamp(data_type):
         return _quoted(iso_times(array))
     if pa.types.is_binary(data_type):
-        shapes = shapes_of(array)
-        return pa.array(shapely.to_geojson(shapes), pa.string())
+        return pa.array(shapely.to_geojson(shapes_of(array)), pa.string())
     if pa.types.is_list(data_type):
         # A slice of a longer array: Arrow wants its offsets to begin at 0.
         offsets = array.offsets.to_numpy()
@@ -346,13 +321,9 @@ def _json_values(array: pa.Array, name: str) -> pa.Array:
 
 def _quoted(array: pa.Array) -> pa.Array:
     if _has_special(array):
-        return pa.array(
-            [
-                None if text is None else json.dumps(text, ensure_ascii=False)
-                for text in array.to_pylist()
-            ],
-            pa.string(),
-        )
+        texts = array.to_pylist()
+        quoted = (None if text is None else json.dumps(text, ensure_ascii=False) for text in texts)
+        return pa.array(quoted, pa.string())
     return pc.binary_join_element_wise('"', array, '"', "")
 
 

@@ -13,7 +13,7 @@ import pyarrow.parquet as pq
 from earshot.errors import InvalidFile
 from earshot.files.batches import FileBatch
 from earshot.files.columns import batch_of_columns
-from earshot.files.geometries import geometry_schema, with_geometry
+from earshot.files.geometries import with_geometry
 from earshot.files.layout import Layout, check_column_type, choose_columns
 from earshot.model.arrays import Space
 from earshot.model.schemas import IdKind, id_kind
@@ -113,38 +113,28 @@ class ParquetSink:
 
     def __init__(self, path: str, schema: pa.Schema, is_geo: bool, is_fast: bool) -> None:
         self._is_geo = is_geo
-        self._schema = geometry_schema(schema) if is_geo else schema
+        self._schema = with_geometry(schema.empty_table()).schema if is_geo else schema
         if "geometry" in self._schema.names:
-            about = {"encoding": "WKB", "geometry_types": []}
-            geo = {
-                "version": "1.1.0",
-                "primary_column": "geometry",
-                "columns": {"geometry": about},
-            }
+            columns = {"geometry": {"encoding": "WKB", "geometry_types": []}}
+            geo = {"version": "1.1.0", "primary_column": "geometry", "columns": columns}
             self._schema = self._schema.with_metadata({"geo": json.dumps(geo)})
         integers = [field.name for field in self._schema if _is_counted(field.type)]
-        others = [field.name for field in self._schema if not _is_counted(field.type)]
-        self._options: dict[str, Any] = {
-            "use_dictionary": [
-                field.name
-                for field in self._schema
-                if field.name in others and (not is_fast or pa.types.is_dictionary(field.type))
+        others = [field for field in self._schema if not _is_counted(field.type)]
+        self._writer = pq.ParquetWriter(
+            path,
+            self._schema,
+            use_dictionary=[
+                field.name for field in others if not is_fast or pa.types.is_dictionary(field.type)
             ],
-            "write_statistics": self._schema.names[:1] if is_fast else True,
-            "column_encoding": dict.fromkeys(integers, "DELTA_BINARY_PACKED"),
+            write_statistics=self._schema.names[:1] if is_fast else True,
+            column_encoding=dict.fromkeys(integers, "DELTA_BINARY_PACKED"),
             # Delta-encoded integers do not shrink further; LZ4 made writing them slower.
-            "compression": {
+            compression={
                 **dict.fromkeys(integers, "none"),
-                **{
-                    _leaf(field): "lz4" if is_fast else "zstd"
-                    for field in self._schema
-                    if field.name in others
-                },
+                **dict.fromkeys(map(_leaf, others), "lz4" if is_fast else "zstd"),
             },
-            "store_schema": False,
-        }
-        self._path = path
-        self._writer = pq.ParquetWriter(path, self._schema, **self._options)
+            store_schema=False,
+        )
 
     def write(self, table: pa.Table) -> None:
         """Append rows."""

@@ -15,7 +15,14 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from earshot.files.batches import FileBatch, finish_batch
-from earshot.files.columns import INT64, MIXED_IDS, TIME_EXPECTED, id_overflow, us_of_text
+from earshot.files.columns import (
+    ID_MISSING,
+    INT64,
+    MIXED_IDS,
+    TIME_EXPECTED,
+    id_overflow,
+    us_of_text,
+)
 from earshot.files.geometries import wkb_of_geojson, wkb_of_texts
 from earshot.files.layout import Layout
 from earshot.files.rejects import Problems, row_json
@@ -26,7 +33,7 @@ from earshot.model.schemas import COLUMN_TYPES, KEYWORDS, TIME, IdKind, id_type,
 def batch_of_records(
     layout: Layout, records: Sequence[Mapping[str, Any]], ids: IdKind, rows: Int64s
 ) -> FileBatch:
-    """Convert records to the canonical batch; the arguments are as for columns."""
+    """Convert records to the canonical batch; ``rows`` are their numbers."""
     problems: Problems = {}
     arrays = {}
     present = set[str]().union(*records)
@@ -35,13 +42,11 @@ def batch_of_records(
         if not names and field != "id":
             continue
         values: list[Any] = []
-        convert = _record_converter(field, ids)
+        id_converter = _record_string_id if ids == "string" else _record_integer_id
+        convert = id_converter if field == "id" else _RECORD_CONVERTERS[COLUMN_TYPES[field]]
         for position, record in enumerate(records):
-            value = None
-            for name in names:
-                value = record.get(name)
-                if value is not None:
-                    break
+            found = map(record.get, names)
+            value = next((each for each in found if each is not None), None)
             if value is not None:
                 try:
                     value = convert(value)
@@ -49,14 +54,12 @@ def batch_of_records(
                     problems.setdefault(position, (field, str(error)))
                     value = None
             elif field == "id":
-                problems.setdefault(position, ("id", "is missing; every row needs an id"))
+                problems.setdefault(position, ("id", ID_MISSING))
             values.append(value)
         arrays[field] = _record_array(field, values, ids, problems)
-
-    def raw(position: int) -> str:
-        return row_json(records[position])
-
-    return finish_batch(layout, arrays, problems, ids, rows, raw=raw)
+    return finish_batch(
+        layout, arrays, problems, ids, rows, raw=lambda position: row_json(records[position])
+    )
 
 
 def _record_array(field: str, values: list[Any], ids: IdKind, problems: Problems) -> pa.Array:
@@ -72,13 +75,6 @@ def _record_array(field: str, values: list[Any], ids: IdKind, problems: Problems
         wkb = [value if isinstance(value, bytes) else None for value in values]
         return pc.coalesce(pa.array(wkb, pa.binary()), wkb_of_texts(texts, problems))
     return pa.array(values, wanted)
-
-
-def _record_converter(field: str, ids: IdKind) -> Callable[[Any], Any]:
-    wanted = COLUMN_TYPES.get(field)
-    if wanted is None:
-        return _record_string_id if ids == "string" else _record_integer_id
-    return _RECORD_CONVERTERS[wanted]
 
 
 def _described(value: Any) -> str:

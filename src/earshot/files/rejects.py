@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
@@ -37,6 +37,14 @@ class Reject(NamedTuple):
         return InvalidRow(self.source, self.row, self.field, self.reason)
 
 
+def add_problems(
+    problems: Problems, is_wrong: npt.NDArray[np.bool_], field: str, reason: Callable[[int], str]
+) -> None:
+    """Note the reason for each row that is wrong, unless something else is noted already."""
+    for position in np.flatnonzero(is_wrong).tolist():
+        problems.setdefault(position, (field, reason(position)))
+
+
 def check_on_error(on_error: str) -> None:
     """Raise InvalidParameter unless the value is one that readers know."""
     if on_error not in ("raise", "reject"):
@@ -57,10 +65,7 @@ def rejects_of_batch(
 ) -> list[Reject]:
     """Return the errors that encoding a batch gave, each with its row as JSON.
 
-    Args:
-        errors: What was wrong.
-        batch: The canonical batch that was encoded.
-        rows: Row number in the source of each row of ``batch``, ascending.
+    ``rows`` are the numbers in the source of the rows of the batch, ascending.
     """
     rejects = []
     for error in errors:
@@ -72,12 +77,8 @@ def rejects_of_batch(
 
 def row_values(batch: pa.RecordBatch, position: int) -> dict[str, Any]:
     """Return the values of one row that are not null, broken UTF-8 spelt with backslashes."""
-    values = {}
-    for name, column in zip(batch.schema.names, batch.columns, strict=True):
-        value = _value(column[position])
-        if value is not None:
-            values[name] = value
-    return values
+    values = {name: _value(batch.column(name)[position]) for name in batch.schema.names}
+    return {name: value for name, value in values.items() if value is not None}
 
 
 def row_json(values: Mapping[str, Any]) -> str:

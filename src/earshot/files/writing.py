@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import os
 from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from types import TracebackType
 from typing import Protocol, Self
 
 import pyarrow as pa
@@ -26,6 +27,11 @@ class _Sink(Protocol):
     def write(self, table: pa.Table) -> None: ...
 
     def close(self) -> None: ...
+
+
+_TEXT_SINKS: dict[str, Callable[[str, pa.Schema, str | None], _Sink]] = {
+    "csv": CsvSink, "geojson": GeoJsonSink, "json": NdjsonSink, "ndjson": NdjsonSink,
+}  # fmt: skip
 
 
 class Draft(ABC):
@@ -45,12 +51,7 @@ class Draft(ABC):
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         if kind is None:
             self.close()
         else:
@@ -70,41 +71,27 @@ class TableWriter(Draft):
     def __init__(self, path: str | Path, schema: pa.Schema, *, is_fast: bool = False) -> None:
         self.path = Path(path)
         file_format = format_of(path)
-        compression = compression_of(path)
-        self.n_rows = 0
         self._draft = self.path.with_name(f".{self.path.name}.{os.getpid()}.draft")
-        try:
+        with self._writing():
             self.path.parent.mkdir(parents=True, exist_ok=True)
             target = str(self._draft)
             if file_format == "parquet":
                 is_geo = self.path.suffix.lower() == ".geoparquet"
                 self._sink: _Sink = ParquetSink(target, schema, is_geo, is_fast)
-            elif file_format == "csv":
-                self._sink = CsvSink(target, schema, compression)
-            elif file_format == "geojson":
-                self._sink = GeoJsonSink(target, schema, compression)
             else:
-                self._sink = NdjsonSink(target, schema, compression)
-        except OSError as error:
-            raise InvalidFile(f"{path} cannot be written: {error}") from error
-        self._schema = schema
+                self._sink = _TEXT_SINKS[file_format](target, schema, compression_of(path))
 
     def write(self, batch: pa.RecordBatch | pa.Table) -> None:
         """Append the rows of a batch."""
-        table = pa.Table.from_batches([batch]) if isinstance(batch, pa.RecordBatch) else batch
-        try:
+        table = pa.table(batch) if isinstance(batch, pa.RecordBatch) else batch
+        with self._writing():
             self._sink.write(table)
-        except OSError as error:
-            raise InvalidFile(f"{self.path} cannot be written: {error}") from error
-        self.n_rows += len(table)
 
     def close(self) -> None:
         """Complete the file and give it its name."""
-        try:
+        with self._writing():
             self._sink.close()
             self._draft.replace(self.path)
-        except OSError as error:
-            raise InvalidFile(f"{self.path} cannot be written: {error}") from error
 
     def discard(self) -> None:
         """Remove what was written."""
@@ -112,6 +99,13 @@ class TableWriter(Draft):
             self._sink.close()
         finally:
             self._draft.unlink(missing_ok=True)
+
+    @contextmanager
+    def _writing(self) -> Iterator[None]:
+        try:
+            yield
+        except OSError as error:
+            raise InvalidFile(f"{self.path} cannot be written: {error}") from error
 
 
 def write_table(path: str | Path, table: pa.Table | pa.RecordBatch) -> None:
@@ -122,12 +116,7 @@ def write_table(path: str | Path, table: pa.Table | pa.RecordBatch) -> None:
     """
     table = pa.table(table) if isinstance(table, pa.RecordBatch) else table
     if len(table):
-        table = table.select(
-            [
-                name
-                for name, column in zip(table.column_names, table.columns, strict=True)
-                if column.null_count < len(column)
-            ]
-        )
+        empty = [name for name in table.column_names if table[name].null_count == len(table)]
+        table = table.drop_columns(empty)
     with TableWriter(path, table.schema) as writer:
         writer.write(table)

@@ -9,38 +9,25 @@ from typing import Any
 
 from earshot.engine.engine import Engine
 from earshot.errors import InvalidParameter, LateRow
-from earshot.files import TableWriter, UpdateWriter, format_of, rejects_of_batch
+from earshot.files import UpdateWriter, format_of, rejects_of_batch, write_table
 from earshot.jobs.rows import FileOptions, Progress, RejectSink, message_parts
 from earshot.model.schemas import update_fields
 
 
 @dataclass
 class Summary:
-    """What a matching job did.
+    """What a matching job did."""
 
-    Attributes:
-        n_subscriptions: Subscriptions that the first message found.
-        n_messages: Messages that were taken.
-        n_updates: Updates that were written.
-        n_late: Messages that came too late; they are among the rejects.
-        n_rejects: Rows that were refused.
-        load_s: Time to open or load the subscriptions, and to weigh words.
-        match_s: Time to match the messages and write the updates.
-        counters: Work of matching, by name.
-        memory: Bytes at the end, by part.
-        engine: What there is to know of the engine at the end, as :meth:`Engine.facts` says it.
-    """
-
-    n_subscriptions: int = 0
-    n_messages: int = 0
-    n_updates: int = 0
-    n_late: int = 0
-    n_rejects: int = 0
-    load_s: float = 0.0
-    match_s: float = 0.0
-    counters: dict[str, int] = field(default_factory=dict)
-    memory: dict[str, int] = field(default_factory=dict)
-    engine: dict[str, Any] = field(default_factory=dict)
+    n_subscriptions: int = 0  # subscriptions that the first message found
+    n_messages: int = 0  # messages that were taken
+    n_updates: int = 0  # updates that were written
+    n_late: int = 0  # messages that came too late; they are among the rejects
+    n_rejects: int = 0  # rows that were refused
+    load_s: float = 0.0  # time to open or load the subscriptions, and to weigh words
+    match_s: float = 0.0  # time to match the messages and write the updates
+    counters: dict[str, int] = field(default_factory=dict)  # work of matching, by name
+    memory: dict[str, int] = field(default_factory=dict)  # bytes at the end, by part
+    engine: dict[str, Any] = field(default_factory=dict)  # its facts at the end
 
     @property
     def messages_per_s(self) -> float:
@@ -97,9 +84,7 @@ def match_files(
             if progress is not None:
                 progress(part.batch.num_rows)
     if results is not None:
-        table = engine.results_table()
-        with TableWriter(results, table.schema) as results_writer:
-            results_writer.write(table)
+        write_table(results, engine.results_table())
     summary.match_s = time.perf_counter() - started
     summary.n_rejects = rejects.n_rows
     summary.memory, summary.engine = engine.memory(), engine.facts()

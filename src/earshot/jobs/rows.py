@@ -27,17 +27,11 @@ Progress = Callable[[int], None]
 
 @dataclass(frozen=True)
 class FileOptions:
-    """How files are read.
-
-    Attributes:
-        on_error: ``raise`` at the first bad row, or ``reject`` bad rows and go on.
-        rejects: File for rejected rows; needed with ``reject``.
-        subscription_columns: Names of columns by field, where they differ from the standard ones.
-        message_columns: The same for messages.
-    """
+    """How files are read."""
 
     on_error: OnError = "raise"
-    rejects: str | Path | None = None
+    rejects: str | Path | None = None  # file for rejected rows; needed with "reject"
+    # Names of columns by field, where they differ.
     subscription_columns: Mapping[str, str] = field(default_factory=dict)
     message_columns: Mapping[str, str] = field(default_factory=dict)
 

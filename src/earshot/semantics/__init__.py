@@ -16,6 +16,11 @@ SEMANTICS: dict[str, type[Matcher]] = {
 """Every semantics by its name; a new one needs a line here."""
 
 
+def runs_on_spark(matcher: type[Matcher]) -> bool:
+    """Whether a semantics runs in tasks of Spark, which share no messages with each other."""
+    return not matcher.keeps_messages
+
+
 def matcher_type(settings: Any) -> type[Matcher]:
     """Return the semantics that settings choose; None chooses boolean matching."""
     chosen = Boolean() if settings is None else settings

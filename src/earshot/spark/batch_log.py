@@ -12,24 +12,13 @@ KEPT_RECORDS = 100
 
 
 class BatchRecord(NamedTuple):
-    """What a batch of messages sees, and what it did.
+    """What a batch of messages sees, and what it did."""
 
-    Attributes:
-        batch: Its number.
-        version: The version of the index that it sees.
-        change_batch: The last batch of the pipeline's changes that is in that version, -1 for none.
-        clock_us: The clock when it began, in microseconds since 1970.
-        messages: How many messages were accepted; None until it is done, like all that follow.
-        updates: How many updates they caused.
-        rejects: How many rows were refused.
-        clock_after_us: The clock after it.
-    """
-
-    batch: int
-    version: int
-    change_batch: int
-    clock_us: int | None
-    messages: int | None = None
+    batch: int  # its number
+    version: int  # the version of the index that it sees
+    change_batch: int  # last batch of the pipeline's changes in that version, -1 for none
+    clock_us: int | None  # the clock when it began, in microseconds since 1970
+    messages: int | None = None  # accepted ones; None until it is done, like all that follow
     updates: int | None = None
     rejects: int | None = None
     clock_after_us: int | None = None

@@ -7,11 +7,11 @@ shards be cut anew.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 from uuid import uuid4
 
 import numpy as np
@@ -56,7 +56,7 @@ from earshot.spark.prepare import (
     sample,
     token_frequencies,
 )
-from earshot.spark.rows import RowForm, make_reading
+from earshot.spark.rows import Batches, RowForm, check_choice, make_reading
 from earshot.spark.schemas import arrow_schema, spark_schema
 from earshot.spark.shards import SHARD, warm_up_machine
 from earshot.spark.store import Base, IndexSettings, IndexStore, Version
@@ -64,7 +64,6 @@ from earshot.spark.territory import Territory
 from earshot.text import Analyzer, Vocabulary
 
 PlacementChoice = Literal["auto", "replicated", "sharded"]
-PLACEMENTS: tuple[PlacementChoice, ...] = ("auto", "replicated", "sharded")
 
 BYTES_PER_SUBSCRIPTION = 150
 """What a subscription with a few keywords takes in a saved engine, its id included."""
@@ -89,17 +88,11 @@ BUILT_SHARD = pa.schema(
 
 @dataclass(frozen=True)
 class Built:
-    """What a build made.
-
-    Attributes:
-        version: The new version of the index.
-        n_rejects: Number of rows that were refused.
-        rejects: Those rows, with their reasons.
-    """
+    """What a build made."""
 
     version: Version
     n_rejects: int
-    rejects: DataFrame
+    rejects: DataFrame  # rows that were refused, with their reasons
 
 
 def build(
@@ -150,10 +143,7 @@ def build(
             Otherwise rows that share an id are all refused: a table has no first one.
     """
     check_on_error(on_error)
-    if placement not in PLACEMENTS:
-        raise InvalidParameter(
-            f"placement is {placement!r}; expected one of {', '.join(PLACEMENTS)}"
-        )
+    check_choice("placement", placement, get_args(PlacementChoice))
     if n_shards is not None and n_shards < 1:
         raise InvalidParameter(f"n_shards is {n_shards}; expected 1 or more")
     if placement == "replicated" and n_shards not in (None, 1):
@@ -229,17 +219,16 @@ def build_base(
         plan = None
         if n_shards is not None:
             plan, report = _cut(rows, settings, n_shards, n_rows, messages)
-            _put_territory(folder, "plan", plan)
+            folder.add("plan", plan.save)
             if messages is not None:
-                _put_sample(folder, messages)
+                folder.add("sample", partial(_write_sample, messages))
         task = BuildTask(folder.uri, settings, n_shards, stop_at_rejects)
-        sent = noted
-        if n_shards is not None:
+        if n_shards is None:
+            sent = noted.repartition(1)
+        else:
             sent_schema = pa.schema([(SHARD, pa.int32()), *arrow_schema(noted)])
             sent = noted.mapInArrow(partial(_assign_task, task), spark_schema(sent_schema))
             sent = sent.repartitionById(n_shards, F.col(SHARD))
-        else:
-            sent = sent.repartition(1)
         built = sent.mapInArrow(partial(_build_task, task), spark_schema(BUILT_SHARD))
         # Written, not collected: there may be many rejects. The job runs once, whoever reads them.
         built.write.mode("overwrite").parquet(f"{folder.uri}/built")
@@ -257,7 +246,7 @@ def build_base(
             storage.Saved.open(folder.local(f"units/{name}")).group("units", UnitArrays)
             for name in names
         ]
-        _put_territory(folder, "territory", replace(plan, parts=tuple(units)))
+        folder.add("territory", replace(plan, parts=tuple(units)).save)
     base = Base(
         folder.uri.rpartition("/")[2],
         "replicated" if plan is None else "sharded",
@@ -302,9 +291,7 @@ def _shared_reason(value: object, n: int) -> str:
     return f"id {value!r} is that of {n} rows; a table has no first one, so none is taken"
 
 
-def _refuse_shared_task(
-    schema: pa.Schema, batches: Iterable[pa.RecordBatch]
-) -> Iterator[pa.RecordBatch]:
+def _refuse_shared_task(schema: pa.Schema, batches: Iterable[pa.RecordBatch]) -> Batches:
     for batch in batches:
         counts = batch.column("earshot_n").fill_null(1).to_numpy(zero_copy_only=False)
         rows = batch.select(schema.names)
@@ -369,17 +356,9 @@ def _messages_like(clauses: ClauseArrays) -> MessageArrays:
     return MessageArrays(offsets, token_ids, np.concatenate([centres, centres], axis=1))
 
 
-def _put_territory(folder: Folder, name: str, territory: Territory) -> None:
-    with folder.draft() as draft:
-        territory.save(draft / "territory")
-        folder.put(name, draft / "territory")
-
-
-def _put_sample(folder: Folder, messages: pa.Table) -> None:
-    with folder.draft() as draft:
-        (draft / "sample").mkdir()
-        pq.write_table(messages, draft / "sample" / "messages.parquet")
-        folder.put("sample", draft / "sample")
+def _write_sample(messages: pa.Table, directory: Path) -> None:
+    directory.mkdir()
+    pq.write_table(messages, directory / "messages.parquet")
 
 
 def sampled_messages(store: IndexStore, base: Base) -> pa.Table | None:
@@ -395,19 +374,12 @@ def sampled_messages(store: IndexStore, base: Base) -> pa.Table | None:
 
 @dataclass(frozen=True)
 class BuildTask:
-    """What a worker has to know to build.
+    """What a worker has to know to build."""
 
-    Attributes:
-        base: URI of the base's directory.
-        settings: Those of the index.
-        n_shards: Number of shards, None for an index that is not cut.
-        stop_at_rejects: Whether a bad row fails the task.
-    """
-
-    base: str
+    base: str  # URI of the base's directory
     settings: IndexSettings
-    n_shards: int | None
-    stop_at_rejects: bool
+    n_shards: int | None  # number of shards, None for an index that is not cut
+    stop_at_rejects: bool  # whether a bad row fails the task
 
     def plan(self) -> Territory | None:
         """Return how shards are cut."""
@@ -416,7 +388,7 @@ class BuildTask:
         return Territory.open(Folder(self.base).local("plan"), self.settings)
 
 
-def _assign_task(task: BuildTask, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+def _assign_task(task: BuildTask, batches: Iterable[pa.RecordBatch]) -> Batches:
     """Yield the rows, each with the number of its shard; notes go to the first."""
     warm_up_machine(task.settings.semantics, task.settings.structure)
     plan = task.plan()
@@ -430,7 +402,7 @@ def _assign_task(task: BuildTask, batches: Iterable[pa.RecordBatch]) -> Iterator
         )
 
 
-def _build_task(task: BuildTask, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+def _build_task(task: BuildTask, batches: Iterable[pa.RecordBatch]) -> Batches:
     """Build the shard whose rows these are, and tell about it."""
     context = TaskContext.get()
     shard = 0 if task.n_shards is None or context is None else context.partitionId()

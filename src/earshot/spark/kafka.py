@@ -7,12 +7,13 @@ They are pinned by checksum and kept in the user's cache directory.
 from __future__ import annotations
 
 import hashlib
-import importlib.util
 import subprocess
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from xml.sax.saxutils import quoteattr
+
+import pyspark
 
 from earshot.errors import MissingExtra
 from earshot.spark.java import cache_directory, find_java
@@ -44,12 +45,7 @@ def connector_jars() -> list[Path]:
 
 
 def fetch_jars(cache: Path, name: str, pinned: str) -> list[Path]:
-    """Return jars by coordinate and checksum, from a cache directory or from Maven.
-
-    Args:
-        cache: Where they are kept.
-        name: Of this set of jars.
-        pinned: Coordinate and SHA-256 of each.
+    """Return a set of jars, pinned by coordinate and SHA-256, from a cache directory or from Maven.
 
     Raises:
         MissingExtra: They are not in the cache and cannot be fetched.
@@ -89,11 +85,7 @@ def _run_ivy(pinned: str, scratch: Path, jars: Path) -> None:
         '<configurations><conf name="default"/></configurations>'
         f"<dependencies>{wanted}</dependencies></ivy-module>"
     )
-    # Not imported: that takes a while, and only its place is needed.
-    package = importlib.util.find_spec("pyspark")
-    if package is None or package.origin is None:
-        raise MissingExtra("PySpark is not installed; run: pip install 'earshot[spark]'")
-    classpath = Path(package.origin).parent / "jars"
+    classpath = Path(pyspark.__file__).parent / "jars"
     command = [
         *(f"{find_java().home}/bin/java", "-cp", *map(str, classpath.glob("ivy-*.jar"))),
         *("org.apache.ivy.Main", "-warn", "-m2compatible", "-cache", f"{scratch}/ivy"),

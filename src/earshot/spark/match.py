@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from datetime import datetime
 from functools import partial
 from pathlib import Path
+from typing import get_args
 
 import pyarrow as pa
 from pyspark.sql import DataFrame
@@ -16,11 +17,11 @@ from earshot.files.rejects import OnError, check_on_error
 from earshot.model.batches import time_us
 from earshot.model.schemas import UPDATE_FIELDS, IdKind, id_type, messages_schema
 from earshot.spark.notes import NOTE
-from earshot.spark.rows import RowForm, RowReading, make_reading, needed_columns
+from earshot.spark.rows import RowForm, RowReading, check_choice, make_reading, needed_columns
 from earshot.spark.schemas import arrow_schema, spark_schema
-from earshot.spark.shaping import SHAPES, Shape, Shaping
+from earshot.spark.shaping import Shape, Shaping
 from earshot.spark.shards import SHARD
-from earshot.spark.store import IndexStore, Version
+from earshot.spark.store import IndexStore, Version, latest_us
 from earshot.spark.workers import (
     KEY,
     MatchTask,
@@ -71,7 +72,7 @@ def match(
         at: Subscriptions that end at or before this time are over, beside those that end at or
             before the message's own time.
         form: ``columns``, ``values`` (JSON in the column ``value``) or ``files`` (a file in each
-            row, by its ``path``); see :mod:`earshot.spark.reading`.
+            row, by its ``path``); see :mod:`earshot.spark.rows`.
         columns: Names of the columns by field, where they differ: ``{"x": "lon"}``.
         ids: Kind of the messages' ids, ``integer`` or ``string``; needed for values and files.
         carry: Columns of the messages that go along with each row of the output.
@@ -112,8 +113,7 @@ def match_task(
     has_notes: bool = False,
 ) -> MatchTask:
     """Return what the workers have to know, after checking it against the DataFrame."""
-    if shape not in SHAPES:
-        raise InvalidParameter(f"shape is {shape!r}; expected one of {', '.join(SHAPES)}")
+    check_choice("shape", shape, get_args(Shape))
     if keep_unmatched and shape == "rows":
         raise InvalidParameter("keep_unmatched is for shape='lists'; a message that reaches nobody "
                                "has no row in 'rows'")  # fmt: skip
@@ -127,8 +127,7 @@ def match_task(
         settings.matcher.has_scores, keep_unmatched, has_notes,
     )  # fmt: skip
     version = store.latest() if version is None else version
-    clocks = [each for each in (clock_us, version.clock_us) if each is not None]
-    clock_us = max(clocks, default=None)
+    clock_us = latest_us(clock_us, version.clock_us)
     return MatchTask(
         store.folder.uri, version, settings, reading, shaping, clock_us, stop_at_rejects
     )

@@ -5,7 +5,7 @@ All of it runs as Spark jobs over Arrow batches, so a table may be larger than m
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, NamedTuple, get_args
@@ -17,8 +17,8 @@ from pyspark.sql import functions as F  # noqa: N812 - its usual name
 
 from earshot.encoding import encode_messages, encode_moves, encode_subscriptions
 from earshot.engine.changes import waves
-from earshot.errors import InvalidParameter, InvalidRow
-from earshot.files import Reject, rejects_of_batch
+from earshot.errors import InvalidRow
+from earshot.files import Reject
 from earshot.files.rejects import row_json, row_values
 from earshot.model.arrays import Space
 from earshot.model.schemas import (
@@ -31,17 +31,18 @@ from earshot.model.schemas import (
 from earshot.semantics import matcher_type
 from earshot.spark.notes import (
     NOTE,
-    accepted_positions,
     batch_of_notes,
     reject_notes,
     rejects_in,
     without_notes,
 )
 from earshot.spark.rows import (
+    Batches,
     Part,
     RowCheck,
     RowForm,
     RowReading,
+    check_choice,
     make_reading,
     needed_columns,
 )
@@ -59,15 +60,11 @@ MOST_COUNTED_TOKENS = 1 << 20
 class Prepared:
     """A table in canonical columns.
 
-    Attributes:
-        rows: The good rows, in the columns of :mod:`earshot.model.schemas`.
-        rejects: The bad ones, with source, row, field, reason and the row itself as JSON.
-
     Both are computed from the table when they are used; ``rows.cache()`` where both are.
     """
 
-    rows: DataFrame
-    rejects: DataFrame
+    rows: DataFrame  # the good rows, in the columns of :mod:`earshot.model.schemas`
+    rejects: DataFrame  # the bad ones, with source, row, field, reason and the row itself as JSON
 
 
 class Bounds(NamedTuple):
@@ -96,7 +93,7 @@ def prepare(
     analysed and its place checked, as the engine does it, so what is good here is good there.
 
     Args:
-        table: Rows in any of the forms of :mod:`earshot.spark.reading`.
+        table: Rows in any of the forms of :mod:`earshot.spark.rows`.
         content: ``subscriptions``, ``messages`` or ``changes``.
         form: How the rows come.
         columns: Names of the columns by field, where they differ: ``{"x": "lon"}``.
@@ -105,10 +102,7 @@ def prepare(
         space: ``lonlat`` or ``planar``.
         analyzer: How text and keywords become tokens.
     """
-    if content not in get_args(Content):
-        raise InvalidParameter(
-            f"content is {content!r}; expected one of {', '.join(get_args(Content))}"
-        )
+    check_choice("content", content, get_args(Content))
     reading = make_reading(
         content, arrow_schema(table), form=form, ids=ids, columns=columns, space=space
     )
@@ -126,11 +120,8 @@ def canonical_rows(
 ) -> DataFrame:
     """Return canonical rows and notes on rejects.
 
-    Args:
-        table: Rows in the form of the reading.
-        reading: How they become canonical.
-        check: Without one, it is not checked whether the engine would take the rows.
-        with_origin: Add the columns :data:`SOURCE` and :data:`ROW`, which tell where each is from.
+    Without a check, the engine may still refuse some. With their origin, rows have the columns
+    :data:`SOURCE` and :data:`ROW`, which tell where each is from.
     """
     needed = needed_columns(reading, arrow_schema(table))
     return table.select(*(table[name] for name in needed)).mapInArrow(
@@ -150,13 +141,12 @@ def _read_task(
     check: RowCheck | None,
     with_origin: bool,
     batches: Iterable[pa.RecordBatch],
-) -> Iterator[pa.RecordBatch]:
+) -> Batches:
     schema = _noted(reading, with_origin)
     for part in reading.parts(batches):
         rows = part.rows
         errors = [] if check is None else _problems(reading, check, part)
-        rejects = rows.rejects + rejects_of_batch(errors, rows.batch, rows.rows)
-        kept = accepted_positions(rows.rows, [error.row for error in errors])
+        rejects, kept = part.judged(errors)
         good = rows.batch.take(pa.array(kept)) if errors else rows.batch
         origin = [pa.repeat(rows.source, len(kept)), pa.array(rows.rows[kept])]
         columns = [*good.columns, *(origin if with_origin else ())]
@@ -170,9 +160,7 @@ def _read_task(
 def located_rejects(errors: Sequence[InvalidRow], rows: pa.RecordBatch | pa.Table) -> list[Reject]:
     """Return refused rows with where they are from, as :data:`SOURCE` and :data:`ROW` tell.
 
-    Args:
-        errors: What is wrong, by position in ``rows``.
-        rows: Canonical rows, with these two columns where they are known.
+    Errors name rows by their position; a row without these two columns is from nowhere.
     """
     rejects = []
     for error in errors:
@@ -227,9 +215,7 @@ def token_frequencies(rows: DataFrame, analyzer: Analyzer | None = None) -> Data
     return counted.groupBy("token").agg(F.sum("documents").alias("documents"))
 
 
-def _count_task(
-    analyzer: Analyzer, is_message: bool, batches: Iterable[pa.RecordBatch]
-) -> Iterator[pa.RecordBatch]:
+def _count_task(analyzer: Analyzer, is_message: bool, batches: Iterable[pa.RecordBatch]) -> Batches:
     vocabulary = Vocabulary()
     for batch in batches:
         vocabulary.add_documents(_token_lists(batch, analyzer, vocabulary, is_message))
@@ -280,11 +266,6 @@ def bounds(rows: DataFrame) -> Bounds:
     *On the driver*: only the result. *In each task*: Spark's own minimum and maximum.
     """
     has = set(rows.columns)
-
-    def extreme(function: str, side: str, axis: str) -> str:
-        names = [name for name in (side, axis) if name in has]
-        return f"{function}({' , '.join([*names, 'NULL'])})"
-
     if {"min_x", "max_x"} <= has:  # a box that crosses the antimeridian reaches both its sides
         crosses = F.col("min_x") > F.col("max_x")
         rows = rows.withColumns(
@@ -293,12 +274,13 @@ def bounds(rows: DataFrame) -> Bounds:
                 "max_x": F.when(crosses, 180.0).otherwise(F.col("max_x")),
             }
         )
-    found = rows.selectExpr(
-        f"min({extreme('least', 'min_x', 'x')}) AS min_x",
-        f"min({extreme('least', 'min_y', 'y')}) AS min_y",
-        f"max({extreme('greatest', 'max_x', 'x')}) AS max_x",
-        f"max({extreme('greatest', 'max_y', 'y')}) AS max_y",
-    ).collect()[0]
+    sides = []
+    for side in Bounds._fields:
+        total, _, axis = side.partition("_")
+        extreme = {"min": "least", "max": "greatest"}[total]
+        names = [name for name in (side, axis) if name in has]
+        sides.append(f"{total}({extreme}({', '.join([*names, 'NULL'])})) AS {side}")
+    found = rows.selectExpr(*sides).collect()[0]
     return Bounds(*(None if value is None else float(value) for value in found))
 
 

@@ -19,7 +19,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Literal, NamedTuple
+from typing import Literal, NamedTuple, TypeAlias, get_args
 from urllib.parse import unquote
 
 import numpy as np
@@ -28,18 +28,23 @@ import pyarrow.compute as pc
 from pyspark import TaskContext
 
 from earshot.encoding import Form
-from earshot.errors import InvalidFile, InvalidParameter
-from earshot.files import FileBatch, Reject, read_rows
+from earshot.errors import InvalidFile, InvalidParameter, InvalidRow
+from earshot.files import FileBatch, Reject, read_rows, rejects_of_batch
+from earshot.files.batches import only_reject
 from earshot.files.columns import batch_of_columns
 from earshot.files.layout import Layout, check_column_type, choose_columns, make_layout
 from earshot.files.ndjson import batch_of_values
-from earshot.model.arrays import Space
+from earshot.model.arrays import Int64s, Space
 from earshot.model.schemas import Content, IdKind, id_kind, is_text
 from earshot.spark.folders import Folder
+from earshot.spark.notes import accepted_positions
 from earshot.text import Analyzer
 
 RowForm = Literal["columns", "values", "files"]
-FORMS: tuple[RowForm, ...] = ("columns", "values", "files")
+FORMS: tuple[RowForm, ...] = get_args(RowForm)
+
+Batches: TypeAlias = Iterator[pa.RecordBatch]
+"""What a task gives back for a partition."""
 
 FILE_COLUMNS = ("path", "modificationTime", "content")
 VALUE_COLUMNS = ("value", "topic", "partition", "offset", "timestamp")
@@ -53,26 +58,23 @@ class Part(NamedTuple):
     arrived_us: int | None = None  # when the first of them arrived, if the source tells
     first_row: int = 0  # number of the first row of the origin
 
+    def judged(self, errors: Sequence[InvalidRow]) -> tuple[list[Reject], Int64s]:
+        """Return all that was refused when these errors are, and the positions of the others."""
+        batch, numbers = self.rows.batch, self.rows.rows
+        rejects = self.rows.rejects + rejects_of_batch(errors, batch, numbers)
+        return rejects, accepted_positions(numbers, [error.row for error in errors])
+
 
 @dataclass(frozen=True)
 class RowReading:
-    """How rows become messages, subscriptions or changes.
-
-    Attributes:
-        content: What the rows are.
-        form: How they come.
-        ids: Whether ids are integers or strings.
-        columns: Names of the user's columns by field, where they differ from the standard ones.
-        space: Coordinates.
-        source: Name of the table, for rejects.
-    """
+    """How rows become messages, subscriptions or changes."""
 
     content: Content
     form: RowForm
     ids: IdKind
-    columns: Mapping[str, str] = field(default_factory=dict)
+    columns: Mapping[str, str] = field(default_factory=dict)  # names by field, where they differ
     space: Space = "lonlat"
-    source: str = ""
+    source: str = ""  # name of the table, for rejects
 
     def parts(self, batches: Iterable[pa.RecordBatch]) -> Iterator[Part]:
         """Yield the canonical rows of a task's batches; what is wrong is among their rejects."""
@@ -117,36 +119,35 @@ class RowReading:
             arrived_us = _first_time(batch.slice(row, 1), "modificationTime")
             if location is None:
                 reject = Reject(layout.source, first_row + row, "path", "is missing", "")
-                yield Part(self._only(reject), None, arrived_us)
+                yield Part(only_reject(layout, self.ids, reject), None, arrived_us)
                 continue
-            for rows in self._of_file(location, content):
+            for rows in self._of_file(location, content, layout):
                 yield Part(rows, None, arrived_us)
 
-    def _of_file(self, location: str, content: pa.Scalar | None) -> Iterator[FileBatch]:
+    def _of_file(
+        self, location: str, content: pa.Scalar | None, layout: Layout
+    ) -> Iterator[FileBatch]:
         """Yield the rows of a file; damage is a reject after the rows before it."""
         next_row = 0
         with _readable(location, content) as path:
             try:
                 for part in read_rows(
-                    self.content,
-                    path,
-                    columns=self.columns,
-                    space=self.space,
-                    ids=self.ids,
-                    on_error="reject",
-                ):
+                    self.content, path,
+                    columns=self.columns, space=self.space, ids=self.ids, on_error="reject",
+                ):  # fmt: skip
                     numbers = [int(part.rows[-1])] if len(part.rows) else []
                     numbers += [reject.row for reject in part.rejects]
                     next_row = max(numbers, default=next_row - 1) + 1
                     yield _renamed(part, path, location)
             except (InvalidFile, OSError, pa.ArrowException) as error:
                 reason = str(error).replace(str(path), location)
-                yield self._only(Reject(location, next_row, "", reason, ""))
+                yield only_reject(layout, self.ids, Reject(location, next_row, "", reason, ""))
 
-    def _only(self, reject: Reject) -> FileBatch:
-        layout = make_layout(self.content, None, reject.source, "reject")
-        empty = batch_of_values(pa.array([], pa.binary()), layout, self.ids, np.empty(0, np.int64))
-        return empty._replace(rejects=[reject])
+
+def check_choice(name: str, value: str, choices: Iterable[str]) -> None:
+    """Raise InvalidParameter unless a value is one of those there are."""
+    if value not in choices:
+        raise InvalidParameter(f"{name} is {value!r}; expected one of {', '.join(choices)}")
 
 
 class RowCheck(NamedTuple):
@@ -164,27 +165,20 @@ def make_reading(
     ids: IdKind | None = None,
     columns: Mapping[str, str] | None = None,
     space: Space = "lonlat",
-    source: str = "",
 ) -> RowReading:
-    """Return how a table with the given columns is read, or say what it lacks.
+    """Return how a table with the given schema is read, or say what it lacks.
 
-    Args:
-        content: What the rows are.
-        schema: The DataFrame's schema.
-        form: How they come.
-        ids: Kind of ids; needed unless the rows are columns with a typed id.
-        columns: Names of the user's columns by field, where they differ.
-        space: Coordinates.
-        source: Name of the table, for errors and rejects.
+    The kind of ids is needed unless the rows are columns with a typed id.
     """
-    source = source or content
+    check_choice("form", form, FORMS)
+    source = content
     layout = make_layout(content, columns, source, "reject")
     if form == "columns":
         chosen = choose_columns(layout, schema.names)
         for name, column in chosen.items():
             check_column_type(layout, name, column, schema.field(column).type)
         ids = ids or id_kind(schema.field(chosen["id"]).type)
-    elif form in FORMS:
+    else:
         needed = "path" if form == "files" else "value"
         if needed not in schema.names:
             raise InvalidFile(
@@ -197,8 +191,6 @@ def make_reading(
             raise InvalidFile(
                 f"{source}: column '{needed}' is of type {found}; expected {expected}"
             )
-    else:
-        raise InvalidParameter(f"form is {form!r}; expected one of {', '.join(FORMS)}")
     if ids is None:
         raise InvalidParameter(
             f"{source}: say whether ids are integers or strings (ids='integer' or ids='string'); "

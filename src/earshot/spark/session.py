@@ -7,32 +7,24 @@ import os
 import sys
 from collections.abc import Mapping
 from contextlib import suppress
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
-from earshot.errors import MissingExtra
+from pyspark.errors import PySparkRuntimeError
+from pyspark.sql import SparkSession
+
 from earshot.spark.java import cache_directory, keep_file, use_java
-
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
 
 LOCAL_MASTER = "local[*,4]"
 """All cores, and four attempts: under plain ``local[*]`` one killed worker ends the query."""
 
 
 class Setting(NamedTuple):
-    """A Spark setting.
-
-    Attributes:
-        value: What it is set to.
-        reason: Why.
-        local: Only where driver and workers are one process; on a cluster it is left alone.
-    """
+    """A Spark setting."""
 
     value: str
     reason: str
-    local: bool = False
+    local: bool = False  # only where driver and workers are one process
 
 
 SETTINGS = {
@@ -118,13 +110,9 @@ def local_session(
         extra: Spark settings that are added or that replace Earshot's.
 
     Raises:
-        MissingExtra: PySpark or Java is not installed.
+        MissingExtra: Java is not installed.
         InvalidParameter: JAVA_HOME is not a Java that can run Spark.
     """
-    _spark_version()
-    from pyspark.errors import PySparkRuntimeError  # noqa: PLC0415 - the package is optional
-    from pyspark.sql import SparkSession  # noqa: PLC0415
-
     with suppress(PySparkRuntimeError):  # which says that there is none
         return SparkSession.active()
     if is_local(master):
@@ -135,13 +123,6 @@ def local_session(
     for name, value in settings_for(master, extra).items():
         builder = builder.config(name, value)
     return builder.getOrCreate()
-
-
-def _spark_version() -> str:
-    try:
-        return version("pyspark")
-    except PackageNotFoundError:
-        raise MissingExtra("PySpark is not installed; run: pip install 'earshot[spark]'") from None
 
 
 def _log4j_file() -> Path:

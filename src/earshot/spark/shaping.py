@@ -20,7 +20,6 @@ from earshot.model.schemas import IdKind, id_type, update_fields, updates_schema
 from earshot.spark.notes import NOTE, batch_of_notes
 
 Shape = Literal["rows", "lists"]
-SHAPES: tuple[Shape, ...] = ("rows", "lists")
 
 MOST_BYTES_PER_BATCH = 1 << 27
 """Bytes of updates that go to Java at a time, as far as their mean tells.
@@ -31,24 +30,14 @@ A column of Arrow's strings ends at 2 GB, which texts that go along reach soon.
 
 @dataclass(frozen=True)
 class Shaping:
-    """How updates become Arrow batches.
+    """How updates become Arrow batches."""
 
-    Attributes:
-        shape: One row per update, or one per message.
-        message_ids: Kind of the messages' ids.
-        subscription_ids: Kind of the subscriptions' ids.
-        carried: Columns of the messages that go along.
-        has_scores: Whether updates have a score.
-        keep_unmatched: Whether lists has messages that reach nobody.
-        has_notes: Whether there is a column of notes.
-    """
-
-    shape: Shape
+    shape: Shape  # one row per update, or one per message
     message_ids: IdKind
     subscription_ids: IdKind
-    carried: pa.Schema
+    carried: pa.Schema  # columns of the messages that go along
     has_scores: bool = False
-    keep_unmatched: bool = False
+    keep_unmatched: bool = False  # whether lists has messages that reach nobody
     has_notes: bool = False
 
     @property

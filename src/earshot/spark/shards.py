@@ -46,15 +46,10 @@ _UNKNOWN = -1
 
 @dataclass
 class Shard:
-    """An opened shard.
-
-    Attributes:
-        engine: Its subscriptions.
-        deltas: Names of the deltas that were applied.
-    """
+    """An opened shard."""
 
     engine: Engine
-    deltas: list[str] = field(default_factory=list)
+    deltas: list[str] = field(default_factory=list)  # names of the deltas that were applied
     _own_tokens: Int32s = field(default_factory=lambda: np.empty(0, np.int32))
 
     def own_tokens(
@@ -76,8 +71,9 @@ class Shard:
         is_known = found != _UNKNOWN
         return np.append(0, np.cumsum(is_known))[offsets], found[is_known]
 
-    def forget_tokens(self) -> None:
-        """Look tokens up anew: subscriptions came, which may have named new ones."""
+    def has_delta(self, name: str) -> None:
+        """Note that the engine has a further delta, whose words have to be looked up."""
+        self.deltas.append(name)
         self._own_tokens = self._own_tokens[:0]
 
 
@@ -96,8 +92,7 @@ def open_shard(index: str, version: Version, shard: int) -> Shard:
         opened = Shard(_open_base(index, version, shard))
     for name in version.deltas[len(opened.deltas) :]:
         _apply_delta(opened.engine, IndexStore(index), name, shard)
-        opened.deltas.append(name)
-        opened.forget_tokens()
+        opened.has_delta(name)
     _opened[key] = opened  # used last, so at the end
     while len(_opened) > max(_MOST_OPEN, version.base.n_shards):
         _opened.pop(next(iter(_opened)))
@@ -145,8 +140,7 @@ def keep_shards(index: str, version: Version, name: str) -> None:
     """Say that what this process has open of a version has a further delta already."""
     for key, opened in _opened.items():
         if key[:2] == (index, version.base.name):
-            opened.deltas.append(name)
-            opened.forget_tokens()
+            opened.has_delta(name)
 
 
 def close_shards(index: str) -> None:

@@ -14,8 +14,8 @@ from typing import Literal, TypeAlias
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812 - its usual name
 
-from earshot.errors import InvalidParameter
 from earshot.spark.folders import Folder
+from earshot.spark.rows import check_choice
 
 Sink: TypeAlias = Callable[[DataFrame, int], None]
 """Writes the rows of a batch, given its number; called again with the same after a crash."""
@@ -37,10 +37,7 @@ class FileSink:
     """
 
     def __init__(self, location: str | Path, format: FileFormat = "parquet") -> None:
-        if format not in SPARK_FORMATS:
-            raise InvalidParameter(
-                f"format is {format!r}; expected one of {', '.join(SPARK_FORMATS)}"
-            )
+        check_choice("format", format, SPARK_FORMATS)
         self.folder = Folder(location)
         self.format = format
 

@@ -17,7 +17,7 @@ is current. There is one writer at a time: the driver that builds, or that takes
 from __future__ import annotations
 
 from contextlib import suppress
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 from uuid import uuid4
@@ -29,7 +29,7 @@ from earshot.indexes import index_type
 from earshot.model.arrays import Space
 from earshot.model.boolean import Boolean
 from earshot.model.schemas import IdKind
-from earshot.semantics import SEMANTICS, matcher_type
+from earshot.semantics import SEMANTICS, matcher_type, runs_on_spark
 from earshot.semantics.contract import Matcher
 from earshot.spark.folders import Folder
 from earshot.spark.rows import RowCheck
@@ -43,23 +43,14 @@ FORMAT_VERSION = 2
 
 @dataclass(frozen=True)
 class IndexSettings:
-    """What holds for all versions of an index.
+    """What holds for all versions of an index."""
 
-    Attributes:
-        ids: Kind of the subscriptions' ids.
-        semantics: What a delivery means, as for :class:`~earshot.engine.engine.Engine`.
-        space: Coordinates and metric.
-        analyzer: How text and keywords become tokens.
-        structure: Name of the index structure; None for the default of the semantics.
-        parameters: Options of that structure; None for its defaults.
-    """
-
-    ids: IdKind
+    ids: IdKind  # of the subscriptions
     semantics: Any = field(default_factory=Boolean)
     space: Space = "lonlat"
     analyzer: Analyzer = field(default_factory=Analyzer)
-    structure: str | None = None
-    parameters: Any = None
+    structure: str | None = None  # None: the default of the semantics
+    parameters: Any = None  # of that structure; None: its defaults
 
     def __post_init__(self) -> None:
         check_semantics(self.matcher)
@@ -113,7 +104,7 @@ class IndexSettings:
 
 def check_semantics(matcher: type[Matcher]) -> None:
     """Refuse a semantics that cannot run on Spark."""
-    if matcher.keeps_messages:
+    if not runs_on_spark(matcher):
         raise InvalidParameter(
             f"{matcher.form.noun} depends on the messages before, which tasks of Spark do not "
             f"share; use Engine or 'earshot match'"
@@ -122,23 +113,14 @@ def check_semantics(matcher: type[Matcher]) -> None:
 
 @dataclass(frozen=True)
 class Base:
-    """A complete build.
+    """A complete build."""
 
-    Attributes:
-        name: Directory under ``bases``.
-        placement: Whether all subscriptions are in one shard.
-        n_subscriptions: Number of subscriptions of each shard.
-        n_bytes: Bytes of each shard's saved engine.
-        shards: Name of each shard's directory.
-        report: What the cost model expects of each shard; empty where there is only one.
-    """
-
-    name: str
-    placement: Placement
-    n_subscriptions: tuple[int, ...]
-    n_bytes: tuple[int, ...]
-    shards: tuple[str, ...]
-    report: dict[str, Any] = field(default_factory=dict)
+    name: str  # directory under ``bases``
+    placement: Placement  # whether all subscriptions are in one shard
+    n_subscriptions: tuple[int, ...]  # of each shard
+    n_bytes: tuple[int, ...]  # of each shard's saved engine
+    shards: tuple[str, ...]  # name of each shard's directory
+    report: dict[str, Any] = field(default_factory=dict)  # what the cost model expects of shards
 
     @property
     def n_shards(self) -> int:
@@ -148,35 +130,27 @@ class Base:
 
 @dataclass(frozen=True)
 class Version:
-    """The subscriptions at one moment.
+    """The subscriptions at one moment."""
 
-    Attributes:
-        number: Later ones are greater.
-        base: The build that it rests on.
-        deltas: Names of the deltas on top of it, oldest first.
-        n_subscriptions: Number of live subscriptions, expired ones included until they are merged.
-        n_changes: Number of changes in the deltas.
-        clock_us: The clock when it was made, in microseconds since 1970; None before any time.
-        taken_in: Number of the last batch that each stream of changes contributed.
-    """
+    number: int  # later ones are greater
+    base: Base  # the build that it rests on
+    deltas: tuple[str, ...] = ()  # names of the deltas on top of it, oldest first
+    n_subscriptions: int = 0  # expired ones included until they are merged
+    n_changes: int = 0  # in the deltas
+    clock_us: int | None = None  # when it was made, since 1970; None before any time
+    taken_in: dict[str, int] = field(default_factory=dict)  # last batch of each stream of changes
 
-    number: int
-    base: Base
-    deltas: tuple[str, ...] = ()
-    n_subscriptions: int = 0
-    n_changes: int = 0
-    clock_us: int | None = None
-    taken_in: dict[str, int] = field(default_factory=dict)
+
+def latest_us(*clocks_us: int | None) -> int | None:
+    """Return the latest of some clocks, None where none has been set."""
+    return max((each for each in clocks_us if each is not None), default=None)
 
 
 class IndexStore:
     """The directory of an index."""
 
-    def __init__(self, location: str | Path | Folder) -> None:
-        self.folder = location if isinstance(location, Folder) else Folder(location)
-
-    def __repr__(self) -> str:
-        return f"IndexStore({self.folder.uri!r})"
+    def __init__(self, location: str | Path) -> None:
+        self.folder = Folder(location)
 
     # ---- reading ------------------------------------------------------------------------------
 
@@ -293,11 +267,7 @@ class IndexStore:
     def clean(self, *, keep: int = 2) -> list[int]:
         """Remove the versions that nobody holds, and bases and deltas that no version names.
 
-        Args:
-            keep: Number of newest versions that stay in any case.
-
-        Returns:
-            Numbers of the versions that are gone.
+        The newest ``keep`` versions stay in any case. Returns the numbers of those that are gone.
         """
         numbers = self.version_numbers()
         readers = self.folder / "readers"
@@ -325,8 +295,3 @@ class IndexStore:
     @property
     def _versions(self) -> Folder:
         return self.folder / "versions"
-
-
-def next_version(version: Version, **changes: Any) -> Version:
-    """Return a version that follows another one, with the given differences."""
-    return replace(version, number=version.number + 1, **changes)

@@ -13,10 +13,11 @@ from __future__ import annotations
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 from uuid import uuid4
 
 import numpy as np
@@ -49,7 +50,7 @@ from earshot.spark.shaping import Shape
 from earshot.spark.shards import warm_up_machine
 from earshot.spark.sinks import FileSink, Sink
 from earshot.spark.sources import Stream
-from earshot.spark.store import IndexStore, Version
+from earshot.spark.store import IndexStore, Version, latest_us
 from earshot.spark.workers import MatchTask
 
 MERGE_SHARE, MERGE_LEAST = 0.05, 20_000
@@ -60,40 +61,23 @@ RATE_S = 10.0
 
 @dataclass(frozen=True)
 class Status:
-    """What a pipeline is doing.
+    """What a pipeline is doing."""
 
-    Attributes:
-        batch: Number of the last finished batch of messages, -1 before any.
-        messages: Accepted messages since the pipeline started.
-        updates: Updates that they caused.
-        rejects: Rows refused since then, of messages and changes.
-        changes: Changes taken in since then.
-        messages_per_s: Over the last seconds.
-        updates_per_s: Over the last seconds.
-        batch_s: How long the last batch took.
-        lag_s: How long the oldest message of the last batch had waited when its updates were out;
-            None where the source does not tell when messages arrive.
-        version: Version of the index that the last batch saw.
-        n_subscriptions: Subscriptions in that version.
-        merges: Merges finished since the start.
-        is_merging: Whether one is going on.
-        merge_error: What went wrong in the last one, if anything.
-    """
-
-    batch: int = -1
-    messages: int = 0
+    batch: int = -1  # number of the last finished batch of messages, -1 before any
+    messages: int = 0  # accepted messages since the pipeline started
     updates: int = 0
-    rejects: int = 0
+    rejects: int = 0  # rows refused since then, of messages and changes
     changes: int = 0
-    messages_per_s: float = 0.0
+    messages_per_s: float = 0.0  # over the last seconds
     updates_per_s: float = 0.0
-    batch_s: float = 0.0
+    batch_s: float = 0.0  # how long the last batch took
+    # How long its oldest message had waited when its updates were out, if the source tells.
     lag_s: float | None = None
-    version: int = 0
-    n_subscriptions: int = 0
+    version: int = 0  # version of the index that the last batch saw
+    n_subscriptions: int = 0  # in that version
     merges: int = 0
     is_merging: bool = False
-    merge_error: str | None = None
+    merge_error: str | None = None  # what went wrong in the last one, if anything
 
 
 def match_stream(
@@ -163,8 +147,8 @@ def match_stream(
             form=changes.form, ids=settings.ids, columns=changes.columns, space=settings.space,
         )  # fmt: skip
     pipeline = Pipeline(
-        store, task, Folder(checkpoint), sink, rejects, change_reading, change_rejects,
-        merge_share, merge_least, on_batch,
+        messages.rows.sparkSession, store, task, Folder(checkpoint), sink, rejects, change_reading,
+        change_rejects, merge_share, merge_least, on_batch,
     )  # fmt: skip
     pipeline.start(
         messages.rows, None if changes is None else changes.rows, interval, available_now
@@ -176,6 +160,7 @@ def match_stream(
 class Pipeline:
     """A running pipeline; made by :func:`match_stream`."""
 
+    _session: SparkSession
     _store: IndexStore
     _task: MatchTask
     _checkpoint: Folder
@@ -190,7 +175,6 @@ class Pipeline:
     def __post_init__(self) -> None:
         self._log = BatchLog(self._checkpoint.uri)
         self._name = self._remembered_name()
-        self._session: SparkSession | None = None
         self._queries: list[StreamingQuery] = []
         self._starting: Callable[[], None] | None = None
         self._publishing = threading.Lock()  # held by whoever writes versions
@@ -217,7 +201,6 @@ class Pipeline:
         available_now: bool,
     ) -> None:
         """Start the queries."""
-        self._session = messages.sparkSession
         settings = self._task.settings
         warm_up_machine(settings.semantics, settings.structure)  # before workers do it all at once
         if not self._store.is_held(self._name):
@@ -294,8 +277,7 @@ class Pipeline:
     def stop(self, patience_s: float = 30.0) -> None:
         """Stop after the batch that is going on; a start with the same checkpoint goes on there.
 
-        Args:
-            patience_s: How long to wait for that batch; one that is cut off runs again later.
+        A batch that takes longer than the patience is cut off, and runs again later.
         """
         self._is_stopping = True
         self._starting = None
@@ -310,7 +292,7 @@ class Pipeline:
         for query in self._queries:
             query.stop()
         merging = self._merge
-        if merging is not None and self._session is not None:
+        if merging is not None:
             self._session.interruptTag(self._merge_tag)
             merging.join()
 
@@ -326,32 +308,38 @@ class Pipeline:
             if note.rejects and self._rejects is not None:
                 refused = rejects_in(canonical_rows(rows, task.reading, task.settings.row_check))
                 self._rejects(refused, batch)
-            times = [each for each in (record.clock_us, note.latest_us) if each is not None]
-            self._clock_us = max(times, default=None)
-            self._log.write(
-                record._replace(
-                    messages=note.messages,
-                    updates=note.updates,
-                    rejects=note.rejects,
-                    clock_after_us=self._clock_us,
-                )
+            self._clock_us = latest_us(record.clock_us, note.latest_us)
+            counts = {name: getattr(note, name) for name in ("messages", "updates", "rejects")}
+            self._log.write(record._replace(**counts, clock_after_us=self._clock_us))
+            now = time.monotonic()
+            self._recent.append((started, note.messages, note.updates))
+            while self._recent[0][0] < now - RATE_S and len(self._recent) > 1:
+                self._recent.popleft()
+            waited_s = None if note.arrived_us is None else time.time() - note.arrived_us / 1e6
+            self._tell(
+                counts,
+                batch=batch,
+                batch_s=now - started,
+                lag_s=None if waited_s is None else max(0.0, waited_s),
+                version=version.number,
+                n_subscriptions=version.n_subscriptions,
             )
-            self._report(record, version, note, time.monotonic() - started)
+            if self._on_batch is not None:
+                self._on_batch(self.status())
 
     def _begin(self, batch: int) -> BatchRecord:
         """Return the record of a batch: the one it has, or a new one."""
         record = self._log.record(batch)
-        if record is None:
-            previous = self._log.record(batch - 1)
-            version = self._store.latest()
-            times = [version.clock_us, None if previous is None else previous.clock_after_us]
-            clock_us = max((each for each in times if each is not None), default=None)
-            change_batch = version.taken_in.get(self._name, -1)
-            record = BatchRecord(batch, version.number, change_batch, clock_us)
+        if record is not None:
             self._hold(record.version)
-            self._log.write(record)
-        else:
-            self._hold(record.version)
+            return record
+        previous = self._log.record(batch - 1)
+        version = self._store.latest()
+        clock_us = latest_us(version.clock_us, previous and previous.clock_after_us)
+        change_batch = version.taken_in.get(self._name, -1)
+        self._hold(version.number)
+        record = BatchRecord(batch, version.number, change_batch, clock_us)
+        self._log.write(record)
         return record
 
     def _run(self, rows: DataFrame, task: MatchTask, batch: int) -> Note:
@@ -369,33 +357,6 @@ class Pipeline:
         finally:
             found.unpersist()
         return note_of_sums(sums)
-
-    def _report(
-        self,
-        record: BatchRecord,
-        version: Version,
-        note: Note,
-        batch_s: float,
-    ) -> None:
-        now = time.monotonic()
-        self._recent.append((now - batch_s, note.messages, note.updates))
-        while self._recent[0][0] < now - RATE_S and len(self._recent) > 1:
-            self._recent.popleft()
-        lag_s = None if note.arrived_us is None else max(0.0, time.time() - note.arrived_us / 1e6)
-        with self._telling:
-            self._status = replace(
-                self._status,
-                batch=record.batch,
-                messages=self._status.messages + note.messages,
-                updates=self._status.updates + note.updates,
-                rejects=self._status.rejects + note.rejects,
-                batch_s=batch_s,
-                lag_s=lag_s,
-                version=version.number,
-                n_subscriptions=version.n_subscriptions,
-            )
-        if self._on_batch is not None:
-            self._on_batch(self.status())
 
     # ---- changes --------------------------------------------------------------------------------
 
@@ -423,12 +384,8 @@ class Pipeline:
                 self._store, plain,
                 stream=self._name, batch=batch, clock_us=self._clock_us, on_rejects=write_rejects,
             )  # fmt: skip
-            with self._telling:
-                self._status = replace(
-                    self._status,
-                    changes=self._status.changes + plain.num_rows - len(took.rejects),
-                    rejects=self._status.rejects + len(refused),
-                )
+            n_changes = plain.num_rows - len(took.rejects)
+            self._tell({"changes": n_changes, "rejects": len(refused)})
             self._store.clean()
         self._merge_if_due(took.version)
 
@@ -441,17 +398,13 @@ class Pipeline:
         if version.n_changes < due or self._merge is not None or self._is_stopping:
             return
 
-        assert self._session is not None
-        session = self._session
-
         def run() -> None:
-            session.addTag(self._merge_tag)
+            self._session.addTag(self._merge_tag)
             try:
-                merge(session, self._store, lock=self._publishing)
+                merge(self._session, self._store, lock=self._publishing)
                 with self._publishing:
                     self._store.clean()
-                with self._telling:
-                    self._status = replace(self._status, merges=self._status.merges + 1)
+                self._tell({"merges": 1})
                 self._merge_error, self._n_changes_at_failure = None, 0
             except Exception as error:
                 told = str(plain_failure(error) or error).splitlines() or [repr(error)]
@@ -473,6 +426,12 @@ class Pipeline:
                     "the pipeline is stopping; this batch runs at the next start"
                 )
             yield
+
+    def _tell(self, counts: Mapping[str, int], **facts: Any) -> None:
+        """Add to the counts of the status, and set what else there is to say."""
+        with self._telling:
+            sums = {name: getattr(self._status, name) + n for name, n in counts.items()}
+            self._status = replace(self._status, **sums, **facts)
 
     def _hold(self, number: int) -> None:
         """Keep the version that a batch sees, and later ones."""

@@ -39,20 +39,13 @@ _ANYWHERE = (-np.inf, -np.inf, np.inf, np.inf)
 
 @dataclass(frozen=True)
 class Territory:
-    """How the subscriptions of a version are spread.
+    """How the subscriptions of a version are spread."""
 
-    Attributes:
-        plan: Where a subscription belongs.
-        vocabulary: The words of all subscriptions, shared by all shards.
-        frequencies: How often each of the words that the plan was cut by occurs; they come first.
-        parts: What each shard holds: units of the base and of each delta.
-        settings: Those of the index.
-    """
-
-    plan: ShardPlan
-    vocabulary: Vocabulary
+    plan: ShardPlan  # where a subscription belongs
+    vocabulary: Vocabulary  # the words of all subscriptions, shared by all shards
+    # How often each of the words that the plan was cut by occurs; they come first.
     frequencies: Int64s
-    parts: tuple[UnitArrays, ...]
+    parts: tuple[UnitArrays, ...]  # what each shard holds: units of the base and of each delta
     settings: IndexSettings
 
     def save(self, directory: Path) -> None:

@@ -35,11 +35,7 @@ class View:
 
 
 class Log(View):
-    """Prints a line every few seconds, and one for each thing that happens rarely.
-
-    Args:
-        every_s: Seconds between lines.
-    """
+    """Prints a line every few seconds, and one for each thing that happens rarely."""
 
     def __init__(self, every_s: float = LINE_S) -> None:
         self._every_s = every_s
@@ -102,9 +98,7 @@ class Panel(View):
 def view_for(*, is_quiet: bool, prints_output: bool = False) -> View:
     """Return the view that fits where the errors go.
 
-    Args:
-        is_quiet: Show nothing.
-        prints_output: Whether updates go to the terminal, through which a table would be torn.
+    A table would be torn by updates that are printed to the same terminal.
     """
     if is_quiet:
         return View()

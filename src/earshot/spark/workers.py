@@ -5,7 +5,7 @@ Each takes the Arrow batches of a partition and yields Arrow batches, never a ro
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from datetime import datetime
 
@@ -15,27 +15,24 @@ from pyspark import TaskContext
 
 from earshot.encoding import NO_TIME_US, EncodedMessages
 from earshot.engine.engine import Engine
-from earshot.files import Reject, rejects_of_batch
+from earshot.files import Reject
 from earshot.model.arrays import Int32s, Int64s, MessageArrays
 from earshot.model.batches import instant
 from earshot.model.schemas import BOX_FIELDS, id_type
 from earshot.spark.notes import (
     NOTE,
     Note,
-    accepted_positions,
     batch_of_notes,
     note_of,
     notes_on,
     split_notes,
 )
-from earshot.spark.rows import Part, RowReading
+from earshot.spark.rows import Batches, Part, RowReading
 from earshot.spark.shaping import Shaping
 from earshot.spark.shards import SHARD, Shard, open_shard
 from earshot.spark.store import IndexSettings, Version
 from earshot.spark.territory import open_territory
 from earshot.text import Vocabulary
-
-Batches = Iterator[pa.RecordBatch]
 
 KEY = "earshot_key"
 """Column that tells the messages of a sharded match apart, whatever their ids."""
@@ -48,25 +45,15 @@ MOST_SENT_ROWS = 1 << 16
 
 @dataclass(frozen=True)
 class MatchTask:
-    """What a worker has to know to match.
+    """What a worker has to know to match."""
 
-    Attributes:
-        index: URI of the index.
-        version: Which subscriptions there are.
-        settings: Those of the index.
-        reading: How rows become messages.
-        shaping: What becomes of the updates.
-        clock_us: Subscriptions that end at or before this time are over.
-        stop_at_rejects: Whether a bad row fails the task.
-    """
-
-    index: str
-    version: Version
+    index: str  # URI of the index
+    version: Version  # which subscriptions there are
     settings: IndexSettings
-    reading: RowReading
-    shaping: Shaping
-    clock_us: int | None = None
-    stop_at_rejects: bool = True
+    reading: RowReading  # how rows become messages
+    shaping: Shaping  # what becomes of the updates
+    clock_us: int | None = None  # subscriptions that end at or before this time are over
+    stop_at_rejects: bool = True  # whether a bad row fails the task
 
     @property
     def at(self) -> datetime | None:
@@ -89,15 +76,10 @@ def match_replicated(task: MatchTask, batches: Iterable[pa.RecordBatch]) -> Batc
 def _match_part(task: MatchTask, engine: Engine, part: Part) -> Batches:
     rows = part.rows
     found = engine.match_batch(
-        rows.batch,
-        at=task.at,
-        on_error="reject",
-        source=rows.source,
-        rows=rows.rows,
+        rows.batch, at=task.at, on_error="reject", source=rows.source, rows=rows.rows
     )
-    rejects = rows.rejects + rejects_of_batch(found.rejects, rows.batch, rows.rows)
+    rejects, positions = part.judged(found.rejects)
     task.check(rejects)
-    positions = accepted_positions(rows.rows, [each.row for each in found.rejects])
     yield from task.shaping.batches(found, _carried(task.shaping, part, positions))
     yield from task.shaping.notes(notes_on(rejects, note_of(found, part.arrived_us)))
 
@@ -150,13 +132,11 @@ def send_to_shards(task: MatchTask, batches: Iterable[pa.RecordBatch]) -> Batche
     context = TaskContext.get()
     key = (0 if context is None else context.partitionId()) << 40
     for part in task.reading.parts(batches):
-        rows = part.rows
-        encoded, offsets, shards = territory.route(rows)
-        rejects = rows.rejects + rejects_of_batch(encoded.rejects, rows.batch, rows.rows)
+        encoded, offsets, shards = territory.route(part.rows)
+        rejects, positions = part.judged(encoded.rejects)
         task.check(rejects)
         if task.shaping.keep_unmatched:
             offsets, shards = _at_least_one(offsets, shards)
-        positions = accepted_positions(rows.rows, [each.row for each in encoded.rejects])
         messages = np.repeat(np.arange(len(positions)), np.diff(offsets))
         columns = [*_sent_columns(encoded), *_carried(task.shaping, part, positions)]
         for start in range(0, len(messages), MOST_SENT_ROWS):
@@ -178,7 +158,9 @@ def send_to_shards(task: MatchTask, batches: Iterable[pa.RecordBatch]) -> Batche
                 latest_us=None if latest_us == NO_TIME_US else latest_us,
                 arrived_us=part.arrived_us,
             )
-            yield _to_shard(0, batch_of_notes(schema, notes_on(rejects, note)))
+            notes = batch_of_notes(schema, notes_on(rejects, note))
+            first_shard = pa.array(np.zeros(len(notes), np.int32))
+            yield notes.set_column(0, schema.field(0), first_shard)
 
 
 def _sent_columns(encoded: EncodedMessages) -> list[pa.Array]:
@@ -207,11 +189,6 @@ def _received(sent: pa.RecordBatch, shard: Shard, shared: Vocabulary) -> Encoded
     )
     times = sent.column("time_us").to_numpy()
     return EncodedMessages(sent.column("id"), messages, times, np.arange(n), [])
-
-
-def _to_shard(shard: int, batch: pa.RecordBatch) -> pa.RecordBatch:
-    shards = pa.array(np.full(batch.num_rows, shard, np.int32))
-    return batch.set_column(0, batch.schema.field(0), shards)
 
 
 def _at_least_one(offsets: Int64s, shards: Int32s) -> tuple[Int64s, Int32s]:

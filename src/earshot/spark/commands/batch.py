@@ -17,7 +17,7 @@ from pyspark.sql import Observation, SparkSession
 from earshot.errors import InvalidRow
 from earshot.files import OnError, read_changes, rejects_of_batch
 from earshot.model.batches import instant
-from earshot.model.schemas import IdKind, changes_schema, id_type
+from earshot.model.schemas import changes_schema, id_type
 from earshot.spark.build import Built, build
 from earshot.spark.commands.files import file_rows, files_in, ids_in, write_files
 from earshot.spark.config import SubscriptionsConfig
@@ -45,19 +45,13 @@ def build_index(
     subscriptions: SubscriptionsConfig,
     index: str | Path,
     *,
-    rejects: str | Path | Sink | None = None,
+    rejects: str | Path | Sink | None,
     messages: str | None = None,
     message_columns: Mapping[str, str] | None = None,
 ) -> Built:
-    """Build an index from files.
+    """Build an index from files; shards are cut by messages like those that will come.
 
-    Args:
-        session: Runs the build.
-        subscriptions: The files, and how they are read.
-        index: Directory of the index.
-        rejects: Directory for refused rows, or what takes them and the number of the version.
-        messages: Files with messages like those that will come, by which shards are cut.
-        message_columns: Names of their columns by field, where they differ.
+    Refused rows go to a directory, or to a sink together with the number of the version.
     """
     given = subscriptions
     ids = given.ids or ids_in(given.path, "subscriptions", given.columns, given.space)
@@ -108,23 +102,13 @@ def match_messages(
     shape: Shape = "rows",
     file_format: FileFormat = "parquet",
     columns: Mapping[str, str] | None = None,
-    ids: IdKind | None = None,
     on_error: OnError = "raise",
     rejects: str | Path | None = None,
 ) -> MatchSummary:
-    """Match files of messages against subscriptions, and write files with the updates.
+    """Match files of messages against subscriptions, and write a directory with the updates.
 
-    Args:
-        session: Runs the job.
-        subscriptions: Directory of an index, or files to build one from that is removed again.
-        messages: A file, or a directory of files.
-        out: Directory to make.
-        shape: ``rows`` or ``lists``.
-        file_format: Format of what is written.
-        columns: Names of the messages' columns by field, where they differ.
-        ids: Kind of the messages' ids; by default as the first ones look.
-        on_error: ``raise`` at the first bad row, or ``reject`` bad rows and match the others.
-        rejects: Directory for these.
+    Subscriptions are the directory of an index, or files to build one from that is removed again.
+    Columns are those of the messages. Rejected rows go to a directory of their own.
     """
     n_rejects = 0
     with ExitStack() as stack:
@@ -144,7 +128,7 @@ def match_messages(
         task = match_task(
             rows, store, version,
             shape=shape, form="files", columns=columns,
-            ids=ids or ids_in(messages, "messages", columns or {}, store.settings.space),
+            ids=ids_in(messages, "messages", columns or {}, store.settings.space),
             stop_at_rejects=on_error == "raise", has_notes=True,
         )  # fmt: skip
         started = time.perf_counter()
@@ -177,20 +161,14 @@ def change_files(
     index: str | Path,
     changes: str | Path,
     *,
-    columns: Mapping[str, str] | None = None,
-    on_error: OnError = "raise",
+    columns: Mapping[str, str],
+    on_error: OnError,
     rejects: RejectSink,
 ) -> ChangesSummary:
-    """Take files of changes into an index, as one version; runs without Spark.
+    """Take a file or directory of changes into an index, as one version; runs without Spark.
 
-    Files are taken by name and rows in their order, or all by time where all have one.
-
-    Args:
-        index: Directory of the index.
-        changes: A file, or a directory of files.
-        columns: Names of their columns by field, where they differ.
-        on_error: ``raise`` at the first bad row and leave the index as it was, or ``reject``.
-        rejects: Takes refused rows.
+    Files are taken by name and rows in their order, or all by time where all have one. With
+    ``raise``, the first bad row leaves the index as it was.
     """
     store = IndexStore(index)
     settings = store.settings
@@ -219,13 +197,8 @@ def change_files(
 
     took = take_in(store, table, on_rejects=write_rejects)
     store.clean()
-    version = took.version
-    return ChangesSummary(
-        table.num_rows - len(took.rejects),
-        rejects.n_rows,
-        version.number,
-        version.n_subscriptions,
-    )
+    n_changes, version = table.num_rows - len(took.rejects), took.version
+    return ChangesSummary(n_changes, rejects.n_rows, version.number, version.n_subscriptions)
 
 
 def index_facts(index: str | Path) -> dict[str, Any]:

@@ -85,10 +85,10 @@ def write_files(rows: DataFrame, location: str | Path, file_format: FileFormat) 
         raise
 
 
-def check_new(location: str | Path, option: str) -> None:
-    """Refuse a directory that has something in it."""
-    folder = Folder(location)
-    if folder.names():
+def check_new(location: str | Path | None, option: str) -> None:
+    """Refuse a directory that has something in it, where one is given."""
+    if location is not None and Folder(location).names():
+        path = Folder(location).path
         raise InvalidParameter(
-            f"{option} {folder.path} is not empty; choose another directory or remove it"
+            f"{option} {path} is not empty; choose another directory or remove it"
         )

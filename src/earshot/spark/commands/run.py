@@ -9,6 +9,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -18,7 +19,7 @@ from pyspark.sql import DataFrame, SparkSession
 from earshot.errors import InvalidFile
 from earshot.model.schemas import Content
 from earshot.spark.commands.batch import build_index
-from earshot.spark.commands.session import Signals, spark_session, suppressed
+from earshot.spark.commands.session import SPARK_IS_GONE, Signals, spark_session
 from earshot.spark.config import ChangesConfig, MessagesConfig, PipelineConfig
 from earshot.spark.folders import Folder
 from earshot.spark.kafka import connector_jars
@@ -98,13 +99,8 @@ def watch(
 ) -> int | None:
     """Show a pipeline until it ends; stop it after its current batch when a signal comes.
 
-    Args:
-        pipeline: A running one.
-        view: Where to show it.
-        is_enough: Asked now and then whether to stop it.
-
-    Returns:
-        The number of the signal that stopped it, None if none did.
+    It is stopped as well when ``is_enough``, which is asked now and then, says so. Returns the
+    number of the signal that stopped it, None if none did.
 
     Raises:
         StoppedAtOnce: A second signal came before that batch was done.
@@ -133,7 +129,7 @@ def watch(
 
 
 def _stop(pipeline: Pipeline) -> None:
-    with suppressed():
+    with suppress(*SPARK_IS_GONE):
         pipeline.stop(PATIENCE_S)
 
 
@@ -145,17 +141,10 @@ def run_pipeline(
     is_quiet: bool = False,
     say: Say = lambda line: None,
 ) -> tuple[dict[str, Any], int | None]:
-    """Run a pipeline until it ends or a signal stops it.
+    """Run a pipeline until it ends or a signal stops it; with ``once``, take what is there and end.
 
-    Args:
-        config: The pipeline.
-        master: Where Spark runs; by default ``spark.master`` of the file, else this machine.
-        once: Take what is there now and end, whatever the file says.
-        is_quiet: Show nothing while it runs.
-        say: Told what happens before the first batch.
-
-    Returns:
-        Totals and rates, and the signal that stopped it, if one did.
+    Spark runs at the master, by default ``spark.master`` of the file, else on this machine. Returns
+    totals and rates, and the signal that stopped it, if one did.
     """
     settings = dict(config.spark)
     if config.uses_kafka and not {"spark.jars", "spark.jars.packages"} & settings.keys():
@@ -203,11 +192,8 @@ def start_pipeline(
     on_batch: Callable[[Status], None] | None = None,
 ) -> Pipeline:
     """Start the pipeline of a config, whose index is there."""
-    trigger = config.trigger
-    once = once or trigger.once
-    changes = None
-    if config.changes is not None:
-        changes = _stream(session, config.changes)
+    once = once or config.trigger.once
+    changes = None if config.changes is None else _stream(session, config.changes)
     return match_stream(
         _stream(session, config.messages), config.index, _sink(config), config.checkpoint,
         changes=changes,
@@ -216,7 +202,7 @@ def start_pipeline(
         shape=config.sink.shape,
         carry=config.sink.carry,
         keep_unmatched=config.sink.keep_unmatched,
-        interval=None if once else trigger.interval,
+        interval=None if once else config.trigger.interval,
         available_now=once,
         merge_share=config.merge.share,
         merge_least=config.merge.least,

@@ -20,6 +20,8 @@ from earshot.errors import EarshotError
 from earshot.spark.failures import plain_failure
 from earshot.spark.session import LOCAL_MASTER, local_session
 
+SPARK_IS_GONE = (PySparkException, Py4JError, OSError)
+"""What a Spark that is ending says."""
 FAILURE_CHARACTERS = 500
 """Most that is told of what went wrong in Spark."""
 _CAUSE = re.compile(r"^Caused by: (?:[\w$]+\.)*([\w$]+: .+)$", re.MULTILINE)
@@ -78,7 +80,7 @@ def spark_session(
     finally:
         if not is_running:
             # A JVM that a signal ended cannot be stopped any more.
-            with suppressed():
+            with suppress(*SPARK_IS_GONE):
                 session.stop()
         noise.removeFilter(_is_no_interruption)
 
@@ -107,10 +109,3 @@ def _reason(account: str) -> str:
     lines = [line.strip() for line in account.splitlines() if line.strip()]
     chosen = (causes[-1:] or errors[:1] or lines[:1] or ["it does not say why"])[0]
     return str(chosen)[:FAILURE_CHARACTERS]
-
-
-@contextmanager
-def suppressed() -> Iterator[None]:
-    """Go on whatever a Spark that is ending says."""
-    with suppress(PySparkException, Py4JError, OSError):
-        yield
