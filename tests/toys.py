@@ -17,7 +17,7 @@ from earshot.cli.semantics import SEMANTICS_OPTIONS, Option, SemanticsOptions
 from earshot.encoding import Form
 from earshot.indexes import STRUCTURES, Structure
 from earshot.indexes.answers import Counters, Matches
-from earshot.indexes.contract import Index
+from earshot.indexes.contract import BuildInput, Index
 from earshot.kernels.verify import region_touches
 from earshot.model.arrays import (
     EVERYWHERE_TOKEN,
@@ -179,9 +179,7 @@ class ToyIndex(Index):
     arrays_type = ToyArrays
 
     @classmethod
-    def _build_arrays(
-        cls, clauses: ClauseArrays, frequencies: Any, parameters: Any, n_threads: int
-    ) -> ToyArrays:
+    def _build_arrays(cls, given: BuildInput) -> ToyArrays:
         return ToyArrays()
 
     def _match_rows(self, *_: Any) -> Any:

@@ -92,6 +92,15 @@ class RowsBySlot(NamedTuple):
         return self.order[positions]
 
 
+class BuildInput(NamedTuple):
+    """What a structure is built from."""
+
+    clauses: ClauseArrays
+    known: Any  # of the tokens: their frequencies or, for an index that ranks, ScoringArrays
+    parameters: Any
+    n_threads: int
+
+
 @dataclass(frozen=True)
 class Parameters:
     """Options of an index; each structure that has some subclasses this."""
@@ -166,7 +175,7 @@ class Index(ABC):
             clauses, space, n_tokens, frequencies, parameters
         )
         known = cls._know_tokens(clauses, counts, parameters, weights, later_weight)
-        arrays = cls._build_arrays(clauses, known, parameters, n_threads)
+        arrays = cls._build_arrays(BuildInput(clauses, known, parameters, n_threads))
         return cls(parameters, space, clauses, arrays, counts, np.ones(n_slots, np.uint8))
 
     @classmethod
@@ -222,14 +231,8 @@ class Index(ABC):
 
     @classmethod
     @abstractmethod
-    def _build_arrays(
-        cls,
-        clauses: ClauseArrays,
-        known: Any,  # of the tokens, by _know_tokens
-        parameters: Any,
-        n_threads: int,
-    ) -> Any:
-        """Return the structure's arrays over ``clauses``."""
+    def _build_arrays(cls, given: BuildInput) -> Any:
+        """Return the structure's arrays over clauses."""
 
     def _match_rows(self, messages: MessageArrays, start: int, stop: int, scratch: Any) -> Matches:
         """Match messages ``start:stop`` against the arrays.

@@ -60,12 +60,13 @@ from earshot.indexes.block_lists.kernels.match import (
     BlockListsScratch,
 )
 from earshot.indexes.block_trie.kernels.build import fill_codes
+from earshot.indexes.contract import BuildInput
 from earshot.indexes.kernels.blocks import SIGNATURE_WORDS
 from earshot.indexes.quantizing import quantizer_of
 from earshot.indexes.ranked_contract import RankedIndex
 from earshot.kernels.box_keys import BLOCK, DEAD_KEY, build_keys
 from earshot.kernels.scoring import BOUND_SLACK, ScoringArrays
-from earshot.model.arrays import ClauseArrays, Int32s, Int64s
+from earshot.model.arrays import Int32s, Int64s
 
 
 class BlockLists(RankedIndex):
@@ -78,9 +79,8 @@ class BlockLists(RankedIndex):
     """Record of each clause, and its entry in a sure list or -1; made for the first removal."""
 
     @classmethod
-    def _build_arrays(
-        cls, clauses: ClauseArrays, scoring: ScoringArrays, parameters: Any, n_threads: int
-    ) -> BlockListsArrays:
+    def _build_arrays(cls, given: BuildInput) -> BlockListsArrays:
+        clauses, scoring = given.clauses, given.known
         n, n_tokens = len(clauses.subscriptions), len(scoring.weights)
         quantizer = quantizer_of(clauses.boxes, "planar")
         clause_keys = np.empty(n, np.uint64)

@@ -50,12 +50,12 @@ from earshot.indexes.block_trie.kernels.match import (
     BlockTrieArrays,
     BlockTrieScratch,
 )
-from earshot.indexes.contract import Index, Parameters
+from earshot.indexes.contract import BuildInput, Index, Parameters
 from earshot.indexes.kernels.blocks import SIGNATURE_WORDS, n_summary_keys
 from earshot.indexes.kernels.matching import View
 from earshot.indexes.quantizing import quantizer_of
 from earshot.kernels.box_keys import BLOCK, DEAD_KEY, Quantizer, build_keys
-from earshot.model.arrays import ClauseArrays, Int32s, Int64s
+from earshot.model.arrays import Int32s
 
 
 @dataclass(frozen=True)
@@ -90,13 +90,8 @@ class BlockTrie(Index):
     """Where each clause stands in a node's list and in the root list."""
 
     @classmethod
-    def _build_arrays(
-        cls,
-        clauses: ClauseArrays,
-        frequencies: Int64s,
-        parameters: BlockTrieParameters,
-        n_threads: int,
-    ) -> BlockTrieArrays:
+    def _build_arrays(cls, given: BuildInput) -> BlockTrieArrays:
+        clauses, frequencies, parameters, n_threads = given
         n = len(clauses.subscriptions)
         sorted_tokens = np.empty(len(clauses.token_ids), np.int32)
         n_required = np.empty(n, np.int32)

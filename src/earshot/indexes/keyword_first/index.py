@@ -9,11 +9,9 @@ subscription's threshold is at most alpha, no list leads to it: it is scored aga
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 
-from earshot.indexes.contract import Index
+from earshot.indexes.contract import BuildInput, Index
 from earshot.indexes.keyword_first.kernels import (
     KeywordFirstArrays,
     KeywordFirstScratch,
@@ -23,8 +21,7 @@ from earshot.indexes.keyword_first.kernels import (
     build_lists,
 )
 from earshot.indexes.ranked_contract import RankedIndex
-from earshot.kernels.scoring import BOUND_SLACK, ScoringArrays
-from earshot.model.arrays import ClauseArrays, Int64s
+from earshot.kernels.scoring import BOUND_SLACK
 
 
 class KeywordFirst(Index):
@@ -34,11 +31,10 @@ class KeywordFirst(Index):
     arrays_type = KeywordFirstArrays
 
     @classmethod
-    def _build_arrays(
-        cls, clauses: ClauseArrays, frequencies: Int64s, parameters: Any, n_threads: int
-    ) -> KeywordFirstArrays:
+    def _build_arrays(cls, given: BuildInput) -> KeywordFirstArrays:
+        clauses, n_tokens = given.clauses, len(given.known)
         return KeywordFirstArrays(
-            *build_keyword_first(clauses.token_offsets, clauses.token_ids, len(frequencies))
+            *build_keyword_first(clauses.token_offsets, clauses.token_ids, n_tokens)
         )
 
     def _new_scratch(self) -> KeywordFirstScratch:
@@ -56,9 +52,8 @@ class RankedKeywordFirst(RankedIndex):
     arrays_type = RankedKeywordFirstArrays
 
     @classmethod
-    def _build_arrays(
-        cls, clauses: ClauseArrays, scoring: ScoringArrays, parameters: Any, n_threads: int
-    ) -> RankedKeywordFirstArrays:
+    def _build_arrays(cls, given: BuildInput) -> RankedKeywordFirstArrays:
+        clauses, scoring = given.clauses, given.known
         is_wordless = scoring.alpha[0] >= scoring.cuts - BOUND_SLACK
         list_offsets, entries = build_lists(
             clauses.token_offsets, clauses.token_ids, ~is_wordless, len(scoring.weights)

@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 
-from earshot.indexes.contract import Index
+from earshot.indexes.contract import BuildInput, Index
 from earshot.indexes.linear_scan.kernels import LinearScanArrays, RankedLinearScanArrays
 from earshot.indexes.ranked_contract import RankedIndex
-from earshot.kernels.scoring import ScoringArrays
-from earshot.model.arrays import ClauseArrays, Int64s
 
 
 class LinearScan(Index):
@@ -20,9 +16,7 @@ class LinearScan(Index):
     arrays_type = LinearScanArrays
 
     @classmethod
-    def _build_arrays(
-        cls, clauses: ClauseArrays, frequencies: Int64s, parameters: Any, n_threads: int
-    ) -> LinearScanArrays:
+    def _build_arrays(cls, given: BuildInput) -> LinearScanArrays:
         return LinearScanArrays()
 
 
@@ -33,7 +27,5 @@ class RankedLinearScan(RankedIndex):
     arrays_type = RankedLinearScanArrays
 
     @classmethod
-    def _build_arrays(
-        cls, clauses: ClauseArrays, scoring: ScoringArrays, parameters: Any, n_threads: int
-    ) -> RankedLinearScanArrays:
-        return RankedLinearScanArrays(scoring, np.zeros(1, np.int64))
+    def _build_arrays(cls, given: BuildInput) -> RankedLinearScanArrays:
+        return RankedLinearScanArrays(given.known, np.zeros(1, np.int64))

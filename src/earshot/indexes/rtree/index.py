@@ -15,7 +15,7 @@ import numpy.typing as npt
 
 from earshot.errors import InvalidInput, InvalidParameter
 from earshot.indexes.block_trie.kernels.build import fill_codes
-from earshot.indexes.contract import Parameters
+from earshot.indexes.contract import BuildInput, Parameters
 from earshot.indexes.in_place import (
     LEAST_PLACES,
     InPlaceIndex,
@@ -243,11 +243,9 @@ class RtreeIndex(ChangingTree):
     scratch_type = RtScratch
 
     @classmethod
-    def _build_arrays(
-        cls, clauses: ClauseArrays, frequencies: Int64s, parameters: Any, n_threads: int
-    ) -> RtreeIndexArrays:
-        arrays = build_tree(cls.kind, clauses, frequencies, parameters)
-        return arrays._replace(tree=filled_tree(arrays.tree, clauses))
+    def _build_arrays(cls, given: BuildInput) -> RtreeIndexArrays:
+        arrays = build_tree(cls.kind, given.clauses, given.known, given.parameters)
+        return arrays._replace(tree=filled_tree(arrays.tree, given.clauses))
 
 
 def build_tree(

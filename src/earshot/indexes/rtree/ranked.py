@@ -9,11 +9,12 @@ be, but right; splits and merges renew those of the nodes they touch.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import numpy as np
 import numpy.typing as npt
 
+from earshot.indexes.contract import BuildInput
 from earshot.indexes.in_place import RankedInPlaceIndex
 from earshot.indexes.ranked_contract import RankedParameters
 from earshot.indexes.rtree.index import (
@@ -37,8 +38,7 @@ from earshot.indexes.rtree.kernels.ranked import (
 )
 from earshot.indexes.rtree.token_orders import TokenOrder
 from earshot.kernels.growing import with_room
-from earshot.kernels.scoring import ScoringArrays
-from earshot.model.arrays import ClauseArrays, Float64s, Int64s
+from earshot.model.arrays import Float64s, Int64s
 
 
 @dataclass(frozen=True)
@@ -73,10 +73,9 @@ class RankedRtree(ChangingTree, RankedInPlaceIndex):
     scratch_type = RankedRtScratch
 
     @classmethod
-    def _build_arrays(
-        cls, clauses: ClauseArrays, scoring: ScoringArrays, parameters: Any, n_threads: int
-    ) -> RankedRtreeArrays:
-        built = build_tree(cls.kind, clauses, _frequencies(scoring.weights), parameters)
+    def _build_arrays(cls, given: BuildInput) -> RankedRtreeArrays:
+        clauses, scoring = given.clauses, given.known
+        built = build_tree(cls.kind, clauses, _frequencies(scoring.weights), given.parameters)
         if cls.kind == PREFIXES:
             fill_prefixes(built.tree, scoring, clauses, 0, len(clauses.subscriptions))
         tree = filled_tree(built.tree, clauses)

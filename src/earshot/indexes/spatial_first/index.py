@@ -15,7 +15,7 @@ from typing import ClassVar
 import numpy as np
 
 from earshot.errors import InvalidParameter
-from earshot.indexes.contract import Index, Parameters
+from earshot.indexes.contract import BuildInput, Index, Parameters
 from earshot.indexes.ranked_contract import RankedIndex, RankedParameters
 from earshot.indexes.spatial_first.kernels import (
     RankedSpatialFirstArrays,
@@ -25,8 +25,8 @@ from earshot.indexes.spatial_first.kernels import (
     curve_keys,
     rank_cells,
 )
-from earshot.kernels.scoring import BOUND_SLACK, ScoringArrays
-from earshot.model.arrays import ClauseArrays, Float64s, Int64s
+from earshot.kernels.scoring import BOUND_SLACK
+from earshot.model.arrays import Float64s, Int64s
 
 FAN_OUTS = (2, 1024)
 
@@ -82,14 +82,8 @@ class SpatialFirst(_PackedTree):
     arrays_type = SpatialFirstArrays
 
     @classmethod
-    def _build_arrays(
-        cls,
-        clauses: ClauseArrays,
-        frequencies: Int64s,
-        parameters: SpatialFirstParameters,
-        n_threads: int,
-    ) -> SpatialFirstArrays:
-        fan_out = parameters.fan_out
+    def _build_arrays(cls, given: BuildInput) -> SpatialFirstArrays:
+        clauses, frequencies, fan_out = given.clauses, given.known, given.parameters.fan_out
         levels = _level_offsets_of(len(clauses.subscriptions), fan_out)
         built = build_spatial_first(
             clauses, frequencies, _curve_order(clauses.boxes), fan_out, levels
@@ -106,14 +100,8 @@ class RankedSpatialFirst(_PackedTree, RankedIndex):
     parameters: RankedSpatialFirstParameters
 
     @classmethod
-    def _build_arrays(
-        cls,
-        clauses: ClauseArrays,
-        scoring: ScoringArrays,
-        parameters: RankedSpatialFirstParameters,
-        n_threads: int,
-    ) -> RankedSpatialFirstArrays:
-        fan_out = parameters.fan_out
+    def _build_arrays(cls, given: BuildInput) -> RankedSpatialFirstArrays:
+        clauses, scoring, fan_out = given.clauses, given.known, given.parameters.fan_out
         is_placeless = 1.0 - scoring.alpha[0] >= scoring.cuts - BOUND_SLACK
         placed = np.flatnonzero(~is_placeless)
         levels = _level_offsets_of(len(placed), fan_out)
