@@ -184,13 +184,43 @@ def test_an_index_is_not_overwritten_and_has_its_own_options(folder: Folder) -> 
     subscriptions, messages = folder.subscriptions("s.csv"), folder.messages("m.csv")
     assert folder.run("index", "build", subscriptions, "--out", folder / "i", "--quiet")[0] == 0
     err = folder.refusal("index", "build", subscriptions, "--out", folder / "i")
-    assert "exists and is not an empty directory" in err
+    assert "exists and is neither empty nor a saved state" in err
     err = folder.refusal(
         "match", folder / "i", messages, "--out", folder / "o.csv", "--stem", "--space", "planar"
     )
     assert "--space, --stem:" in err
     assert "is a built index, which has its own" in err
     assert folder.names() == {"s.csv", "m.csv", "i"}
+
+
+def test_an_output_that_is_an_input_or_another_output_is_refused(folder: Folder) -> None:
+    subscriptions, messages = folder.subscriptions("s.csv"), folder.messages("m.csv")
+    before = messages.read_bytes()
+    (folder / "link.csv").symlink_to(messages)
+    out, rejecting = folder / "o.csv", ("--on-error", "reject", "--rejects")
+    for options, told in (
+        (("--out", messages), f"--out is {messages}, and so is MESSAGES"),
+        (("--out", folder / "x" / ".." / "s.csv"), "and so is SUBSCRIPTIONS"),
+        (("--out", folder / "link.csv"), "and so is MESSAGES"),
+        (("--out", out, *rejecting, out), f"--rejects is {out}, and so is --out"),
+        (("--out", out, "--save", out), f"--save is {out}, and so is --out"),
+        (("--out", out, "--save", folder.path), "is neither empty nor a saved state"),
+    ):
+        assert told in folder.refusal("match", subscriptions, messages, *options)
+    (folder / "link.csv").unlink()
+    refused = folder.refusal("index", "build", subscriptions, "--out", subscriptions)
+    assert refused.endswith("name another place for --out\n")
+    assert messages.read_bytes() == before
+    assert folder.names() == {"s.csv", "m.csv"}
+
+
+def test_saving_again_replaces_what_was_saved(folder: Folder) -> None:
+    subscriptions, messages = folder.subscriptions("s.csv"), folder.messages("m.csv")
+    for _ in range(2):
+        folder.facts(
+            "match", subscriptions, messages, "--out", folder / "o.csv", "--save", folder / "saved"
+        )
+        assert folder.facts("index", "verify", folder / "saved")["n_arrays"] > 10
 
 
 @pytest.mark.parametrize("options", [[], ["--rank"]])
@@ -204,7 +234,7 @@ def test_going_on_from_a_saved_engine(options: list[str], folder: Folder) -> Non
     assert (6, "fire-near") in matches_in(out)
     assert (6, "over") not in matches_in(out)
     assert folder.refusal("match", saved, later, "--out", folder / "p.csv", "--save", saved) == (
-        f"earshot: --save is {saved}, which exists; name a new directory\n"
+        f"earshot: --save is {saved}, and so is SUBSCRIPTIONS; name another place for --save\n"
     )
     err = folder.refusal(
         "match", subscriptions, messages, "--out", folder / "p.csv", "--results", folder / "r.csv"

@@ -115,7 +115,7 @@ def test_going_on_from_a_saved_state(folder: Folder) -> None:
         err = folder.refusal("match", saved, late, "--out", folder / "p.csv", *option)
         assert f"{option[0]}: {saved} is a built index, which has its own" in err
     assert folder.refusal("match", saved, late, "--out", folder / "p.csv", "--save", saved) == (
-        f"earshot: --save is {saved}, which exists; name a new directory\n"
+        f"earshot: --save is {saved}, and so is SUBSCRIPTIONS; name another place for --save\n"
     )
     err = folder.refusal(
         "match", *folder.files, "--window", 2, "--out", folder / "p.csv", "--save", folder / "s.csv"

@@ -94,7 +94,7 @@ def save(directory: str | Path, contents: Contents, *, has_journal: bool = False
 
 def _replace(target: Path, contents: Contents) -> str:
     """Write contents beside what is there, then let them take its place."""
-    _check_replaceable(target)
+    check_replaceable(target)
     state = secrets.token_hex(8)
     name = _file_of(state)
     arrays = list(_flat(contents))
@@ -121,15 +121,21 @@ def _replace(target: Path, contents: Contents) -> str:
     return state
 
 
-def _check_replaceable(target: Path) -> None:
-    foreign = [path.name for path in target.iterdir() if not _is_ours(path.name)]
-    with contextlib.suppress(FileNotFoundError):
-        if FORMAT.encode() not in (target / FACTS).read_bytes():
-            foreign.append(FACTS)
+def check_replaceable(directory: str | Path) -> None:
+    """Refuse a place that holds anything else than what was saved there before."""
+    target = Path(directory)
+    if not target.exists():
+        return
+    foreign = target.name
+    if target.is_dir():
+        facts, names = target / FACTS, [path.name for path in target.iterdir()]
+        if not facts.exists() or FORMAT.encode() in facts.read_bytes():
+            names = [name for name in names if not _is_ours(name)]
+        foreign = min(names, default="")
     if foreign:
         raise SavedIndexError(
-            f"{target} exists and is not an empty directory, nor one that Earshot saved to: it has "
-            f"{min(foreign)!r}; choose another name"
+            f"{target} exists and is neither empty nor a saved state: {foreign!r} is something "
+            f"else; choose another name"
         )
 
 

@@ -6,7 +6,7 @@ import argparse
 import time
 from typing import Any
 
-from earshot.cli.options import FORMATS, add_engine, add_output, file_options, load
+from earshot.cli.options import FORMATS, add_engine, add_output, file_options, load, refuse_clashes
 from earshot.cli.output import counted, rejected, show, show_facts
 from earshot.cli.semantics import chosen_semantics
 from earshot.errors import InvalidParameter
@@ -40,6 +40,7 @@ def run_build(arguments: argparse.Namespace) -> None:
     from earshot.jobs import RejectSink
 
     files = file_options(arguments)
+    refuse_clashes(arguments, ["SUBSCRIPTIONS", "--messages"], ["--out", "--rejects"])
     semantics, given = chosen_semantics(arguments)
     if arguments.messages is not None and not semantics.n_learned(given):
         raise InvalidParameter("--messages is for semantics that weigh words by them, as --top-k")

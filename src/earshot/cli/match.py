@@ -5,13 +5,11 @@ from __future__ import annotations
 import argparse
 import time
 from dataclasses import asdict
-from pathlib import Path
 from typing import Any
 
-from earshot.cli.options import FORMATS, add_engine, file_options, load
+from earshot.cli.options import FORMATS, add_engine, file_options, load, refuse_clashes
 from earshot.cli.output import against, counted, progress_bar, rejected, show
 from earshot.cli.semantics import SEMANTICS_OPTIONS
-from earshot.errors import InvalidParameter
 
 
 def add(commands: Any) -> None:
@@ -45,10 +43,14 @@ def add_inputs(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> None:
     from earshot.jobs import RejectSink, match_files
+    from earshot.storage import check_replaceable
 
     files = file_options(arguments)
-    if arguments.save is not None and Path(arguments.save).exists():
-        raise InvalidParameter(f"--save is {arguments.save}, which exists; name a new directory")
+    refuse_clashes(
+        arguments, ["SUBSCRIPTIONS", "MESSAGES"], ["--out", "--results", "--rejects", "--save"]
+    )
+    if arguments.save is not None:
+        check_replaceable(arguments.save)  # before anything takes time
     with RejectSink(files.rejects) as rejects:
         started = time.perf_counter()
         engine = load(arguments, files, rejects)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from earshot.cli.output import progress_bar
@@ -118,6 +120,29 @@ def check_rejects(arguments: argparse.Namespace, metavar: str = "FILE") -> None:
         raise InvalidParameter(f"--on-error reject needs --rejects {metavar} for the rejected rows")
     if arguments.on_error == "raise" and arguments.rejects is not None:
         raise InvalidParameter("--rejects is for --on-error reject")
+
+
+def refuse_clashes(
+    arguments: argparse.Namespace, inputs: Sequence[str], outputs: Sequence[str]
+) -> None:
+    """Refuse an output that is an input too, or another output: one would destroy the other.
+
+    Args:
+        arguments: What was given.
+        inputs: Names of the positional arguments, and flags, of files that are read.
+        outputs: Flags of files and directories that are written.
+    """
+    taken: dict[Path, str] = {}
+    for name in (*inputs, *outputs):
+        given = getattr(arguments, name.removeprefix("--").lower(), None)
+        if given is None:
+            continue
+        path = Path(given).resolve()
+        if path in taken and name in outputs:
+            raise InvalidParameter(
+                f"{name} is {given}, and so is {taken[path]}; name another place for {name}"
+            )
+        taken[path] = name
 
 
 def column_names(arguments: argparse.Namespace, row: str) -> dict[str, str]:
