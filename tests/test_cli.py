@@ -180,11 +180,9 @@ def test_a_built_index_gives_the_same_matches(folder: Folder) -> None:
     assert folder.names() == {"s.parquet", "m.parquet", "index", "o.csv"}
 
 
-def test_an_index_is_not_overwritten_and_has_its_own_options(folder: Folder) -> None:
+def test_an_index_has_its_own_options(folder: Folder) -> None:
     subscriptions, messages = folder.subscriptions("s.csv"), folder.messages("m.csv")
     assert folder.run("index", "build", subscriptions, "--out", folder / "i", "--quiet")[0] == 0
-    err = folder.refusal("index", "build", subscriptions, "--out", folder / "i")
-    assert "exists and is neither empty nor a saved state" in err
     err = folder.refusal(
         "match", folder / "i", messages, "--out", folder / "o.csv", "--stem", "--space", "planar"
     )
@@ -212,6 +210,19 @@ def test_an_output_that_is_an_input_or_another_output_is_refused(folder: Folder)
     assert refused.endswith("name another place for --out\n")
     assert messages.read_bytes() == before
     assert folder.names() == {"s.csv", "m.csv"}
+
+
+def test_exit_codes(folder: Folder) -> None:
+    subscriptions, messages = folder.subscriptions("s.csv"), folder.messages("m.csv")
+    out = folder / "o.csv"
+    assert folder.run("match", subscriptions, messages, "--out", out, "--threads", 0)[0] == 2
+    assert folder.run("match", subscriptions, messages, "--out", messages)[0] == 2
+    assert folder.run("match", subscriptions, folder / "no.csv", "--out", out)[0] == 1
+    assert folder.run("index", "build", subscriptions, "--out", folder / "no" / "i")[0] == 1
+    (folder / "mine").mkdir()
+    (folder / "mine" / "notes.txt").touch()
+    err = folder.refusal("index", "build", subscriptions, "--out", folder / "mine")
+    assert "mine exists and is neither empty nor a saved state: 'notes.txt'" in err
 
 
 def test_saving_again_replaces_what_was_saved(folder: Folder) -> None:

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 from earshot.cli import bench, demo, explain, generate, index, match, pipeline
 from earshot.cli.options import CommandParser
-from earshot.errors import EarshotError
+from earshot.errors import EarshotError, InvalidParameter
 
 COMMANDS = (match, index, explain, pipeline, generate, bench, demo)
 """Each adds itself to the parser."""
@@ -33,7 +33,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         return int(arguments.run(arguments) or 0)
     except (EarshotError, OSError) as error:
         print(f"earshot: {error}", file=sys.stderr)
-        return 1
+        return 2 if isinstance(error, InvalidParameter) else 1
     except KeyboardInterrupt:
         print("earshot: stopped", file=sys.stderr)
         return 130

@@ -38,9 +38,11 @@ def add(commands: Any) -> None:
 
 def run_build(arguments: argparse.Namespace) -> None:
     from earshot.jobs import RejectSink
+    from earshot.storage import check_replaceable
 
     files = file_options(arguments)
     refuse_clashes(arguments, ["SUBSCRIPTIONS", "--messages"], ["--out", "--rejects"])
+    check_replaceable(arguments.out)  # before anything takes time
     semantics, given = chosen_semantics(arguments)
     if arguments.messages is not None and not semantics.n_learned(given):
         raise InvalidParameter("--messages is for semantics that weigh words by them, as --top-k")
