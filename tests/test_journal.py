@@ -342,5 +342,8 @@ def test_beginning_and_ending_subscriptions_go_together_unless_it_is_the_same_on
         ("unsubscribe", [3, 5]),
         ("subscribe", [1, 2, 4]),
     ]
-    same = [*apart, Record("unsubscribe", table(1)), Record("subscribe", table(1))]
-    assert list(merged(iter(same))) == same
+    same = [*apart, *(Record("unsubscribe", table(n)) for n in (1, 4)), *apart[:1]]
+    assert [(each.kind, each.rows["id"].to_pylist()) for each in merged(iter(same))] == [
+        ("unsubscribe", [3]), ("subscribe", [1, 2, 4]), ("unsubscribe", [5, 1]),
+        ("unsubscribe", [4]), ("subscribe", [1, 2]),
+    ]  # fmt: skip

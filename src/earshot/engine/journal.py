@@ -44,7 +44,7 @@ _HEADER = struct.Struct("<4sBBxxQqQQ")
 _CHECKSUM_BYTES = 8
 _CLEAN, _REJECTS = 1, 2
 _ALIGNMENT = 8
-_MERGED_ROWS = 50_000
+_MERGED_ROWS = 200_000
 
 
 class Record(NamedTuple):
@@ -168,20 +168,26 @@ def merged(records: Iterator[Record]) -> Iterator[Record]:
     Subscriptions that begin and others that end do not depend on each other.
     """
     for _, group in groupby(_numbered(records), key=lambda pair: pair[0]):
-        neighbours = [record for _, record in group]
-        ends = [each for each in neighbours if each.kind == "unsubscribe"]
-        others = [each for each in neighbours if each.kind != "unsubscribe"]
-        if ends and others:
-            columns = [each.rows.column("id") for each in neighbours]
-            ids = pa.chunked_array([chunk for column in columns for chunk in column.chunks])
-            if len(pc.unique(ids)) < len(ids):
-                yield from neighbours
-                continue
-        for part in (ends, others):
-            if len(part) > 1:
-                yield part[0]._replace(rows=pa.concat_tables([each.rows for each in part]))
-            else:
-                yield from part
+        yield from _joined([record for _, record in group])
+
+
+def _joined(neighbours: list[Record]) -> Iterator[Record]:
+    """Yield one record for those that begin and one for those that end; else do so by halves."""
+    ends = [each for each in neighbours if each.kind == "unsubscribe"]
+    others = [each for each in neighbours if each.kind != "unsubscribe"]
+    if ends and others:
+        columns = [each.rows.column("id") for each in neighbours]
+        ids = pa.chunked_array([chunk for column in columns for chunk in column.chunks])
+        if len(pc.unique(ids)) < len(ids):
+            middle = len(neighbours) // 2
+            yield from _joined(neighbours[:middle])
+            yield from _joined(neighbours[middle:])
+            return
+    for part in (ends, others):
+        if len(part) > 1:
+            yield part[0]._replace(rows=pa.concat_tables([each.rows for each in part]))
+        else:
+            yield from part
 
 
 def _numbered(records: Iterator[Record]) -> Iterator[tuple[int, Record]]:
