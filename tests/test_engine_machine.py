@@ -333,10 +333,11 @@ class EngineMachine(RuleBasedStateMachine):
             calls["move"] = lambda: self.engine.move(key, here)
         if method not in calls:
             return
-        setattr(matcher, method, interrupted)
+        inner = "contents" if method == "save" else method
+        setattr(matcher, inner, interrupted)
         with pytest.raises(KeyboardInterrupt):
             calls[method]()
-        delattr(matcher, method)
+        delattr(matcher, inner)
         if method == "save" or (method == "publish" and isinstance(self.oracle, MatchOracle)):
             return
         for call in (*calls.values(), lambda: len(self.engine)):

@@ -136,7 +136,7 @@ def test_what_is_open_can_be_saved_where_it_came_from(tmp_path: Path) -> None:
 @pytest.mark.parametrize("kind", ["a file", "someone's folder", "someone's facts"])
 def test_what_is_not_ours_is_left_alone(kind: str, tmp_path: Path) -> None:
     target = tmp_path / "taken"
-    named = {"a file": target, "someone's folder": target / "mine.txt"}
+    named = {"a file": target, "someone's folder": target / "journal-2026.log"}
     file = named.get(kind, target / "facts.json")
     file.parent.mkdir(exist_ok=True)
     file.write_text("mine")

@@ -17,6 +17,7 @@ import fcntl
 import json
 import mmap
 import os
+import re
 import secrets
 import typing
 from collections.abc import Iterator, Mapping
@@ -36,9 +37,10 @@ VERSION = 5
 FACTS = "facts.json"
 _DRAFT = "facts.json.draft"
 _JOURNAL_LOCK = "journal.lock"
+_OURS = re.compile(r"arrays-[0-9a-f]{16}\.bin|journal-[0-9a-f]{16}\.log")
 _ALIGNMENT = 64  # of arrays, to a cache line
 _MADV_POPULATE_READ = 22  # Linux 5.14; Python has no name for it yet
-_N_TRIES = 20  # to open a state that is replaced all the time
+N_TRIES = 20  # to open a state that is replaced all the time
 
 Group = TypeVar("Group", bound=tuple[Any, ...])
 
@@ -72,7 +74,7 @@ def save(directory: str | Path, contents: Contents, *, has_journal: bool = False
             target.mkdir(exist_ok=True)
         with _locked(target):
             if not has_journal and (target / _JOURNAL_LOCK).exists():
-                lock_journal(target).close()
+                _try_lock(target).close()  # nobody else gets it before this save is done
             try:
                 state = _replace(target, contents)
             finally:
@@ -140,7 +142,7 @@ def check_replaceable(directory: str | Path) -> None:
 
 
 def _is_ours(name: str) -> bool:
-    return name in (FACTS, _DRAFT, _JOURNAL_LOCK) or name.startswith(("arrays-", "journal-"))
+    return name in (FACTS, _DRAFT, _JOURNAL_LOCK) or _OURS.fullmatch(name) is not None
 
 
 def _file_of(state: str) -> str:
@@ -155,14 +157,31 @@ def journal_path(directory: Path, state: str) -> Path:
 def lock_journal(directory: Path) -> typing.IO[bytes]:
     """Return the right to keep the journal of a directory, and to save there, until it is closed.
 
-    Of those who do not ask for it, nobody can save there.
+    Whoever saves there is waited for; of those who come later nobody can.
     """
+    _read_header(directory)
     try:
-        lock = (directory / _JOURNAL_LOCK).open("ab")
+        with _locked(directory):
+            return _try_lock(directory)
     except OSError as error:
+        if isinstance(error, SavedIndexError):
+            raise
         raise SavedIndexError(
             f"{directory} cannot have a journal: {error.strerror or error}"
         ) from error
+
+
+def current_state(directory: Path) -> str | None:
+    """Return the name of the state that is saved in a directory, if one is."""
+    try:
+        state: str = _read_header(directory)["state"]
+    except SavedIndexError:
+        return None
+    return state
+
+
+def _try_lock(directory: Path) -> typing.IO[bytes]:
+    lock = (directory / _JOURNAL_LOCK).open("ab")
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError as error:
@@ -289,7 +308,7 @@ class Saved:
         """
         if isinstance(directory, Saved):
             return typing.cast(Self, directory)
-        for _ in range(_N_TRIES):
+        for _ in range(N_TRIES):
             header = _read_header(Path(directory))
             path = Path(directory) / _file_of(header["state"])
             try:

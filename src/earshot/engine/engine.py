@@ -43,7 +43,7 @@ from earshot.encoding import (
 from earshot.engine import rehearsal
 from earshot.engine.guard import Guard
 from earshot.engine.ids import IdTable
-from earshot.engine.journal import Journal, Kind, Record, read_records, replay
+from earshot.engine.journal import Journal, Kind, Record, new_journal, read_records, replay, rows_of
 from earshot.engine.questions import Questions
 from earshot.engine.rebuilding import Background
 from earshot.engine.rejects import OnError, by_name, by_row, check_on_error, unknown_rows
@@ -72,7 +72,6 @@ from earshot.model.boolean import Boolean
 from earshot.model.events import Event, Move, Publish, Subscribe, Unsubscribe
 from earshot.model.messages import Message
 from earshot.model.regions import RegionOrPoint as Region
-from earshot.model.schemas import COLUMN_TYPES
 from earshot.model.subscriptions import Id, Subscription, check_time
 from earshot.model.updates import Update
 from earshot.semantics import matcher_type
@@ -373,7 +372,11 @@ class Engine(Questions):
                 kept = np.delete(np.arange(len(clocks_us)), [at for at, _ in late])
                 encoded, clocks_us = take_encoded(encoded, kept), clocks_us[kept]
             if matcher.keeps_messages:
-                state.message_ids.check_kind(encoded.ids)
+                try:
+                    state.message_ids.check_kind(encoded.ids)
+                except InvalidInput:
+                    self._note_refused("publish", batch, n_words)
+                    raise
                 with self._lock.change():
                     changes = state.publish(encoded, clocks_us)
                     self._note_batch("publish", batch, encoded.rejects)
@@ -469,8 +472,13 @@ class Engine(Questions):
             if journal is None or journal.directory != Path(directory).resolve():
                 storage.save(directory, contents)
                 return
-            state = storage.save(directory, contents, has_journal=True)
-            deque(journal.follow(state), maxlen=0)  # a new one, without records
+            try:
+                state = storage.save(directory, contents, has_journal=True)
+                deque(journal.follow(state), maxlen=0)  # a new one, without records
+            except BaseException:
+                if storage.current_state(journal.directory) != journal.state:
+                    self._lock.give_up()  # what is noted from now on would follow nothing
+                raise
 
     @classmethod
     def open(
@@ -497,30 +505,34 @@ class Engine(Questions):
                 process, until it is saved.
         """
         path = Path(directory).resolve()
-        kept = None
-        if journal is not False:
-            kept = Journal(path, journal if isinstance(journal, timedelta) else None)
+        kept = new_journal(path, journal)
+        follow = partial(read_records, path) if kept is None else kept.follow
+        self = cls.__new__(cls)
         try:
-            saved = storage.Saved.open(directory, verify=verify)
-            state, facts = State.open(saved, n_threads=n_threads)
-            self = cls.__new__(cls)
-            self._start(state, Analyzer(**facts["analyzer"]), rebuild_in_background=False)
-            follow = partial(read_records, path) if kept is None else kept.follow
-            replay(self, follow(saved.state))
-            self.rebuild_in_background = rebuild_in_background
+            for _ in range(storage.N_TRIES):
+                saved = storage.Saved.open(directory, verify=verify)
+                state, facts = State.open(saved, n_threads=n_threads)
+                self._start(state, Analyzer(**facts["analyzer"]), rebuild_in_background=False)
+                replay(self, follow(saved.state))
+                if storage.current_state(path) == saved.state:
+                    break  # else another process has saved, and its journal is another one
         except BaseException:
             if kept is not None:
                 kept.close()
             raise
+        self.rebuild_in_background = rebuild_in_background
         self._journal = kept
         return self
 
     def close(self) -> None:
         """End the journal, if there is one: changes stay in this process from now on."""
         with self._lock.even_so():
-            journal, self._journal = self._journal, None
-            if journal is not None:
-                journal.close()
+            journal = self._journal
+            try:
+                if journal is not None:
+                    journal.close()
+            finally:
+                self._journal = None
 
     def __enter__(self) -> Self:
         return self
@@ -570,21 +582,20 @@ class Engine(Questions):
         if self._journal is not None:
             self._journal.append(record)
 
-    def _note_batch(
-        self, kind: Kind, batch: Batch, rejects: list[InvalidRow], *, rejected: bool = True
-    ) -> None:
+    def _note_batch(self, kind: Kind, batch: Batch, rejects: list[InvalidRow]) -> None:
         if self._journal is not None and len(batch):
-            known = {"id", *COLUMN_TYPES}
-            rows = batch.select([name for name in batch.schema.names if name in known])
-            if isinstance(rows, pa.RecordBatch):
-                rows = pa.table(rows)
-            self._journal.append(Record(kind, rows, is_clean=not rejects, rejects=rejected))
+            self._note(Record(kind, rows_of(batch), is_clean=not rejects, rejects=True))
+
+    def _note_refused(self, kind: Kind, batch: Batch, n_words: int) -> None:
+        """Write down a call that changed nothing but the words: those have come to stay."""
+        if self._journal is not None and len(self._state.vocabulary) > n_words:
+            with self._lock.change():
+                self._note(Record(kind, rows_of(batch), is_clean=False))
 
     def _refuse(self, rejects: list[InvalidRow], kind: Kind, batch: Batch, n_words: int) -> None:
-        """Raise the first wrong row, if any; the words of the others have come to stay."""
-        if rejects and len(self._state.vocabulary) > n_words:
-            with self._lock.change():
-                self._note_batch(kind, batch, rejects, rejected=False)
+        """Raise the first wrong row, if any."""
+        if rejects:
+            self._note_refused(kind, batch, n_words)
         raise_first(rejects)
 
     def _advance(self, clock_us: int) -> Changes:

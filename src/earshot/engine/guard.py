@@ -19,13 +19,14 @@ class Guard:
     def __init__(self, on_leave: Callable[[], None]) -> None:
         self._lock = threading.RLock()
         self._is_whole = True
+        self._gave_up = False
         self._depth = 0  # calls within each other, of the thread inside
         self._on_leave = on_leave
 
     def __enter__(self) -> None:
         self._lock.acquire()
         # Within a change that this thread makes nobody enters.
-        if not self._is_whole:
+        if not self._is_whole or self._gave_up:
             self._lock.release()
             raise EarshotError(
                 "an earlier call was interrupted while it changed the engine, whose parts may "
@@ -41,8 +42,8 @@ class Guard:
             self._on_leave()
 
     def give_up(self) -> None:
-        """Let nobody in any more."""
-        self._is_whole = False
+        """Let nobody in any more, whatever is completed."""
+        self._gave_up = True
 
     @contextmanager
     def even_so(self) -> Iterator[None]:

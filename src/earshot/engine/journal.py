@@ -9,16 +9,20 @@ A record is a header, and an Arrow stream with the rows of the call. Opening mak
 again, in the same order. So calls that were refused are noted as well, where they left words in the
 vocabulary: words are numbered in the order in which they came, and scores are sums in that order.
 
-A record that was not written to its end is the last one, and is dropped: its call never returned.
-Where others follow a damaged one, the journal is refused.
+A record that was not written to its end is dropped, with what follows: none of those calls
+returned. A damaged record that was on disk for certain, as a later one says, is refused.
 """
 
 from __future__ import annotations
 
+import contextlib
+import fcntl
+import io
 import os
 import struct
 import threading
 import typing
+import weakref
 from collections.abc import Iterator
 from datetime import datetime, timedelta
 from itertools import groupby
@@ -30,8 +34,10 @@ import pyarrow.compute as pc
 import xxhash
 
 from earshot import storage
-from earshot.errors import InvalidInput, SavedIndexError
+from earshot.engine.changes import Rejecting
+from earshot.errors import InvalidInput, InvalidParameter, SavedIndexError
 from earshot.model.batches import instant
+from earshot.model.schemas import COLUMN_TYPES, id_kind
 
 Kind: TypeAlias = Literal[
     "subscribe", "unsubscribe", "move", "publish", "learn", "advance", "reweigh"
@@ -39,12 +45,14 @@ Kind: TypeAlias = Literal[
 KINDS: tuple[Kind, ...] = get_args(Kind)
 
 _MAGIC = b"EVNT"
-# Magic, kind, flags, number of the record, argument, bytes of rows, checksum of all else.
-_HEADER = struct.Struct("<4sBBxxQqQQ")
+# Magic, kind, flags, number of the record, how many before it are on disk for certain, argument,
+# bytes of rows, checksum of all else.
+_HEADER = struct.Struct("<4sBBxxQQqQQ")
 _CHECKSUM_BYTES = 8
 _CLEAN, _REJECTS = 1, 2
 _ALIGNMENT = 8
 _MERGED_ROWS = 200_000
+_MERGED_BYTES = 1 << 28
 
 
 class Record(NamedTuple):
@@ -64,96 +72,147 @@ class Journal:
         directory: Where the state is saved; others can neither save there nor keep a journal.
         sync_every: How often records go to disk. By default before the call returns that they are
             of; all that come together, from several threads, go at once.
+
+    Attributes:
+        state: Name of the saved state that the records follow.
     """
 
     def __init__(self, directory: Path, sync_every: timedelta | None = None) -> None:
         self.directory = directory
+        self.state = ""
         self._lock = storage.lock_journal(directory)
-        self._file: typing.BinaryIO | None = None
-        self._n_records = 0  # in the file
-        self._n_written = self._n_synced = 0  # by this object
+        self._process = os.getpid()
+        self._file: io.FileIO | None = None
+        self._n_records = self._n_synced = 0  # in the file
+        self._error: SavedIndexError | None = None  # after which nothing is certain
         self._syncing = threading.Lock()
         self._sync_every = sync_every
         self._is_closed = threading.Event()
         if sync_every is not None:
-            threading.Thread(target=self._sync_now_and_then, daemon=True).start()
+            own = weakref.ref(self)  # so that a forgotten journal ends
+            arguments = (own, self._is_closed, sync_every.total_seconds())
+            threading.Thread(target=_sync_now_and_then, args=arguments, daemon=True).start()
 
     def follow(self, state: str) -> Iterator[Record]:
         """Go on in the file of a saved state; yield what is in it.
 
-        A last record that is not whole is dropped. What went to another file before is in that
-        state.
+        What is not whole at its end is dropped. What went to another file before is in that state.
         """
         path = storage.journal_path(self.directory, state)
         with self._syncing:
             if self._file is not None:
                 self._file.close()
-            self._file = path.open("ab")
-            self._n_records, self._n_synced = 0, self._n_written
-        end = 0
+            self._file = path.open("ab", buffering=0)
+            self._n_records = self._n_synced = 0
+        end = n = 0
         for record, ends_at in _read(path):
-            end = ends_at
-            self._n_records += 1
+            end, n = ends_at, n + 1
             yield record
         self._file.truncate(end)
         os.fsync(self._file.fileno())
         storage.sync(self.directory)
+        self._n_records = self._n_synced = n
+        self.state = state
 
     def append(self, record: Record) -> None:
         """Write a record; it is on disk after the next :meth:`commit`."""
         assert self._file is not None
+        if os.getpid() != self._process:
+            raise SavedIndexError(
+                f"the journal in {self.directory} is that of another process, which this one was "
+                f"forked from; open the directory anew"
+            )
         rows = b"" if record.rows is None else _stream_of(record.rows)
         flags = _CLEAN * record.is_clean | _REJECTS * record.rejects
-        facts = (_MAGIC, KINDS.index(record.kind), flags, self._n_records, record.argument)
-        header = _HEADER.pack(*facts, len(rows), 0)[:-_CHECKSUM_BYTES]
+        numbers = (self._n_records, self._n_synced, record.argument, len(rows), 0)
+        header = _HEADER.pack(_MAGIC, KINDS.index(record.kind), flags, *numbers)
+        header = header[:-_CHECKSUM_BYTES]
         checksum = _checksum(header, rows).to_bytes(_CHECKSUM_BYTES, "little")
-        try:
-            self._file.write(b"".join((header, checksum, rows, bytes(-len(rows) % _ALIGNMENT))))
-            self._file.flush()
-        except OSError as error:
-            raise SavedIndexError(
-                f"the journal in {self.directory} cannot be written: {error.strerror or error}"
-            ) from error
+        content = memoryview(b"".join((header, checksum, rows, bytes(-len(rows) % _ALIGNMENT))))
+        with self._failing("cannot be written"):
+            while content:
+                content = content[self._file.write(content) :]
         self._n_records += 1
-        self._n_written += 1
 
     def commit(self) -> None:
         """Have all records on disk that were appended before, unless that is done now and then."""
         if self._sync_every is None:
-            self._sync()
+            self.sync()
+        elif self._error is not None:
+            raise self._error
+
+    def sync(self) -> None:
+        """Have all records on disk that were appended before."""
+        wanted = self._n_records
+        if self._n_synced >= wanted and self._error is None:
+            return
+        with self._syncing:
+            if self._file is None or self._file.closed:
+                return
+            with self._failing("may not be on disk"):
+                if self._n_synced < wanted:  # else another thread has done it for this one
+                    n_records = self._n_records
+                    os.fdatasync(self._file.fileno())
+                    self._n_synced = n_records
 
     def close(self) -> None:
         """Have everything on disk, and let others have the directory."""
         self._is_closed.set()
         try:
-            self._sync()
+            self.sync()
         finally:
             with self._syncing:
                 if self._file is not None:
                     self._file.close()
+                if os.getpid() == self._process:
+                    fcntl.flock(self._lock, fcntl.LOCK_UN)
                 self._lock.close()
 
-    def _sync(self) -> None:
-        wanted = self._n_written
-        if self._n_synced >= wanted:
-            return
-        with self._syncing:
-            # Another thread may have done it for this one.
-            if self._n_synced >= wanted or self._file is None or self._file.closed:
-                return
-            n_written = self._n_written
-            try:
-                os.fdatasync(self._file.fileno())
-            except OSError as error:
-                raise SavedIndexError(
-                    f"the journal in {self.directory} may not be on disk: {error.strerror or error}"
-                ) from error
-            self._n_synced = n_written
+    @contextlib.contextmanager
+    def _failing(self, what: str) -> Iterator[None]:
+        """Remember what went wrong: a system reports it once, and says that all is well then."""
+        if self._error is not None:
+            raise self._error
+        try:
+            yield
+        except OSError as error:
+            self._error = SavedIndexError(
+                f"the journal in {self.directory} {what}: {error.strerror or error}"
+            )
+            raise self._error from error
 
-    def _sync_now_and_then(self) -> None:
-        assert self._sync_every is not None
-        while not self._is_closed.wait(self._sync_every.total_seconds()):
-            self._sync()
+
+def _sync_now_and_then(
+    own: weakref.ref[Journal], is_closed: threading.Event, seconds: float
+) -> None:
+    while not is_closed.wait(seconds):
+        journal = own()
+        if journal is None:
+            return
+        with contextlib.suppress(SavedIndexError):  # which the next call says
+            journal.sync()
+        del journal
+
+
+def new_journal(directory: Path, wanted: bool | timedelta) -> Journal | None:
+    """Return the journal that the option of an engine asks for, if any."""
+    if isinstance(wanted, bool):
+        return Journal(directory) if wanted else None
+    if not isinstance(wanted, timedelta) or wanted <= timedelta(0):
+        raise InvalidParameter(
+            f"journal is {wanted!r}; expected True, False, or a timedelta greater than 0"
+        )
+    return Journal(directory, wanted)
+
+
+def rows_of(batch: pa.RecordBatch | pa.Table) -> pa.Table:
+    """Return the columns of a batch that engines read, with ids of one type."""
+    names = batch.schema.names
+    chosen = [at for at, name in enumerate(names) if name == "id" or name in COLUMN_TYPES]
+    table = pa.table(batch) if isinstance(batch, pa.RecordBatch) else batch
+    table = table.select(chosen)
+    kind = pa.int64() if id_kind(table.schema.field("id").type) == "integer" else pa.large_string()
+    return table.set_column(table.schema.get_field_index("id"), "id", table["id"].cast(kind))
 
 
 def read_records(directory: Path, state: str) -> Iterator[Record]:
@@ -175,7 +234,7 @@ def _joined(neighbours: list[Record]) -> Iterator[Record]:
     """Yield one record for those that begin and one for those that end; else do so by halves."""
     ends = [each for each in neighbours if each.kind == "unsubscribe"]
     others = [each for each in neighbours if each.kind != "unsubscribe"]
-    if ends and others:
+    if len(neighbours) > 1 and neighbours[0].kind != "publish":
         columns = [each.rows.column("id") for each in neighbours]
         ids = pa.chunked_array([chunk for column in columns for chunk in column.chunks])
         if len(pc.unique(ids)) < len(ids):
@@ -192,21 +251,27 @@ def _joined(neighbours: list[Record]) -> Iterator[Record]:
 
 def _numbered(records: Iterator[Record]) -> Iterator[tuple[int, Record]]:
     """Yield records with numbers, which are equal for neighbours that may go together."""
-    number = n_rows = 0
+    number = n_rows = n_bytes = 0
     schemas: dict[Kind, pa.Schema] = {}
     for record in records:
         may_join = record.is_clean and record.kind in ("subscribe", "unsubscribe", "publish")
+        # Words of texts are numbered before keywords, batch by batch.
+        if record.kind == "publish" and {"text", "keywords"}.issubset(record.rows.schema.names):
+            may_join = False
         fits = (
             may_join
             and n_rows + record.rows.num_rows <= _MERGED_ROWS
+            and n_bytes + record.rows.nbytes <= _MERGED_BYTES
             and schemas.get(record.kind, record.rows.schema) == record.rows.schema
             and (record.kind == "publish") == ("publish" in schemas)
         )
         if not fits or not schemas:
             number += 1
-            n_rows, schemas = 0, {}
+            n_rows = n_bytes = 0
+            schemas = {}
         if may_join:
             n_rows += record.rows.num_rows
+            n_bytes += record.rows.nbytes
             schemas[record.kind] = record.rows.schema
         yield number, record
 
@@ -218,60 +283,62 @@ def _stream_of(rows: pa.Table) -> pa.Buffer:
     return sink.getvalue()
 
 
-def _checksum(header: bytes, rows: bytes | pa.Buffer) -> int:
+def _checksum(header: bytes, rows: Any) -> int:
     digest = xxhash.xxh3_64(header)
     digest.update(rows)
     return digest.intdigest()
 
 
 def _read(path: Path) -> Iterator[tuple[Record, int]]:
-    """Yield each whole record and where it ends; the last may be torn, none before it."""
+    """Yield each record and where it ends, up to one that is not whole."""
     try:
-        content = pa.memory_map(str(path)).read_buffer() if path.stat().st_size else b""
+        content = path.read_bytes()  # not mapped: its writer may cut it off
     except FileNotFoundError:
         return
-    content = pa.py_buffer(content)
     at = number = 0
-    while at < content.size:
-        found = _record_at(content, at)
-        if found is None or found[1] != number:
-            later = _next_record(content, at + _ALIGNMENT)
-            if found is None and later is None:
-                return
+    while (found := _record_at(content, at)) is not None and found.number == number:
+        yield found.record, found.end
+        at, number = found.end, number + 1
+    for later in _records_after(content, at):
+        if later.n_synced > number:
             raise SavedIndexError(
-                f"{path} is damaged at byte {at}, in record {number}; records follow it, so "
-                f"it is not what a crash left. Restore it from a copy"
+                f"{path} is damaged at byte {at}, in record {number}, which was on disk before "
+                f"later ones came: this is not what a crash leaves. Restore it from a copy"
             )
-        record, _, at = found
-        number += 1
-        yield record, at
 
 
-def _record_at(content: pa.Buffer, at: int) -> tuple[Record, int, int] | None:
-    """Return the record that begins at a byte, its number and its end, if there is a whole one."""
+class _Found(NamedTuple):
+    record: Record
+    number: int
+    n_synced: int
+    end: int
+
+
+def _record_at(content: bytes, at: int) -> _Found | None:
+    """Return the record that begins at a byte, if there is a whole one."""
     start = at + _HEADER.size
-    if start > content.size:
+    if start > len(content):
         return None
-    header = content[at:start].to_pybytes()
-    magic, kind, flags, number, argument, n_bytes, checksum = _HEADER.unpack(header)
+    header = content[at:start]
+    magic, kind, flags, number, n_synced, argument, n_bytes, checksum = _HEADER.unpack(header)
     end = start + n_bytes
-    if magic != _MAGIC or kind >= len(KINDS) or end > content.size:
+    if magic != _MAGIC or kind >= len(KINDS) or end > len(content):
         return None
-    rows = content[start:end]
+    rows = memoryview(content)[start:end]
     if _checksum(header[:-_CHECKSUM_BYTES], rows) != checksum:
         return None
-    table = pa.ipc.open_stream(rows).read_all() if n_bytes else None
+    table = pa.ipc.open_stream(pa.py_buffer(rows)).read_all() if n_bytes else None
     record = Record(KINDS[kind], table, argument, bool(flags & _CLEAN), bool(flags & _REJECTS))
-    return record, number, end + -n_bytes % _ALIGNMENT
+    return _Found(record, number, n_synced, end + -n_bytes % _ALIGNMENT)
 
 
-def _next_record(content: pa.Buffer, at: int) -> int | None:
-    """Return where the next whole record begins."""
-    view = memoryview(content)
-    for start in range(at, content.size - _HEADER.size + 1, _ALIGNMENT):
-        if view[start : start + 4] == _MAGIC and _record_at(content, start) is not None:
-            return start
-    return None
+def _records_after(content: bytes, at: int) -> Iterator[_Found]:
+    """Yield the whole records that begin at a byte or later."""
+    at -= 1
+    while (at := content.find(_MAGIC, at + 1)) >= 0:
+        found = _record_at(content, at) if at % _ALIGNMENT == 0 else None
+        if found is not None:
+            yield found
 
 
 # ---- again --------------------------------------------------------------------------------------
@@ -280,34 +347,41 @@ def _next_record(content: pa.Buffer, at: int) -> int | None:
 class Replayable(typing.Protocol):
     """What records can be played to: an engine."""
 
-    def subscribe_batch(self, batch: pa.Table, *, on_error: Any) -> object: ...  # noqa: D102
-    def unsubscribe_batch(self, ids: pa.Array) -> object: ...  # noqa: D102
-    def move_batch(self, batch: pa.Table, *, on_error: Any) -> object: ...  # noqa: D102
-    def publish_batch(self, batch: pa.Table, *, on_error: Any) -> object: ...  # noqa: D102
-    def learn(self, batch: pa.Table, *, on_error: Any) -> object: ...  # noqa: D102
-    def advance(self, time: datetime) -> object: ...  # noqa: D102
-    def reweigh(self, *, forget: bool) -> object: ...  # noqa: D102
+    def subscribe_batch(self, batch: pa.Table, *, on_error: Any) -> Rejecting: ...  # noqa: D102
+    def unsubscribe_batch(self, ids: pa.Array, *, on_error: Any) -> Rejecting: ...  # noqa: D102
+    def move_batch(self, batch: pa.Table, *, on_error: Any) -> Rejecting: ...  # noqa: D102
+    def publish_batch(self, batch: pa.Table, *, on_error: Any) -> Rejecting: ...  # noqa: D102
+    def learn(self, batch: pa.Table, *, on_error: Any) -> Rejecting: ...  # noqa: D102
+    def advance(self, time: datetime) -> Rejecting: ...  # noqa: D102
+    def reweigh(self, *, forget: bool) -> Rejecting: ...  # noqa: D102
 
 
 def replay(engine: Replayable, records: Iterator[Record]) -> None:
     """Make the calls of a journal again."""
-    for kind, rows, argument, _, rejects in merged(records):
-        on_error = "reject" if rejects else "raise"
+    for kind, rows, argument, is_clean, rejects in merged(records):
+        on_error = "reject" if is_clean or rejects else "raise"
         try:
             match kind:
                 case "subscribe":
-                    engine.subscribe_batch(rows, on_error=on_error)
+                    found = engine.subscribe_batch(rows, on_error=on_error)
                 case "unsubscribe":
-                    engine.unsubscribe_batch(rows.column("id").combine_chunks())
+                    ids = rows.column("id").combine_chunks()
+                    found = engine.unsubscribe_batch(ids, on_error=on_error)
                 case "move":
-                    engine.move_batch(rows, on_error=on_error)
+                    found = engine.move_batch(rows, on_error=on_error)
                 case "publish":
-                    engine.publish_batch(rows, on_error=on_error)
+                    found = engine.publish_batch(rows, on_error=on_error)
                 case "learn":
-                    engine.learn(rows, on_error=on_error)
+                    found = engine.learn(rows, on_error=on_error)
                 case "advance":
-                    engine.advance(instant(argument))
+                    found = engine.advance(instant(argument))
                 case "reweigh":
-                    engine.reweigh(forget=bool(argument))
+                    found = engine.reweigh(forget=bool(argument))
         except InvalidInput:
-            continue  # as it was then
+            if is_clean or rejects:
+                raise
+            continue  # it was refused then, too
+        if is_clean and found.rejects:
+            raise SavedIndexError(
+                f"the journal does not follow the saved state: {found.rejects[0]}"
+            )
