@@ -252,8 +252,8 @@ class _Replay:
     """What each batch saw and delivered, to be compared with what the engine says."""
 
     def __init__(self, feed: _Feed, index: Path, out: Path, checkpoint: Path) -> None:
-        from earshot.spark.batch_log import BatchLog  # noqa: PLC0415 - the package is optional
         from earshot.spark.store import IndexStore  # noqa: PLC0415
+        from earshot.spark.stream import BatchLog  # noqa: PLC0415 - the package is optional
 
         self._feed, self._out = feed, out
         self._store, self._log = IndexStore(index), BatchLog(checkpoint)

@@ -34,7 +34,6 @@ from earshot.spark.build import BuildTask, _build_shard, _messages_like
 from earshot.spark.intake import _folded, merge, subscriptions, take_in
 from earshot.spark.notes import NOTE
 from earshot.spark.rows import RowReading
-from earshot.spark.shaping import Shaping
 from earshot.spark.shards import read_delta
 from earshot.spark.store import Base, IndexSettings, IndexStore, Version
 from earshot.spark.territory import Territory, open_territory
@@ -42,6 +41,7 @@ from earshot.spark.workers import (
     CARRIED,
     KEY,
     MatchTask,
+    Shaping,
     match_replicated,
     match_sharded,
     send_to_shards,

@@ -12,7 +12,7 @@ from pyspark.sql import SparkSession
 from earshot import Engine
 from earshot.errors import InvalidInput
 from earshot.spark import build, match
-from earshot.spark.shaping import Shaping
+from earshot.spark.workers import Shaping
 from earshot.workloads.datasets import bundled_messages, draw_subscriptions
 
 from .events import pairs_of
@@ -101,7 +101,7 @@ def test_many_deliveries_go_in_several_batches(
     engine.subscribe_batch(subscriptions)
     found = engine.match_batch(some)
     whole = Shaping(shape, "string", "string", pa.schema([("text", pa.string())]))
-    monkeypatch.setattr("earshot.spark.shaping.MOST_BYTES_PER_BATCH", most)
+    monkeypatch.setattr("earshot.spark.workers.MOST_BYTES_PER_BATCH", most)
     batches = list(whole.batches(found, [some["text"].combine_chunks()]))
     assert (len(batches) > 1) == (most < 1 << 20)
     table = pa.Table.from_batches(batches)

@@ -24,10 +24,9 @@ from earshot import Engine
 from earshot.errors import EarshotError
 from earshot.files import write_table
 from earshot.semantics import SEMANTICS
-from earshot.spark.batch_log import BatchLog
 from earshot.spark.commands.run import StoppedAtOnce, watch
 from earshot.spark.commands.session import plain_words
-from earshot.spark.stream import Status
+from earshot.spark.stream import BatchLog, Status
 from earshot.spark.view import Log, Panel, View, line_of
 from earshot.workloads.datasets import bundled_messages, draw_subscriptions
 

@@ -20,6 +20,7 @@ import pyarrow.parquet as pq
 from pyspark import TaskContext
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812 - its usual name
+from pyspark.sql.pandas.types import from_arrow_schema
 
 from earshot import storage
 from earshot.encoding import encode_messages, encode_subscriptions
@@ -36,12 +37,12 @@ from earshot.model.boolean import Boolean
 from earshot.model.schemas import IdKind, id_type, subscriptions_schema
 from earshot.placement.cutting import cut_plan
 from earshot.placement.routing import UnitArrays, merge_units
-from earshot.spark.failures import plain_failures
 from earshot.spark.folders import Folder
 from earshot.spark.notes import (
     NOTE,
     accepted_positions,
     batch_of_notes,
+    plain_failures,
     reject_notes,
     rejects_in,
     rejects_of_notes,
@@ -56,8 +57,7 @@ from earshot.spark.prepare import (
     sample,
     token_frequencies,
 )
-from earshot.spark.rows import Batches, RowForm, check_choice, make_reading
-from earshot.spark.schemas import arrow_schema, spark_schema
+from earshot.spark.rows import Batches, RowForm, arrow_schema, check_choice, make_reading
 from earshot.spark.shards import SHARD, warm_up_machine
 from earshot.spark.store import Base, IndexSettings, IndexStore, Version
 from earshot.spark.territory import Territory
@@ -227,9 +227,9 @@ def build_base(
             sent = noted.repartition(1)
         else:
             sent_schema = pa.schema([(SHARD, pa.int32()), *arrow_schema(noted)])
-            sent = noted.mapInArrow(partial(_assign_task, task), spark_schema(sent_schema))
+            sent = noted.mapInArrow(partial(_assign_task, task), from_arrow_schema(sent_schema))
             sent = sent.repartitionById(n_shards, F.col(SHARD))
-        built = sent.mapInArrow(partial(_build_task, task), spark_schema(BUILT_SHARD))
+        built = sent.mapInArrow(partial(_build_task, task), from_arrow_schema(BUILT_SHARD))
         # Written, not collected: there may be many rejects. The job runs once, whoever reads them.
         built.write.mode("overwrite").parquet(f"{folder.uri}/built")
         built = noted.sparkSession.read.parquet(f"{folder.uri}/built")

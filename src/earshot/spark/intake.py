@@ -20,6 +20,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - its usual name
+from pyspark.sql.pandas.types import from_arrow_schema
 
 from earshot import storage
 from earshot.encoding import NO_TIME_US, encode_moves
@@ -41,7 +42,6 @@ from earshot.placement.routing import UnitArrays, merge_units
 from earshot.spark.build import build_base, sampled_messages
 from earshot.spark.notes import NOTE
 from earshot.spark.prepare import ROW
-from earshot.spark.schemas import spark_schema
 from earshot.spark.shards import (
     ANY_SHARD,
     SHARD,
@@ -298,7 +298,7 @@ def subscriptions(session: SparkSession, store: IndexStore, version: Version) ->
     schema = subscriptions_schema(id_type(store.settings.ids))
     folder = store.base_folder(version.base)
     paths = [f"{folder.uri}/rows/{name}" for name in version.base.shards]
-    rows = session.read.schema(spark_schema(schema)).parquet(*paths)
+    rows = session.read.schema(from_arrow_schema(schema)).parquet(*paths)
     if version.deltas:
         folded = _folded([read_delta(store, name)[0] for name in version.deltas])
         touched = session.createDataFrame(pa.table({"id": folded.replaced}))

@@ -11,20 +11,28 @@ from typing import get_args
 import pyarrow as pa
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812 - its usual name
+from pyspark.sql.pandas.types import from_arrow_schema
 
 from earshot.errors import InvalidFile, InvalidParameter
 from earshot.files.rejects import OnError, check_on_error
 from earshot.model.batches import time_us
 from earshot.model.schemas import UPDATE_FIELDS, IdKind, id_type, messages_schema
 from earshot.spark.notes import NOTE
-from earshot.spark.rows import RowForm, RowReading, check_choice, make_reading, needed_columns
-from earshot.spark.schemas import arrow_schema, spark_schema
-from earshot.spark.shaping import Shape, Shaping
+from earshot.spark.rows import (
+    RowForm,
+    RowReading,
+    arrow_schema,
+    check_choice,
+    make_reading,
+    needed_columns,
+)
 from earshot.spark.shards import SHARD
 from earshot.spark.store import IndexStore, Version, latest_us
 from earshot.spark.workers import (
     KEY,
     MatchTask,
+    Shape,
+    Shaping,
     match_replicated,
     match_sharded,
     send_to_shards,
@@ -139,15 +147,15 @@ def run_match(messages: DataFrame, task: MatchTask) -> DataFrame:
     needed = needed_columns(task.reading, arrow_schema(messages), shaping.carried.names)
     chosen = messages.select(*(messages[name] for name in needed))
     if task.version.base.placement == "replicated":
-        return chosen.mapInArrow(partial(match_replicated, task), spark_schema(shaping.schema))
+        return chosen.mapInArrow(partial(match_replicated, task), from_arrow_schema(shaping.schema))
     if messages.isStreaming and shaping.shape == "lists":
         raise InvalidParameter(
             "a streaming DataFrame cannot bring the lists of several shards together; use "
             "match_stream, or shape='rows'"
         )
-    sent = chosen.mapInArrow(partial(send_to_shards, task), spark_schema(sent_schema(shaping)))
+    sent = chosen.mapInArrow(partial(send_to_shards, task), from_arrow_schema(sent_schema(shaping)))
     found = sent.repartitionById(task.version.base.n_shards, F.col(SHARD)).mapInArrow(
-        partial(match_sharded, task), spark_schema(with_key(shaping).schema)
+        partial(match_sharded, task), from_arrow_schema(with_key(shaping).schema)
     )
     if shaping.shape == "rows":
         return found.drop(KEY)

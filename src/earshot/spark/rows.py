@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal, NamedTuple, TypeAlias, get_args
@@ -26,6 +26,10 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark import TaskContext
+from pyspark.errors import PySparkException
+from pyspark.sql import DataFrame
+from pyspark.sql.pandas.types import to_arrow_schema
+from pyspark.sql.types import StructType
 
 from earshot.encoding import Form
 from earshot.errors import InvalidFile, InvalidParameter, InvalidRow
@@ -48,6 +52,18 @@ Batches: TypeAlias = Iterator[pa.RecordBatch]
 
 FILE_COLUMNS = ("path", "modificationTime", "content")
 VALUE_COLUMNS = ("value", "topic", "partition", "offset", "timestamp")
+
+
+def arrow_schema(table: DataFrame) -> pa.Schema:
+    """Return the Arrow schema of a table; Spark's timestamps are instants.
+
+    Columns that cannot go to Python, such as intervals of months, are left out.
+    """
+    fields = []
+    for each in table.schema:
+        with suppress(PySparkException):
+            fields += to_arrow_schema(StructType([each]), timezone="UTC")
+    return pa.schema(fields)
 
 
 class Part(NamedTuple):

@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 from uuid import uuid4
 
 import numpy as np
@@ -29,8 +29,6 @@ from pyspark.sql.streaming.query import StreamingQuery
 from earshot.errors import InvalidParameter, InvalidRow
 from earshot.files import reject_table
 from earshot.model.schemas import changes_schema, id_type
-from earshot.spark.batch_log import BatchLog, BatchRecord
-from earshot.spark.failures import plain_failure
 from earshot.spark.folders import Folder
 from earshot.spark.intake import is_taken_in, merge, take_in
 from earshot.spark.match import match_task, run_match
@@ -39,24 +37,76 @@ from earshot.spark.notes import (
     Note,
     note_of_sums,
     note_sums,
+    plain_failure,
     rejects_in,
     rejects_of_notes,
     without_notes,
 )
 from earshot.spark.prepare import ROW, SOURCE, canonical_rows, located_rejects
-from earshot.spark.rows import RowReading, make_reading
-from earshot.spark.schemas import arrow_schema
-from earshot.spark.shaping import Shape
+from earshot.spark.rows import RowReading, arrow_schema, make_reading
 from earshot.spark.shards import warm_up_machine
 from earshot.spark.sinks import FileSink, Sink
 from earshot.spark.sources import Stream
 from earshot.spark.store import IndexStore, Version, latest_us
-from earshot.spark.workers import MatchTask
+from earshot.spark.workers import MatchTask, Shape
 
 MERGE_SHARE, MERGE_LEAST = 0.05, 20_000
 """Changes after which deltas are merged: a share of the subscriptions, and at least so many."""
+KEPT_RECORDS = 100
+"""Batches whose records are kept; Spark asks again only for the last one."""
 RATE_S = 10.0
 """Rates are means over so many seconds."""
+
+
+class BatchRecord(NamedTuple):
+    """What a batch of messages sees, and what it did."""
+
+    batch: int  # its number
+    version: int  # the version of the index that it sees
+    change_batch: int  # last batch of the pipeline's changes in that version, -1 for none
+    clock_us: int | None  # the clock when it began, in microseconds since 1970
+    messages: int | None = None  # accepted ones; None until it is done, like all that follow
+    updates: int | None = None
+    rejects: int | None = None
+    clock_after_us: int | None = None
+
+    @property
+    def is_done(self) -> bool:
+        """Whether it was finished at least once."""
+        return self.messages is not None
+
+
+class BatchLog:
+    """The records of a pipeline's batches, in its checkpoint."""
+
+    def __init__(self, checkpoint: str | Path) -> None:
+        self._folder = Folder(checkpoint) / "earshot" / "batches"
+
+    def record(self, batch: int) -> BatchRecord | None:
+        """Return the record of a batch, if it has begun."""
+        try:
+            return BatchRecord(**self._folder.read_json(f"{batch:08d}.json"))
+        except FileNotFoundError:
+            return None
+
+    @property
+    def clock_us(self) -> int | None:
+        """The clock after the last batch, or when it began if it has not finished."""
+        names = self._folder.names()
+        if not names:
+            return None
+        last = BatchRecord(**self._folder.read_json(names[-1]))
+        return last.clock_after_us if last.is_done else last.clock_us
+
+    def records(self) -> list[BatchRecord]:
+        """Return all records that are kept, oldest first."""
+        return [BatchRecord(**self._folder.read_json(name)) for name in self._folder.names()]
+
+    def write(self, record: BatchRecord) -> None:
+        """Write a record, in place of an earlier one of its batch."""
+        self._folder.write_json(f"{record.batch:08d}.json", record._asdict())
+        if record.is_done and record.batch >= KEPT_RECORDS:
+            self._folder.remove(f"{record.batch - KEPT_RECORDS:08d}.json")
 
 
 @dataclass(frozen=True)

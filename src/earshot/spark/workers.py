@@ -1,24 +1,30 @@
 """What runs in Spark's Python workers: one function per kind of task.
 
-Each takes the Arrow batches of a partition and yields Arrow batches, never a row at a time.
+Each takes the Arrow batches of a partition and yields Arrow batches, never a row at a time. Updates
+come in two shapes: ``rows``, one row per update, and ``lists``, one row per message with the list
+of its subscribers. Rows that cross from Python to Java are what costs, so a list is about as fast
+as its message, however many subscribers it names.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from datetime import datetime
+from typing import Any, Literal
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 from pyspark import TaskContext
 
 from earshot.encoding import NO_TIME_US, EncodedMessages
 from earshot.engine.engine import Engine
+from earshot.engine.updates import Updates
 from earshot.files import Reject
 from earshot.model.arrays import Int32s, Int64s, MessageArrays
 from earshot.model.batches import instant
-from earshot.model.schemas import BOX_FIELDS, id_type
+from earshot.model.schemas import BOX_FIELDS, IdKind, id_type, update_fields, updates_schema
 from earshot.spark.notes import (
     NOTE,
     Note,
@@ -28,11 +34,18 @@ from earshot.spark.notes import (
     split_notes,
 )
 from earshot.spark.rows import Batches, Part, RowReading
-from earshot.spark.shaping import Shaping
 from earshot.spark.shards import SHARD, Shard, open_shard
 from earshot.spark.store import IndexSettings, Version
 from earshot.spark.territory import open_territory
 from earshot.text import Vocabulary
+
+Shape = Literal["rows", "lists"]
+
+MOST_BYTES_PER_BATCH = 1 << 27
+"""Bytes of updates that go to Java at a time, as far as their mean tells.
+
+A column of Arrow's strings ends at 2 GB, which texts that go along reach soon.
+"""
 
 KEY = "earshot_key"
 """Column that tells the messages of a sharded match apart, whatever their ids."""
@@ -41,6 +54,93 @@ CARRIED = "earshot_carried_"
 
 MOST_SENT_ROWS = 1 << 16
 """Rows in a batch of messages on their way to their shards."""
+
+
+@dataclass(frozen=True)
+class Shaping:
+    """How updates become Arrow batches."""
+
+    shape: Shape  # one row per update, or one per message
+    message_ids: IdKind
+    subscription_ids: IdKind
+    carried: pa.Schema  # columns of the messages that go along
+    has_scores: bool = False
+    keep_unmatched: bool = False  # whether lists has messages that reach nobody
+    has_notes: bool = False
+
+    @property
+    def own(self) -> pa.Schema:
+        """The columns of updates; lists have each but the message's id as a list."""
+        # Semantics that keep results keep messages, and those do not run here.
+        fields = updates_schema(
+            id_type(self.message_ids),
+            id_type(self.subscription_ids),
+            update_fields(self.has_scores, keeps_results=False),
+        )
+        if self.shape == "rows":
+            return fields
+        lists = [pa.field(f"{each.name}s", pa.list_(each.type)) for each in list(fields)[1:]]
+        return pa.schema([fields[0], *lists])
+
+    @property
+    def schema(self) -> pa.Schema:
+        """The Arrow schema of the batches."""
+        notes = [pa.field(NOTE, pa.string())] if self.has_notes else []
+        return pa.schema([*self.own, *self.carried, *notes])
+
+    def batches(self, found: Updates, carried: list[pa.Array]) -> Iterator[pa.RecordBatch]:
+        """Yield the updates, few enough at a time."""
+        first, n = 0, found.n_rows
+        values = [found.subscription_ids]
+        if found.scores is not None:
+            values.append(pa.array(found.scores))
+        bytes_each = sum(each.nbytes for each in values) / max(1, len(found))
+        if self.shape == "rows":
+            bytes_each += sum(column.nbytes for column in (found.event_ids, *carried)) / max(1, n)
+        n_most = max(1, int(MOST_BYTES_PER_BATCH / max(1, bytes_each)))
+        while first < n:
+            most = int(found.offsets[first]) + n_most
+            last = int(np.searchsorted(found.offsets, most, side="right")) - 1
+            last = min(max(last, first + 1), n)
+            yield self._batch(found, values, carried, first, last)
+            first = last
+
+    def _batch(
+        self,
+        found: Updates,
+        values: list[pa.Array],
+        carried: list[pa.Array],
+        first: int,
+        last: int,
+    ) -> pa.RecordBatch:
+        offsets = found.offsets[first : last + 1]
+        start, n_updates = int(offsets[0]), int(offsets[-1] - offsets[0])
+        # Cast only now: ids of all may be more than a column of strings holds.
+        ids = values[0].slice(start, n_updates).cast(id_type(self.subscription_ids))
+        values = [ids, *(each.slice(start, n_updates) for each in values[1:])]
+        counts = np.diff(offsets)
+        messages: npt.NDArray[Any] = np.arange(first, last)
+        if self.shape == "rows":
+            messages = np.repeat(messages, counts)
+        else:
+            if not self.keep_unmatched:
+                messages, counts = messages[counts > 0], counts[counts > 0]
+            ends = pa.array(np.append(0, np.cumsum(counts)).astype(np.int32))
+            values = [pa.ListArray.from_arrays(ends, each) for each in values]
+        chosen = pa.array(messages)
+        message_ids, *rest = [column.take(chosen) for column in (found.event_ids, *carried)]
+        no_notes = [pa.nulls(len(chosen), pa.string())] if self.has_notes else []
+        return pa.RecordBatch.from_arrays(
+            [message_ids, *values, *rest, *no_notes], schema=self.schema
+        )
+
+    def notes(self, notes: pa.Array) -> Iterator[pa.RecordBatch]:
+        """Yield notes among the rows, where they are wanted."""
+        if self.has_notes and len(notes):
+            yield batch_of_notes(self.schema, notes)
+
+
+# ---- matching -----------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)

@@ -3,11 +3,11 @@
 from earshot.spark.commands.batch import (
     build_index,
     change_files,
+    check_new,
     index_facts,
     is_index,
     match_messages,
 )
-from earshot.spark.commands.files import check_new
 from earshot.spark.commands.run import run_pipeline, summary_lines
 from earshot.spark.commands.session import spark_session
 

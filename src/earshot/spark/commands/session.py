@@ -17,7 +17,7 @@ from pyspark.errors import PySparkException, PySparkRuntimeError
 from pyspark.sql import SparkSession
 
 from earshot.errors import EarshotError
-from earshot.spark.failures import plain_failure
+from earshot.spark.notes import plain_failure
 from earshot.spark.session import LOCAL_MASTER, local_session
 
 SPARK_IS_GONE = (PySparkException, Py4JError, OSError)
