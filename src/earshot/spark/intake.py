@@ -29,6 +29,7 @@ from earshot.engine.engine import Engine
 from earshot.engine.rejects import OnError
 from earshot.engine.updates import Updates
 from earshot.errors import InvalidRow, SavedIndexError
+from earshot.files import Reject
 from earshot.model.arrays import Int32s, Int64s
 from earshot.model.batches import instant, time_us
 from earshot.model.schemas import (
@@ -41,7 +42,7 @@ from earshot.model.schemas import (
 from earshot.placement.routing import UnitArrays, merge_units
 from earshot.spark.build import build_base, sampled_messages
 from earshot.spark.notes import NOTE
-from earshot.spark.prepare import ROW
+from earshot.spark.prepare import ROW, SOURCE, located_rejects
 from earshot.spark.shards import (
     ANY_SHARD,
     SHARD,
@@ -70,9 +71,11 @@ def take_in(
     stream: str = "",
     batch: int | None = None,
     clock_us: int | None = None,
-    on_rejects: Callable[[list[InvalidRow]], None] | None = None,
+    on_rejects: Callable[[list[Reject]], None] | None = None,
 ) -> Intake:
     """Apply canonical changes, in order, to the current version; return the version that has them.
+
+    They may come with the columns :data:`SOURCE` and :data:`ROW`, which tell where each is from.
 
     A batch of a stream that was taken in before is not again. The clock is that of the messages, if
     it is ahead of the changes' own times. ``on_rejects`` is told what was refused before the
@@ -82,9 +85,11 @@ def take_in(
     if is_taken_in(version, stream, batch):
         return Intake(version, [])
     try:
-        new, errors = _taken_in(store, version, version, changes, from_us=clock_us)
+        names = [name for name in changes.column_names if name not in (SOURCE, ROW)]
+        plain = changes.select(names).combine_chunks()
+        new, errors = _taken_in(store, version, version, plain, from_us=clock_us)
         if on_rejects is not None:
-            on_rejects(errors)
+            on_rejects(located_rejects(errors, changes))
         if new is version and batch is None:
             return Intake(version, errors)
         if batch is not None:
@@ -100,6 +105,18 @@ def take_in(
 def is_taken_in(version: Version, stream: str, batch: int | None) -> bool:
     """Whether a version has a batch of a stream of changes already."""
     return batch is not None and version.taken_in.get(stream, -1) >= batch
+
+
+def in_order(changes: pa.Table, *, by_origin: bool) -> pa.Table:
+    """Return changes in the order in which they are applied.
+
+    By time where all have one; among equals, and without times, by their origin or as they are.
+    """
+    keys = [(SOURCE, "ascending"), (ROW, "ascending")] if by_origin else []
+    if changes.num_rows and changes.column("time").null_count == 0:
+        keys = [("time", "ascending"), *keys]
+    numbered = changes.append_column("position", pa.array(np.arange(changes.num_rows)))
+    return numbered.sort_by([*keys, ("position", "ascending")]).drop_columns(["position"])
 
 
 def _taken_in(

@@ -20,17 +20,14 @@ from pathlib import Path
 from typing import Any, NamedTuple
 from uuid import uuid4
 
-import numpy as np
-import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.sql import DataFrame, Observation, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
-from earshot.errors import InvalidParameter, InvalidRow
-from earshot.files import reject_table
-from earshot.model.schemas import changes_schema, id_type
+from earshot.errors import InvalidParameter
+from earshot.files import Reject, reject_table
 from earshot.spark.folders import Folder
-from earshot.spark.intake import is_taken_in, merge, take_in
+from earshot.spark.intake import in_order, is_taken_in, merge, take_in
 from earshot.spark.match import match_task, run_match
 from earshot.spark.notes import (
     NOTE,
@@ -42,7 +39,7 @@ from earshot.spark.notes import (
     rejects_of_notes,
     without_notes,
 )
-from earshot.spark.prepare import ROW, SOURCE, canonical_rows, located_rejects
+from earshot.spark.prepare import canonical_rows
 from earshot.spark.rows import RowReading, arrow_schema, make_reading
 from earshot.spark.shards import warm_up_machine
 from earshot.spark.sinks import FileSink, Sink
@@ -419,22 +416,23 @@ class Pipeline:
                 rows, self._change_reading, self._task.settings.row_check, with_origin=True
             ).toArrow()
             refused = rejects_of_notes(noted.column(NOTE).drop_null())
-            changes = _in_order(noted.filter(pc.is_null(noted.column(NOTE))), self._change_reading)
-            plain = changes.select(
-                changes_schema(id_type(self._task.settings.ids)).names
-            ).combine_chunks()
+            # Rows of a table come as Spark delivers them; others have their place at their source.
+            changes = in_order(
+                noted.filter(pc.is_null(noted.column(NOTE))).drop_columns([NOTE]),
+                by_origin=self._change_reading.form != "columns",
+            )
 
-            def write_rejects(errors: list[InvalidRow]) -> None:
-                refused.extend(located_rejects(errors, changes))
+            def write_rejects(rejects: list[Reject]) -> None:
+                refused.extend(rejects)
                 if refused and self._change_rejects is not None:
                     table = rows.sparkSession.createDataFrame(reject_table(refused))
                     self._change_rejects(table, batch)
 
             took = take_in(
-                self._store, plain,
+                self._store, changes,
                 stream=self._name, batch=batch, clock_us=self._clock_us, on_rejects=write_rejects,
             )  # fmt: skip
-            n_changes = plain.num_rows - len(took.rejects)
+            n_changes = changes.num_rows - len(took.rejects)
             self._tell({"changes": n_changes, "rejects": len(refused)})
             self._store.clean()
         self._merge_if_due(took.version)
@@ -505,18 +503,3 @@ class Pipeline:
             if error is not None and not self._is_stopping:
                 self._end()  # one query without the other is no pipeline
                 raise plain_failure(error) or error
-
-
-def _in_order(changes: pa.Table, reading: RowReading) -> pa.Table:
-    """Return the changes of a batch in the order in which they are applied.
-
-    By time where all have one. Among equals, and without times: rows of a file or of a partition
-    of Kafka's in their order there, files by their names; rows of a table as Spark delivers them.
-    """
-    keys = [(SOURCE, "ascending"), (ROW, "ascending")] if reading.form != "columns" else []
-    if changes.num_rows and changes.column("time").null_count == 0:
-        keys = [("time", "ascending"), *keys]
-    if not keys:
-        return changes
-    numbered = changes.append_column("position", pa.array(np.arange(changes.num_rows)))
-    return numbered.sort_by([*keys, ("position", "ascending")]).drop_columns(["position"])

@@ -10,22 +10,21 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
-import numpy as np
 import pyarrow as pa
 from pyspark.sql import DataFrame, Observation, SparkSession
 
-from earshot.errors import InvalidFile, InvalidParameter, InvalidRow
-from earshot.files import OnError, format_of, read_changes, read_rows, rejects_of_batch
+from earshot.errors import InvalidFile, InvalidParameter
+from earshot.files import OnError, format_of, read_changes, read_rows
 from earshot.model.arrays import Space
 from earshot.model.batches import instant
 from earshot.model.schemas import Content, IdKind, changes_schema, id_kind, id_type
 from earshot.spark.build import Built, build
 from earshot.spark.config import SubscriptionsConfig
 from earshot.spark.folders import Folder
-from earshot.spark.intake import take_in
+from earshot.spark.intake import in_order, take_in
 from earshot.spark.match import match_task, run_match
 from earshot.spark.notes import note_of_sums, note_sums, rejects_in, without_notes
-from earshot.spark.prepare import canonical_rows, prepare
+from earshot.spark.prepare import ROW, SOURCE, canonical_rows, prepare
 from earshot.spark.sinks import SPARK_FORMATS, FileFormat, Sink
 from earshot.spark.store import IndexStore
 from earshot.spark.workers import Shape
@@ -176,30 +175,17 @@ def change_files(
     """
     store = IndexStore(index)
     settings = store.settings
-    schema = changes_schema(id_type(settings.ids))
-    parts, sources, numbers = [schema.empty_table()], [], [np.empty(0, np.int64)]
+    parts = [changes_schema(id_type(settings.ids)).empty_table()]
     for file in files_in(changes):
         for part in read_changes(
             file, columns=columns, space=settings.space, ids=settings.ids, on_error=on_error
         ):
             rejects.write(part.rejects)
-            parts.append(pa.Table.from_batches([part.batch]))
-            sources += [part.source] * part.batch.num_rows
-            numbers.append(part.rows)
-    table, rows = pa.concat_tables(parts).combine_chunks(), np.concatenate(numbers)
-    order = np.arange(table.num_rows)
-    if table.num_rows and table.column("time").null_count == 0:
-        order = np.argsort(table.column("time").cast(pa.int64()).to_numpy(), kind="stable")
-        table = table.take(pa.array(order)).combine_chunks()
-
-    def write_rejects(errors: list[InvalidRow]) -> None:
-        for error in errors:
-            at = int(order[error.row])
-            located = InvalidRow(sources[at], int(rows[at]), error.field, error.reason)
-            batch = table.slice(error.row, 1).combine_chunks().to_batches()[0]
-            rejects.write(rejects_of_batch([located], batch, np.array([located.row])))
-
-    took = take_in(store, table, on_rejects=write_rejects)
+            rows = pa.Table.from_batches([part.batch])
+            rows = rows.append_column(SOURCE, pa.repeat(part.source, rows.num_rows))
+            parts.append(rows.append_column(ROW, pa.array(part.rows)))
+    table = in_order(pa.concat_tables(parts, promote_options="default"), by_origin=False)
+    took = take_in(store, table, on_rejects=rejects.write)
     store.clean()
     n_changes, version = table.num_rows - len(took.rejects), took.version
     return ChangesSummary(n_changes, rejects.n_rows, version.number, version.n_subscriptions)
