@@ -40,7 +40,6 @@ from earshot.placement.routing import UnitArrays, merge_units
 from earshot.spark.folders import Folder
 from earshot.spark.notes import (
     NOTE,
-    accepted_positions,
     batch_of_notes,
     plain_failures,
     reject_notes,
@@ -434,8 +433,7 @@ def _build_shard(
                     raise [*rejects_of_notes(more_notes[:1]), *rejects][0].error()
                 if errors:
                     refused = [error.row for error in errors]
-                    kept = accepted_positions(np.arange(rows.num_rows), refused)
-                    rows = rows.take(pa.array(kept))
+                    rows = rows.take(pa.array(np.delete(np.arange(rows.num_rows), refused)))
                 notes += [more_notes, reject_notes(rejects)]
                 writer.write_batch(rows)
                 if plan is not None:

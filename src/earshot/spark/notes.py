@@ -12,7 +12,6 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, NamedTuple
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.errors import PySparkException
@@ -24,7 +23,6 @@ from earshot import errors
 from earshot.engine.updates import Updates
 from earshot.errors import EarshotError, InvalidInput
 from earshot.files import Reject
-from earshot.model.arrays import Int64s
 from earshot.model.batches import time_us
 from earshot.model.schemas import REJECTS
 
@@ -79,13 +77,6 @@ def split_notes(batch: pa.RecordBatch) -> tuple[pa.RecordBatch, pa.Array]:
     return batch.filter(pc.is_null(notes)), notes.drop_null()
 
 
-def accepted_positions(rows: Int64s, refused: list[int]) -> Int64s:
-    """Return the positions of the rows that are not refused; both are ascending row numbers."""
-    if not refused:
-        return np.arange(len(rows), dtype=np.int64)
-    return np.flatnonzero(~np.isin(rows, refused))
-
-
 # ---- on the driver ------------------------------------------------------------------------------
 
 
@@ -100,9 +91,8 @@ def note_sums() -> list[Column]:
 
 def note_of_sums(sums: Mapping[str, Any]) -> Note:
     """Return what all tasks did together."""
-    return Note(
-        **{name: sums[name] if name in _EXTREMES else sums[name] or 0 for name in Note._fields}
-    )
+    told = ((name, sums[name]) for name in Note._fields)
+    return Note(**{name: value for name, value in told if value is not None})
 
 
 def without_notes(noted: DataFrame) -> DataFrame:
@@ -113,9 +103,8 @@ def without_notes(noted: DataFrame) -> DataFrame:
 def rejects_in(noted: DataFrame) -> DataFrame:
     """Return the rejects among the notes of a table."""
     schema = from_arrow_schema(pa.schema([("reject", pa.struct(list(REJECTS)))]))
-    told = F.from_json(F.col(NOTE), schema)
-    found = noted.where(F.col(NOTE).isNotNull()).select(told["reject"].alias("reject"))
-    return found.where(F.col("reject").isNotNull()).select("reject.*")
+    told = noted.select(F.from_json(F.col(NOTE), schema)["reject"].alias("reject"))
+    return told.where("reject IS NOT NULL").select("reject.*")
 
 
 def rejects_of_notes(notes: pa.Array | pa.ChunkedArray) -> list[Reject]:

@@ -19,7 +19,6 @@ import pyarrow as pa
 from pyspark import TaskContext
 
 from earshot.encoding import NO_TIME_US, EncodedMessages
-from earshot.engine.engine import Engine
 from earshot.engine.updates import Updates
 from earshot.files import Reject
 from earshot.model.arrays import Int32s, Int64s, MessageArrays
@@ -170,18 +169,14 @@ def match_replicated(task: MatchTask, batches: Iterable[pa.RecordBatch]) -> Batc
     """Match messages against the only shard."""
     engine = open_shard(task.index, task.version, 0).engine
     for part in task.reading.parts(batches):
-        yield from _match_part(task, engine, part)
-
-
-def _match_part(task: MatchTask, engine: Engine, part: Part) -> Batches:
-    rows = part.rows
-    found = engine.match_batch(
-        rows.batch, at=task.at, on_error="reject", source=rows.source, rows=rows.rows
-    )
-    rejects, positions = part.judged(found.rejects)
-    task.check(rejects)
-    yield from task.shaping.batches(found, _carried(task.shaping, part, positions))
-    yield from task.shaping.notes(notes_on(rejects, note_of(found, part.arrived_us)))
+        rows = part.rows
+        found = engine.match_batch(
+            rows.batch, at=task.at, on_error="reject", source=rows.source, rows=rows.rows
+        )
+        rejects, positions = part.judged(found.rejects)
+        task.check(rejects)
+        yield from task.shaping.batches(found, _carried(task.shaping, part, positions))
+        yield from task.shaping.notes(notes_on(rejects, note_of(found, part.arrived_us)))
 
 
 def _carried(shaping: Shaping, part: Part, positions: Int64s) -> list[pa.Array]:
