@@ -109,8 +109,8 @@ def _stream(
 ) -> tuple[Facts, list[str], int | None]:
     # The package is optional.
     from earshot.spark import FileSink, Stream, build, match_stream  # noqa: PLC0415
-    from earshot.spark.commands.run import Course, watch  # noqa: PLC0415
-    from earshot.spark.commands.session import spark_session  # noqa: PLC0415
+    from earshot.spark.commands import Course, watch  # noqa: PLC0415
+    from earshot.spark.session import spark_session  # noqa: PLC0415
 
     index, out, checkpoint = (feed.root / name for name in ("index", "out", "checkpoint"))
     say("starting Spark …")

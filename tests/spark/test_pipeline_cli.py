@@ -24,8 +24,8 @@ from earshot import Engine
 from earshot.errors import EarshotError
 from earshot.files import write_table
 from earshot.semantics import SEMANTICS
-from earshot.spark.commands.run import StoppedAtOnce, watch
-from earshot.spark.commands.session import plain_words
+from earshot.spark.commands import StoppedAtOnce, watch
+from earshot.spark.session import plain_words
 from earshot.spark.stream import BatchLog, Status
 from earshot.spark.view import Log, Panel, View
 from earshot.workloads.datasets import bundled_messages, draw_subscriptions
