@@ -109,7 +109,7 @@ def _stream(
 ) -> tuple[Facts, list[str], int | None]:
     # The package is optional.
     from earshot.spark import FileSink, Stream, build, match_stream  # noqa: PLC0415
-    from earshot.spark.commands import Course, watch  # noqa: PLC0415
+    from earshot.spark.commands import course_of, watch  # noqa: PLC0415
     from earshot.spark.session import spark_session  # noqa: PLC0415
 
     index, out, checkpoint = (feed.root / name for name in ("index", "out", "checkpoint"))
@@ -117,10 +117,9 @@ def _stream(
     with spark_session() as session:
         say(f"building an index of {feed.n_subscriptions:,} subscriptions …")
         build(session.createDataFrame(feed.subscriptions), index, unique_ids=True)
-        course, replay = Course(), _Replay(feed, index, out, checkpoint)
+        replay = _Replay(feed, index, out, checkpoint)
 
         def on_batch(status: Status) -> None:
-            course.add(status)
             replay.note(status)
             view.note(replay.samples)
             feed.is_warm.set()  # workers have started and opened the index
@@ -145,7 +144,7 @@ def _stream(
 
         number = watch(pipeline, view, is_enough=is_enough)
         feed.is_over.set()
-        facts = course.facts(pipeline.status(), time.monotonic() - started)
+        facts = course_of(pipeline, time.monotonic() - started)
     lines = [
         f"{facts['messages']:,} reports by Transport for NSW (Live Traffic, CC BY 4.0) in "
         f"{facts['batches']:,} batches: {facts['updates']:,} deliveries to "

@@ -7,10 +7,9 @@ import signal
 import statistics
 import threading
 import time
-from collections import deque
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack, suppress
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from uuid import uuid4
@@ -35,7 +34,7 @@ from earshot.spark.session import SPARK_IS_GONE, Signals, spark_session
 from earshot.spark.sinks import SPARK_FORMATS, FileFormat, FileSink, KafkaSink, Sink
 from earshot.spark.sources import Stream
 from earshot.spark.store import IndexStore
-from earshot.spark.stream import Pipeline, Status, match_stream
+from earshot.spark.stream import Pipeline, match_stream
 from earshot.spark.view import View, view_for
 from earshot.spark.workers import Shape
 from earshot.text import Analyzer
@@ -50,8 +49,6 @@ POLL_S = 0.1
 """How often a running pipeline is looked at."""
 PATIENCE_S = 3600.0
 """How long a stop waits for the batch that is going on; a second signal ends the wait."""
-KEPT_DURATIONS = 10_000
-"""Batches over which the median duration is taken."""
 MOST_READ_TASKS = 1_000
 """Tasks that read files; each reads one or several."""
 
@@ -314,54 +311,35 @@ def check_new(location: str | Path | None, option: str) -> None:
 # ---- running the pipeline of a file --------------------------------------------------------------
 
 
-class ConsoleSink:
-    """Prints each row as a JSON object; for looking, not for many."""
-
-    def __call__(self, rows: DataFrame, batch: int) -> None:
-        """Print a batch."""
-        table = rows.toArrow()
-        lines = [json.dumps({"batch": batch, **row}, default=str) for row in table.to_pylist()]
-        if lines:
-            print("\n".join(lines), flush=True)
+def print_rows(rows: DataFrame, batch: int) -> None:
+    """Print each row of a batch as a JSON object; a sink for looking, not for many."""
+    lines = [json.dumps({"batch": batch, **row}, default=str) for row in rows.toArrow().to_pylist()]
+    if lines:
+        print("\n".join(lines), flush=True)
 
 
-@dataclass
-class Course:
-    """What a pipeline did, batch by batch; give its :meth:`add` to the pipeline."""
-
-    n_batches: int = 0
-    busy_s: float = 0.0
-    durations_s: deque[float] = field(default_factory=lambda: deque(maxlen=KEPT_DURATIONS))
-    first_version: int | None = None
-
-    def add(self, status: Status) -> None:
-        """Note that a batch is done."""
-        self.n_batches += 1
-        self.busy_s += status.batch_s
-        self.durations_s.append(status.batch_s)
-        if self.first_version is None:
-            self.first_version = status.version
-
-    def facts(self, status: Status, elapsed_s: float) -> dict[str, Any]:
-        """Return totals and rates; rates are means over the time in which batches ran."""
-        busy_s = max(self.busy_s, 1e-9)
-        return {
-            "batches": self.n_batches,
-            "messages": status.messages,
-            "updates": status.updates,
-            "rejects": status.rejects,
-            "changes": status.changes,
-            "merges": status.merges,
-            "elapsed_s": round(elapsed_s, 3),
-            "busy_s": round(self.busy_s, 3),
-            "messages_per_s": round(status.messages / busy_s, 1),
-            "updates_per_s": round(status.updates / busy_s, 1),
-            "batch_s": round(statistics.median(self.durations_s), 4) if self.durations_s else None,
-            "first_version": self.first_version,
-            "version": status.version or None,
-            "n_subscriptions": status.n_subscriptions,
-            "merge_error": status.merge_error,
-        }
+def course_of(pipeline: Pipeline, elapsed_s: float) -> dict[str, Any]:
+    """Return totals and rates of a pipeline; rates are means over the time in which batches ran."""
+    status = pipeline.status()
+    busy_s = max(status.busy_s, 1e-9)
+    durations_s = pipeline.durations_s
+    return {
+        "batches": status.batches,
+        "messages": status.messages,
+        "updates": status.updates,
+        "rejects": status.rejects,
+        "changes": status.changes,
+        "merges": status.merges,
+        "elapsed_s": round(elapsed_s, 3),
+        "busy_s": round(status.busy_s, 3),
+        "messages_per_s": round(status.messages / busy_s, 1),
+        "updates_per_s": round(status.updates / busy_s, 1),
+        "batch_s": round(statistics.median(durations_s), 4) if durations_s else None,
+        "first_version": status.first_version or None,
+        "version": status.version or None,
+        "n_subscriptions": status.n_subscriptions,
+        "merge_error": status.merge_error,
+    }
 
 
 class StoppedAtOnce(KeyboardInterrupt):
@@ -425,12 +403,11 @@ def run_pipeline(
         settings["spark.jars"] = ",".join(map(str, connector_jars()))
     with spark_session(master, settings) as session:
         _ensure_index(session, config, say)
-        course = Course()
         started = time.monotonic()
-        pipeline = start_pipeline(session, config, once=once, on_batch=course.add)
+        pipeline = start_pipeline(session, config, once=once)
         view = view_for(is_quiet=is_quiet, prints_output=config.sink.kind == "console")
         number = watch(pipeline, view)
-        facts = course.facts(pipeline.status(), time.monotonic() - started)
+        facts = course_of(pipeline, time.monotonic() - started)
     return {**facts, "signal": None if number is None else signal.Signals(number).name}, number
 
 
@@ -458,13 +435,7 @@ def _ensure_index(session: SparkSession, config: PipelineConfig, say: Say) -> No
     say(f"built {built.version.n_subscriptions:,} subscriptions{refused}")
 
 
-def start_pipeline(
-    session: SparkSession,
-    config: PipelineConfig,
-    *,
-    once: bool = False,
-    on_batch: Callable[[Status], None] | None = None,
-) -> Pipeline:
+def start_pipeline(session: SparkSession, config: PipelineConfig, *, once: bool) -> Pipeline:
     """Start the pipeline of a config, whose index is there."""
     once = once or config.trigger.once
     changes = None if config.changes is None else _stream(session, config.changes)
@@ -480,7 +451,6 @@ def start_pipeline(
         available_now=once,
         merge_share=config.merge.share,
         merge_least=config.merge.least,
-        on_batch=on_batch,
     )  # fmt: skip
 
 
@@ -508,7 +478,7 @@ def _sink(config: PipelineConfig) -> Sink:
         return KafkaSink(sink.servers, sink.topic, options=sink.options)
     if sink.kind == "files":
         return FileSink(sink.path, sink.format)
-    return ConsoleSink()
+    return print_rows
 
 
 def _reject_sink(config: PipelineConfig, content: Content) -> Sink | None:

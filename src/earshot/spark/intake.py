@@ -200,10 +200,12 @@ class Shards:
 
     def __init__(self, store: IndexStore, version: Version) -> None:
         index, self._settings = store.folder.uri, store.settings
-        self._known = self._territory = None
+        self._territory, self._n_words = None, 0
         if version.base.placement == "sharded":
-            self._known = open_territory(index, version, self._settings)
-            self._territory = self._known.growing()
+            known = open_territory(index, version, self._settings)
+            self._n_words = len(known.vocabulary)
+            # To which words can be added, without a change of what is open.
+            self._territory = replace(known, vocabulary=known.vocabulary.copy())
         self._engines = [
             open_shard(index, version, shard).engine for shard in range(version.base.n_shards)
         ]
@@ -221,9 +223,10 @@ class Shards:
     @property
     def words(self) -> list[str]:
         """What the changes add to the words that all shards share."""
-        if self._territory is None or self._known is None:
+        if self._territory is None:
             return []
-        return self._territory.words_since(self._known)
+        vocabulary = self._territory.vocabulary
+        return vocabulary.tokens(np.arange(self._n_words, len(vocabulary)))
 
     @property
     def time(self) -> datetime | None:

@@ -49,6 +49,8 @@ from earshot.spark.workers import MatchTask, Shape
 
 MERGE_SHARE, MERGE_LEAST = 0.05, 20_000
 """Changes after which deltas are merged: a share of the subscriptions, and at least so many."""
+KEPT_DURATIONS = 10_000
+"""Batches whose durations are kept."""
 KEPT_RECORDS = 100
 """Batches whose records are kept; Spark asks again only for the last one."""
 RATE_S = 10.0
@@ -111,6 +113,7 @@ class Status:
     """What a pipeline is doing."""
 
     batch: int = -1  # number of the last finished batch of messages, -1 before any
+    batches: int = 0  # finished ones since the pipeline started
     messages: int = 0  # accepted messages since the pipeline started
     updates: int = 0
     rejects: int = 0  # rows refused since then, of messages and changes
@@ -118,9 +121,11 @@ class Status:
     messages_per_s: float = 0.0  # over the last seconds
     updates_per_s: float = 0.0
     batch_s: float = 0.0  # how long the last batch took
+    busy_s: float = 0.0  # how long all batches took
     # How long its oldest message had waited when its updates were out, if the source tells.
     lag_s: float | None = None
-    version: int = 0  # version of the index that the last batch saw
+    first_version: int = 0  # version of the index that the first batch saw
+    version: int = 0  # that the last one saw
     n_subscriptions: int = 0  # in that version
     merges: int = 0
     is_merging: bool = False
@@ -236,6 +241,7 @@ class Pipeline:
         self._status = Status()
         self._telling = threading.Lock()  # held while the status is changed
         self._recent: deque[tuple[float, int, int]] = deque()
+        self.durations_s: deque[float] = deque(maxlen=KEPT_DURATIONS)  # of the last batches
         self._clock_us = self._log.clock_us
 
     # ---- life -----------------------------------------------------------------------------------
@@ -363,11 +369,13 @@ class Pipeline:
             while self._recent[0][0] < now - RATE_S and len(self._recent) > 1:
                 self._recent.popleft()
             waited_s = None if note.arrived_us is None else time.time() - note.arrived_us / 1e6
+            self.durations_s.append(now - started)
             self._tell(
-                counts,
+                {**counts, "batches": 1, "busy_s": now - started},
                 batch=batch,
                 batch_s=now - started,
                 lag_s=None if waited_s is None else max(0.0, waited_s),
+                first_version=self._status.first_version or version.number,
                 version=version.number,
                 n_subscriptions=version.n_subscriptions,
             )
@@ -475,7 +483,7 @@ class Pipeline:
                 )
             yield
 
-    def _tell(self, counts: Mapping[str, int], **facts: Any) -> None:
+    def _tell(self, counts: Mapping[str, float], **facts: Any) -> None:
         """Add to the counts of the status, and set what else there is to say."""
         with self._telling:
             sums = {name: getattr(self._status, name) + n for name, n in counts.items()}
