@@ -31,7 +31,7 @@ from earshot.spark.match import match_task, run_match
 from earshot.spark.notes import note_of_sums, note_sums, rejects_in, without_notes
 from earshot.spark.prepare import ROW, SOURCE, canonical_rows, prepare
 from earshot.spark.session import SPARK_IS_GONE, Signals, spark_session
-from earshot.spark.sinks import SPARK_FORMATS, FileFormat, FileSink, KafkaSink, Sink
+from earshot.spark.sinks import FileFormat, FileSink, KafkaSink, Sink, write_files
 from earshot.spark.sources import Stream
 from earshot.spark.store import IndexStore
 from earshot.spark.stream import Pipeline, match_stream
@@ -282,21 +282,6 @@ def ids_in(
             if part.batch.num_rows:
                 return id_kind(part.batch.schema.field("id").type) or "string"
     return "string"
-
-
-def write_files(rows: DataFrame, location: str | Path, file_format: FileFormat) -> None:
-    """Write a directory of files; it appears when it is complete, where it is local."""
-    folder = Folder(location)
-    parent, _, name = folder.uri.rpartition("/")
-    draft = f"_{name}-{uuid4().hex[:8]}" if folder.is_local else name
-    try:
-        rows.write.mode("error").format(SPARK_FORMATS[file_format]).save(f"{parent}/{draft}")
-        if draft != name:
-            Folder(parent).rename(draft, name)
-    except BaseException:
-        if draft != name:
-            Folder(parent).remove(draft)
-        raise
 
 
 def check_new(location: str | Path | None, option: str) -> None:

@@ -24,6 +24,22 @@ FileFormat = Literal["parquet", "ndjson"]
 SPARK_FORMATS = {"parquet": "parquet", "ndjson": "json"}
 
 
+def write_files(rows: DataFrame, location: str | Path, format: FileFormat) -> None:
+    """Write a directory in place of what was there; it appears when it is complete, if local."""
+    parent, _, name = Folder(location).uri.rpartition("/")
+    folder = Folder(parent)
+    # Names that begin with _ are invisible to Spark's readers, as are Arrow's.
+    draft = f"_{name}" if folder.is_local else name
+    try:
+        rows.write.mode("overwrite").format(SPARK_FORMATS[format]).save(f"{parent}/{draft}")
+        if draft != name:
+            folder.rename(draft, name)
+    except BaseException:
+        if draft != name:
+            folder.remove(draft)
+        raise
+
+
 class FileSink:
     """Writes each batch to a directory ``batch=NUMBER`` of its own; exactly once.
 
@@ -43,14 +59,7 @@ class FileSink:
 
     def __call__(self, rows: DataFrame, batch: int) -> None:
         """Write a batch, in place of what it wrote before."""
-        name = f"batch={batch:08d}"
-        # Names that begin with _ are invisible to Spark's readers, as are Arrow's.
-        draft = name if not self.folder.is_local else f"_{name}"
-        rows.write.mode("overwrite").format(SPARK_FORMATS[self.format]).save(
-            f"{self.folder.uri}/{draft}"
-        )
-        if draft != name:
-            self.folder.rename(draft, name)
+        write_files(rows, f"{self.folder.uri}/batch={batch:08d}", self.format)
 
 
 @dataclass(frozen=True)
