@@ -16,6 +16,7 @@ from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 from uuid import uuid4
@@ -240,7 +241,7 @@ class Pipeline:
         self._held = -1
         self._status = Status()
         self._telling = threading.Lock()  # held while the status is changed
-        self._recent: deque[tuple[float, int, int]] = deque()
+        self._recent: list[tuple[float, int, int]] = []  # start, messages, updates of batches
         self.durations_s: deque[float] = deque(maxlen=KEPT_DURATIONS)  # of the last batches
         self._clock_us = self._log.clock_us
 
@@ -260,39 +261,30 @@ class Pipeline:
             # Before anything is cleaned away between the look at the current version and its use.
             self._hold(self._store.latest().number)
 
-        def query(rows: DataFrame, name: str, work: Callable[[DataFrame, int], None]) -> None:
-            writer = rows.writeStream.foreachBatch(work).option(
-                "checkpointLocation", f"{self._checkpoint.uri}/{name}"
-            )
-            if available_now:
-                writer = writer.trigger(availableNow=True)
-            elif interval is not None:
-                writer = writer.trigger(processingTime=interval)
-            self._queries.append(writer.start())
+        trigger: dict[str, Any] = (
+            {"availableNow": True} if available_now else {"processingTime": interval or "0 seconds"}
+        )
 
-        def start_messages() -> None:
-            query(messages, "messages", self._match_batch)
+        def query(rows: DataFrame, name: str, work: Callable[[DataFrame, int], None]) -> None:
+            writer = rows.writeStream.foreachBatch(work).trigger(**trigger)
+            location = f"{self._checkpoint.uri}/{name}"
+            self._queries.append(writer.option("checkpointLocation", location).start())
 
         if changes is not None:
             query(changes, "changes", self._change_batch)
-        if changes is not None and available_now:
-            self._starting = start_messages  # when the changes are in
-        else:
-            start_messages()
+        self._starting = partial(query, messages, "messages", self._match_batch)
+        if changes is None or not available_now:  # else when the changes are in
+            self._start_messages()
 
     def status(self) -> Status:
         """Return what the pipeline is doing."""
         now = time.monotonic()
         recent = [each for each in self._recent if each[0] > now - RATE_S]
-        messages_per_s = updates_per_s = 0.0
-        if recent:
-            span = max(now - recent[0][0], self._status.batch_s, 1e-3)
-            messages_per_s = sum(each[1] for each in recent) / span
-            updates_per_s = sum(each[2] for each in recent) / span
+        span = max(now - recent[0][0], self._status.batch_s, 1e-3) if recent else 1.0
         return replace(
             self._status,
-            messages_per_s=messages_per_s,
-            updates_per_s=updates_per_s,
+            messages_per_s=sum(each[1] for each in recent) / span,
+            updates_per_s=sum(each[2] for each in recent) / span,
             is_merging=self._merge is not None,
             merge_error=self._merge_error,
         )
@@ -302,8 +294,7 @@ class Pipeline:
         """Whether it still runs; raises what went wrong if something did."""
         if self._starting is not None and not self._queries[0].isActive:
             self._raise_failure()
-            start, self._starting = self._starting, None
-            start()
+            self._start_messages()
         if any(not query.isActive for query in self._queries):
             self._raise_failure()
         return self._starting is not None or any(query.isActive for query in self._queries)
@@ -365,9 +356,8 @@ class Pipeline:
             counts = {name: getattr(note, name) for name in ("messages", "updates", "rejects")}
             self._log.write(record._replace(**counts, clock_after_us=self._clock_us))
             now = time.monotonic()
+            self._recent = [each for each in self._recent if each[0] > now - RATE_S]
             self._recent.append((started, note.messages, note.updates))
-            while self._recent[0][0] < now - RATE_S and len(self._recent) > 1:
-                self._recent.popleft()
             waited_s = None if note.arrived_us is None else time.time() - note.arrived_us / 1e6
             self.durations_s.append(now - started)
             self._tell(
@@ -504,6 +494,11 @@ class Pipeline:
             name = uuid4().hex
             folder.write_json("pipeline.json", {"name": name, "index": self._store.folder.uri})
         return name
+
+    def _start_messages(self) -> None:
+        start, self._starting = self._starting, None
+        if start is not None:
+            start()
 
     def _raise_failure(self) -> None:
         for query in self._queries:
