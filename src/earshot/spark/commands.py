@@ -439,7 +439,7 @@ def start_pipeline(session: SparkSession, config: PipelineConfig, *, once: bool)
     )  # fmt: skip
 
 
-def _stream(session: SparkSession, source: MessagesConfig | ChangesConfig) -> Stream:
+def _stream(session: SparkSession, source: ChangesConfig) -> Stream:
     ids = source.ids if isinstance(source, MessagesConfig) else None
     if source.source == "kafka":
         return Stream.of_kafka(

@@ -89,8 +89,8 @@ class SubscriptionsConfig:
 
 
 @dataclass(frozen=True)
-class SourceConfig:
-    """What ``[messages]`` and ``[changes]`` have in common."""
+class ChangesConfig:
+    """The table ``[changes]``: subscriptions that come, go and move while the pipeline runs."""
 
     source: Literal["files", "kafka"] = _key("where rows come from", is_required=True)
     path: str = _location_key("directory into which files are moved", "files")
@@ -107,15 +107,10 @@ class SourceConfig:
 
 
 @dataclass(frozen=True)
-class MessagesConfig(SourceConfig):
-    """The table ``[messages]``."""
+class MessagesConfig(ChangesConfig):
+    """The table ``[messages]``, which has the keys of ``[changes]`` and one more."""
 
     ids: IdKind = _key("kind of the messages' ids", "string")
-
-
-@dataclass(frozen=True)
-class ChangesConfig(SourceConfig):
-    """The table ``[changes]``: subscriptions that come, go and move while the pipeline runs."""
 
 
 @dataclass(frozen=True)
