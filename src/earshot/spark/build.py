@@ -158,13 +158,6 @@ def build(
         reading.ids, Boolean() if semantics is None else semantics, space, analyzer or Analyzer(),
         structure, parameters,
     )  # fmt: skip
-    if settings.form.is_point:
-        if placement == "sharded" or (n_shards or 1) > 1:
-            raise InvalidParameter(
-                f"shards are cut by regions, which {settings.form.noun} does not have; choose "
-                f"placement='replicated'"
-            )
-        placement = "replicated"
     settings = replace(settings, structure=settings.engine().structure)
     store = IndexStore(index)
     store.begin(settings)

@@ -9,9 +9,8 @@ worker's own.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, field
-from functools import cache, partial
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -37,10 +36,7 @@ ANY_SHARD = -1
 """Shard of a change that belongs to whichever shard has the subscription."""
 
 _MOST_OPEN = 64
-
-
-_UNASKED = -2
-_UNKNOWN = -1
+_UNASKED, _UNKNOWN = -2, -1
 
 
 @dataclass
@@ -151,21 +147,15 @@ def close_shards(index: str) -> None:
 @cache
 def warm_up_machine(semantics: Any = None, structure: str | None = None) -> None:
     """Compile on this machine what workers need, in one process while the others wait."""
-    with first_of_machine("kernels"):
-        _use_kernels(partial(Engine, semantics, structure=structure, rebuild_in_background=False))
-
-
-def _use_kernels(empty: Callable[[], Engine]) -> None:
-    """Use each kernel that a worker uses, with arrays of the types that it gets."""
     messages = message_batch([Message(0, "wärm up", place=Point(0, 0))])
-    for identity in (int, str):
-        one, two = identity(1), identity(2)
-        engine = empty()
-        is_point = engine.matcher.form.is_point
-        place, elsewhere = (Point(x, x) if is_point else Rectangle(0, 0, x, x) for x in (1, 2))
-        engine.subscribe(Subscription(one, ("warm",), region=place, expires=instant(1)))
-        engine.match_batch(messages).table()
-        engine.subscribe(Subscription(two, ("up",), region=place))
-        engine.move(one, elsewhere)
-        engine.unsubscribe(two)
-        engine.match_batch(messages).table()
+    with first_of_machine("kernels"):
+        for identity in (int, str):  # whose arrays are of other types
+            one, two = identity(1), identity(2)
+            engine = Engine(semantics, structure=structure, rebuild_in_background=False)
+            place = Rectangle(0, 0, 1, 1)
+            engine.subscribe(Subscription(one, ("warm",), region=place, expires=instant(1)))
+            engine.match_batch(messages).table()
+            engine.subscribe(Subscription(two, ("up",), region=place))
+            engine.move(one, Rectangle(0, 0, 2, 2))
+            engine.unsubscribe(two)
+            engine.match_batch(messages).table()
