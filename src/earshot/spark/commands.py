@@ -24,6 +24,7 @@ from earshot.model.batches import instant
 from earshot.model.schemas import Content, IdKind, changes_schema, id_kind, id_type
 from earshot.spark.build import Built, build
 from earshot.spark.config import ChangesConfig, MessagesConfig, PipelineConfig, SubscriptionsConfig
+from earshot.spark.connectors import FileFormat, FileSink, KafkaSink, Sink, Stream, write_files
 from earshot.spark.folders import Folder
 from earshot.spark.intake import in_order, take_in
 from earshot.spark.kafka import connector_jars
@@ -31,8 +32,6 @@ from earshot.spark.match import match_task, run_match
 from earshot.spark.notes import note_of_sums, note_sums, rejects_in, without_notes
 from earshot.spark.prepare import ROW, SOURCE, canonical_rows, prepare
 from earshot.spark.session import SPARK_IS_GONE, Signals, spark_session
-from earshot.spark.sinks import FileFormat, FileSink, KafkaSink, Sink, write_files
-from earshot.spark.sources import Stream
 from earshot.spark.store import IndexStore
 from earshot.spark.stream import Pipeline, match_stream
 from earshot.spark.view import View, view_for

@@ -25,7 +25,7 @@ from earshot.model.ranking import Ranking
 from earshot.model.schemas import IdKind
 from earshot.semantics import SEMANTICS, runs_on_spark
 from earshot.spark.build import PlacementChoice
-from earshot.spark.sinks import FileFormat
+from earshot.spark.connectors import FileFormat
 from earshot.spark.store import check_semantics
 from earshot.spark.stream import MERGE_LEAST, MERGE_SHARE
 from earshot.spark.workers import Shape

@@ -27,6 +27,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 from earshot.errors import InvalidParameter
 from earshot.files import Reject, reject_table
+from earshot.spark.connectors import FileSink, Sink, Stream
 from earshot.spark.folders import Folder
 from earshot.spark.intake import in_order, is_taken_in, merge, take_in
 from earshot.spark.match import match_task, run_match
@@ -43,8 +44,6 @@ from earshot.spark.notes import (
 from earshot.spark.prepare import canonical_rows
 from earshot.spark.rows import RowReading, arrow_schema, make_reading
 from earshot.spark.shards import warm_up_machine
-from earshot.spark.sinks import FileSink, Sink
-from earshot.spark.sources import Stream
 from earshot.spark.store import IndexStore, Version, latest_us
 from earshot.spark.workers import MatchTask, Shape
 
@@ -160,7 +159,7 @@ def match_stream(
     Args:
         messages: The messages.
         index: Directory of the index, made by :func:`earshot.spark.build`.
-        sink: Takes the updates of each batch; see :mod:`earshot.spark.sinks`.
+        sink: Takes the updates of each batch; see :mod:`earshot.spark.connectors`.
         checkpoint: Directory in which the pipeline remembers where it is. A pipeline that is
             started again with the same one goes on there.
         changes: Subscriptions that come, go and move, if they do.
