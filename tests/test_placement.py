@@ -28,7 +28,8 @@ from earshot.model.arrays import (
     take_messages,
 )
 from earshot.placement.cutting import busiest_share, cut_plan
-from earshot.placement.routing import Router, ShardPlan, UnitArrays, merge_units, units_of
+from earshot.placement.plan import ShardPlan
+from earshot.placement.routing import Router, UnitArrays, merge_units, units_of
 
 INF = math.inf
 

@@ -41,7 +41,7 @@ from earshot.placement.kernels import (
     side_tokens,
     token_messages,
 )
-from earshot.placement.routing import Int8s, PlanArrays, ShardPlan
+from earshot.placement.plan import Int8s, PlanArrays, ShardPlan
 from earshot.placement.samples import Samples, thinned_clauses, thinned_messages
 
 MESSAGE_COST = 1000.0

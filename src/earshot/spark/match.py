@@ -32,7 +32,6 @@ from earshot.spark.workers import (
     KEY,
     MatchTask,
     Shape,
-    Shaping,
     match_replicated,
     match_sharded,
     send_to_shards,
@@ -130,45 +129,40 @@ def match_task(
     reading = make_reading(
         "messages", schema, form=form, ids=ids, columns=columns, space=settings.space
     )
-    shaping = Shaping(
-        shape, reading.ids, settings.ids, _carried(reading, schema, carry),
-        settings.matcher.has_scores, keep_unmatched, has_notes,
-    )  # fmt: skip
     version = store.latest() if version is None else version
-    clock_us = latest_us(clock_us, version.clock_us)
     return MatchTask(
-        store.folder.uri, version, settings, reading, shaping, clock_us, stop_at_rejects
-    )
+        store.folder.uri, version, settings, reading, shape, _carried(reading, schema, carry),
+        keep_unmatched, has_notes, latest_us(clock_us, version.clock_us), stop_at_rejects,
+    )  # fmt: skip
 
 
 def run_match(messages: DataFrame, task: MatchTask) -> DataFrame:
     """Return the output of the workers, with notes where they were asked for."""
-    shaping = task.shaping
-    needed = needed_columns(task.reading, arrow_schema(messages), shaping.carried.names)
+    needed = needed_columns(task.reading, arrow_schema(messages), task.carried.names)
     chosen = messages.select(*(messages[name] for name in needed))
     if task.version.base.placement == "replicated":
-        return chosen.mapInArrow(partial(match_replicated, task), from_arrow_schema(shaping.schema))
-    if messages.isStreaming and shaping.shape == "lists":
+        return chosen.mapInArrow(partial(match_replicated, task), from_arrow_schema(task.schema))
+    if messages.isStreaming and task.shape == "lists":
         raise InvalidParameter(
             "a streaming DataFrame cannot bring the lists of several shards together; use "
             "match_stream, or shape='rows'"
         )
-    sent = chosen.mapInArrow(partial(send_to_shards, task), from_arrow_schema(sent_schema(shaping)))
+    sent = chosen.mapInArrow(partial(send_to_shards, task), from_arrow_schema(sent_schema(task)))
     found = sent.repartitionById(task.version.base.n_shards, F.col(SHARD)).mapInArrow(
-        partial(match_sharded, task), from_arrow_schema(with_key(shaping).schema)
+        partial(match_sharded, task), from_arrow_schema(with_key(task).schema)
     )
-    if shaping.shape == "rows":
+    if task.shape == "rows":
         return found.drop(KEY)
-    return _joined_lists(found, shaping)
+    return _joined_lists(found, task)
 
 
-def _joined_lists(found: DataFrame, shaping: Shaping) -> DataFrame:
+def _joined_lists(found: DataFrame, task: MatchTask) -> DataFrame:
     """Bring the parts of each message's lists together; notes stay as they are."""
-    message_id, *lists = shaping.own.names
-    columns = [F.first(name).alias(name) for name in (message_id, *shaping.carried.names)]
+    message_id, *lists = task.own.names
+    columns = [F.first(name).alias(name) for name in (message_id, *task.carried.names)]
     # All lists of a group are collected in one order, so subscribers and scores stay together.
     columns += [F.flatten(F.collect_list(name)).alias(name) for name in lists]
-    if not shaping.has_notes:
+    if not task.has_notes:
         joined = found.groupBy(KEY).agg(*columns)
     else:
         number = F.when(F.col(NOTE).isNotNull(), F.monotonically_increasing_id())
@@ -177,7 +171,7 @@ def _joined_lists(found: DataFrame, shaping: Shaping) -> DataFrame:
             .groupBy(KEY, "earshot_number")
             .agg(*columns, F.first(NOTE).alias(NOTE))
         )
-    return joined.select(*shaping.schema.names)
+    return joined.select(*task.schema.names)
 
 
 def _carried(reading: RowReading, schema: pa.Schema, carry: Sequence[str]) -> pa.Schema:

@@ -27,7 +27,8 @@ from earshot.model.arrays import (
     all_thresholds,
 )
 from earshot.model.ranking import SCORE_TOLERANCE, Ranking
-from earshot.placement.routing import Router, ShardPlan, UnitArrays, merge_units, units_of
+from earshot.placement.plan import ShardPlan
+from earshot.placement.routing import Router, UnitArrays, merge_units, units_of
 from earshot.spark.shards import warm_up_machine
 from earshot.spark.store import IndexSettings, IndexStore, Version
 from earshot.text import Vocabulary

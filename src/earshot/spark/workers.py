@@ -23,7 +23,7 @@ from earshot.engine.updates import Updates
 from earshot.files import Reject
 from earshot.model.arrays import Int32s, Int64s, MessageArrays
 from earshot.model.batches import instant
-from earshot.model.schemas import BOX_FIELDS, IdKind, id_type, update_fields, updates_schema
+from earshot.model.schemas import BOX_FIELDS, id_type, update_fields, updates_schema
 from earshot.spark.notes import (
     NOTE,
     Note,
@@ -56,25 +56,38 @@ MOST_SENT_ROWS = 1 << 16
 
 
 @dataclass(frozen=True)
-class Shaping:
-    """How updates become Arrow batches."""
+class MatchTask:
+    """What a worker has to know to match, and how updates become Arrow batches."""
 
+    index: str  # URI of the index
+    version: Version  # which subscriptions there are
+    settings: IndexSettings
+    reading: RowReading  # how rows become messages
     shape: Shape  # one row per update, or one per message
-    message_ids: IdKind
-    subscription_ids: IdKind
     carried: pa.Schema  # columns of the messages that go along
-    has_scores: bool = False
     keep_unmatched: bool = False  # whether lists has messages that reach nobody
     has_notes: bool = False
+    clock_us: int | None = None  # subscriptions that end at or before this time are over
+    stop_at_rejects: bool = True  # whether a bad row fails the task
+
+    @property
+    def at(self) -> datetime | None:
+        """The clock as an instant."""
+        return None if self.clock_us is None else instant(self.clock_us)
+
+    def check(self, rejects: list[Reject]) -> None:
+        """Fail at a reject, if that is wanted."""
+        if rejects and self.stop_at_rejects:
+            raise rejects[0].error()
 
     @property
     def own(self) -> pa.Schema:
         """The columns of updates; lists have each but the message's id as a list."""
         # Semantics that keep results keep messages, and those do not run here.
         fields = updates_schema(
-            id_type(self.message_ids),
-            id_type(self.subscription_ids),
-            update_fields(self.has_scores, keeps_results=False),
+            id_type(self.reading.ids),
+            id_type(self.settings.ids),
+            update_fields(self.settings.matcher.has_scores, keeps_results=False),
         )
         if self.shape == "rows":
             return fields
@@ -115,7 +128,7 @@ class Shaping:
         offsets = found.offsets[first : last + 1]
         start, n_updates = int(offsets[0]), int(offsets[-1] - offsets[0])
         # Cast only now: ids of all may be more than a column of strings holds.
-        ids = values[0].slice(start, n_updates).cast(id_type(self.subscription_ids))
+        ids = values[0].slice(start, n_updates).cast(id_type(self.settings.ids))
         values = [ids, *(each.slice(start, n_updates) for each in values[1:])]
         counts = np.diff(offsets)
         messages: npt.NDArray[Any] = np.arange(first, last)
@@ -139,30 +152,7 @@ class Shaping:
             yield batch_of_notes(self.schema, notes)
 
 
-# ---- matching -----------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class MatchTask:
-    """What a worker has to know to match."""
-
-    index: str  # URI of the index
-    version: Version  # which subscriptions there are
-    settings: IndexSettings
-    reading: RowReading  # how rows become messages
-    shaping: Shaping  # what becomes of the updates
-    clock_us: int | None = None  # subscriptions that end at or before this time are over
-    stop_at_rejects: bool = True  # whether a bad row fails the task
-
-    @property
-    def at(self) -> datetime | None:
-        """The clock as an instant."""
-        return None if self.clock_us is None else instant(self.clock_us)
-
-    def check(self, rejects: list[Reject]) -> None:
-        """Fail at a reject, if that is wanted."""
-        if rejects and self.stop_at_rejects:
-            raise rejects[0].error()
+# ---- replicated ---------------------------------------------------------------------------------
 
 
 def match_replicated(task: MatchTask, batches: Iterable[pa.RecordBatch]) -> Batches:
@@ -175,65 +165,64 @@ def match_replicated(task: MatchTask, batches: Iterable[pa.RecordBatch]) -> Batc
         )
         rejects, positions = part.judged(found.rejects)
         task.check(rejects)
-        yield from task.shaping.batches(found, _carried(task.shaping, part, positions))
-        yield from task.shaping.notes(notes_on(rejects, note_of(found, part.arrived_us)))
+        yield from task.batches(found, _carried(task, part, positions))
+        yield from task.notes(notes_on(rejects, note_of(found, part.arrived_us)))
 
 
-def _carried(shaping: Shaping, part: Part, positions: Int64s) -> list[pa.Array]:
+def _carried(task: MatchTask, part: Part, positions: Int64s) -> list[pa.Array]:
     """Return the columns that go along, of the accepted messages."""
-    if not shaping.carried.names:
+    if not task.carried.names:
         return []
     origin, chosen = part.rows.batch, positions
     if part.origin is not None:
         origin, chosen = part.origin, part.rows.rows[positions] - part.first_row
-    taken = origin.select(shaping.carried.names).take(pa.array(chosen))
+    taken = origin.select(task.carried.names).take(pa.array(chosen))
     return [
-        column.cast(field.type)
-        for column, field in zip(taken.columns, shaping.carried, strict=True)
+        column.cast(field.type) for column, field in zip(taken.columns, task.carried, strict=True)
     ]
 
 
 # ---- sharded ------------------------------------------------------------------------------------
 
 
-def sent_schema(shaping: Shaping) -> pa.Schema:
+def sent_schema(task: MatchTask) -> pa.Schema:
     """Return the schema of messages on their way to their shards: encoded, without their text."""
     return pa.schema(
         [
             (SHARD, pa.int32()),
             (KEY, pa.int64()),
-            ("id", id_type(shaping.message_ids)),
+            ("id", id_type(task.reading.ids)),
             # Of the territory, 32 bits each: a row of bytes costs Java less than a list.
             ("tokens", pa.binary()),
             *((name, pa.float64()) for name in BOX_FIELDS),
             ("time_us", pa.int64()),
             # Under other names: a message's own column may be called like one of these.
-            *(field.with_name(CARRIED + field.name) for field in shaping.carried),
+            *(field.with_name(CARRIED + field.name) for field in task.carried),
             (NOTE, pa.string()),
         ]
     )
 
 
-def with_key(shaping: Shaping) -> Shaping:
-    """Return the shaping of a single shard, in which a message's parts have the same key."""
+def with_key(task: MatchTask) -> MatchTask:
+    """Return the task of a single shard, in whose output a message's parts have the same key."""
     key = pa.field(KEY, pa.int64())
-    return replace(shaping, carried=pa.schema([key, *shaping.carried]))
+    return replace(task, carried=pa.schema([key, *task.carried]))
 
 
 def send_to_shards(task: MatchTask, batches: Iterable[pa.RecordBatch]) -> Batches:
     """Yield each message once for every shard that can match it."""
     territory = open_territory(task.index, task.version, task.settings)
-    schema = sent_schema(task.shaping)
+    schema = sent_schema(task)
     context = TaskContext.get()
     key = (0 if context is None else context.partitionId()) << 40
     for part in task.reading.parts(batches):
         encoded, offsets, shards = territory.route(part.rows)
         rejects, positions = part.judged(encoded.rejects)
         task.check(rejects)
-        if task.shaping.keep_unmatched:
+        if task.keep_unmatched:
             offsets, shards = _at_least_one(offsets, shards)
         messages = np.repeat(np.arange(len(positions)), np.diff(offsets))
-        columns = [*_sent_columns(encoded), *_carried(task.shaping, part, positions)]
+        columns = [*_sent_columns(encoded), *_carried(task, part, positions)]
         for start in range(0, len(messages), MOST_SENT_ROWS):
             chosen = messages[start : start + MOST_SENT_ROWS]
             yield pa.RecordBatch.from_arrays(
@@ -246,7 +235,7 @@ def send_to_shards(task: MatchTask, batches: Iterable[pa.RecordBatch]) -> Batche
                 schema=schema,
             )
         key += len(positions)
-        if task.shaping.has_notes:
+        if task.has_notes:
             latest_us = int(encoded.times.max(initial=NO_TIME_US))
             note = Note(
                 len(positions),
@@ -296,18 +285,18 @@ def _at_least_one(offsets: Int64s, shards: Int32s) -> tuple[Int64s, Int32s]:
 
 def match_sharded(task: MatchTask, batches: Iterable[pa.RecordBatch]) -> Batches:
     """Match messages that were sent to shards; a partition may hold several shards' messages."""
-    carried = [CARRIED + name for name in task.shaping.carried.names]
-    shaping = with_key(task.shaping)
+    carried = [CARRIED + name for name in task.carried.names]
+    keyed = with_key(task)
     shared = open_territory(task.index, task.version, task.settings).vocabulary
     for sent in batches:
         messages, notes = split_notes(sent)
-        yield from shaping.notes(notes)
+        yield from keyed.notes(notes)
         shards = messages.column(SHARD).to_numpy()
         for number in np.unique(shards).tolist():
             chosen = messages.filter(pa.array(shards == number))
             shard = open_shard(task.index, task.version, number)
             found = shard.engine.match_encoded(_received(chosen, shard, shared), at=task.at)
-            yield from shaping.batches(found, chosen.select([KEY, *carried]).columns)
+            yield from keyed.batches(found, chosen.select([KEY, *carried]).columns)
             # The messages themselves, and their times, were counted before they were sent.
             note = note_of(found)._replace(messages=0, latest_us=None)
-            yield from shaping.notes(notes_on([], note))
+            yield from keyed.notes(notes_on([], note))
