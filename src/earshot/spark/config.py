@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import difflib
+import json
 import re
 import tomllib
 from collections.abc import Iterator, Mapping
@@ -390,12 +391,6 @@ def as_toml(value: Any) -> str:
     """Return a value as it would stand in the file."""
     if value is None or value in ((), {}):
         return ""
-    if isinstance(value, bool):
-        return str(value).lower()
-    if isinstance(value, str):
-        return f'"{value}"'
-    if isinstance(value, list):
-        return f"[{', '.join(map(as_toml, value))}]"
     if isinstance(value, dict):
         return f"{{ {', '.join(f'{name} = {as_toml(each)}' for name, each in value.items())} }}"
-    return str(value)
+    return json.dumps(value, ensure_ascii=False, default=str)  # which is TOML as well
