@@ -225,13 +225,13 @@ def build_base(
         # Written, not collected: there may be many rejects. The job runs once, whoever reads them.
         built.write.mode("overwrite").parquet(f"{folder.uri}/built")
         built = noted.sparkSession.read.parquet(f"{folder.uri}/built")
-        shards = {
-            row["shard"]: row for row in built.where(F.col(NOTE).isNull()).toArrow().to_pylist()
-        }
-    for shard in range(n_shards or 1):
-        if shard not in shards:  # nothing was sent to it
-            shards[shard] = _build_shard(task, shard, [])[0].to_pylist()[0]
-    chosen = [shards[shard] for shard in range(n_shards or 1)]
+        about = built.where(F.col(NOTE).isNull()).toArrow().to_pylist()
+    shards = {row["shard"]: row for row in about}
+    # Where nothing was sent to a shard, no task has built it.
+    chosen = [
+        shards.get(shard) or _build_shard(task, shard, [])[0].to_pylist()[0]
+        for shard in range(n_shards or 1)
+    ]
     names = tuple(each["directory"] for each in chosen)
     if plan is not None:
         units = [
