@@ -89,7 +89,7 @@ def build_index(
     if built.n_rejects and callable(rejects):
         rejects(built.rejects, built.version.number)
     elif built.n_rejects and rejects is not None:
-        write_files(built.rejects, f"{rejects}/subscriptions", "ndjson")
+        write_files(built.rejects, Folder(rejects), "subscriptions", "ndjson")
     return built
 
 
@@ -128,13 +128,13 @@ def match_messages(
     Columns are those of the messages. Rejected rows go to a directory of their own.
     """
     n_rejects = 0
+    parent, _, name = Folder(out).uri.rpartition("/")
+    beside, mark = Folder(parent), f"-{uuid4().hex[:8]}"
     with ExitStack() as stack:
         if isinstance(subscriptions, SubscriptionsConfig):
             # Beside the output, which all machines reach.
-            folder = Folder(out)
-            parent, _, name = folder.uri.rpartition("/")
-            draft = f"_{name}-index-{uuid4().hex[:8]}"
-            stack.callback(Folder(parent).remove, draft)
+            draft = f"_{name}-index{mark}"
+            stack.callback(beside.remove, draft)
             index = f"{parent}/{draft}"
             n_rejects = build_index(session, subscriptions, index, rejects=rejects).n_rejects
         else:
@@ -151,13 +151,13 @@ def match_messages(
         started = time.perf_counter()
         did = Observation()
         found = run_match(rows, task).observe(did, *note_sums())
-        write_files(without_notes(found), out, file_format)
+        write_files(without_notes(found), beside, name, file_format, mark=mark)
         note = note_of_sums(did.get)
         match_s = time.perf_counter() - started
         if note.rejects and rejects is not None:
             # Read again rather than kept: there are few, or the job is not worth much.
             refused = rejects_in(canonical_rows(rows, task.reading, task.settings.row_check))
-            write_files(refused, f"{rejects}/messages", "ndjson")
+            write_files(refused, Folder(rejects), "messages", "ndjson")
     return MatchSummary(
         version.n_subscriptions, version.number, note.messages, note.updates,
         note.rejects + n_rejects, match_s,

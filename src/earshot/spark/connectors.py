@@ -117,14 +117,17 @@ class Stream:
 # ---- sinks --------------------------------------------------------------------------------------
 
 
-def write_files(rows: DataFrame, location: str | Path, format: FileFormat) -> None:
-    """Write a directory in place of what was there; it appears when it is complete, if local."""
-    parent, _, name = Folder(location).uri.rpartition("/")
-    folder = Folder(parent)
+def write_files(
+    rows: DataFrame, folder: Folder, name: str, format: FileFormat, *, mark: str = ""
+) -> None:
+    """Write a directory in place of what was there; it appears when it is complete, if local.
+
+    The mark tells its draft from what else may be in a folder that is not ours.
+    """
     # Names that begin with _ are invisible to Spark's readers, as are Arrow's.
-    draft = f"_{name}" if folder.is_local else name
+    draft = f"_{name}{mark}" if folder.is_local else name
     try:
-        rows.write.mode("overwrite").format(SPARK_FORMATS[format]).save(f"{parent}/{draft}")
+        rows.write.mode("overwrite").format(SPARK_FORMATS[format]).save(f"{folder.uri}/{draft}")
         if draft != name:
             folder.rename(draft, name)
     except BaseException:
@@ -152,7 +155,7 @@ class FileSink:
 
     def __call__(self, rows: DataFrame, batch: int) -> None:
         """Write a batch, in place of what it wrote before."""
-        write_files(rows, f"{self.folder.uri}/batch={batch:08d}", self.format)
+        write_files(rows, self.folder, f"batch={batch:08d}", self.format)
 
 
 @dataclass(frozen=True)
