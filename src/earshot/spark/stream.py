@@ -235,7 +235,6 @@ class Pipeline:
         self._is_stopping = False
         self._merge: threading.Thread | None = None
         self._merge_tag = f"earshot-merge-{self._name}"
-        self._merge_error: str | None = None
         self._n_changes_at_failure = 0
         self._held = -1
         self._status = Status()
@@ -285,7 +284,6 @@ class Pipeline:
             messages_per_s=sum(each[1] for each in recent) / span,
             updates_per_s=sum(each[2] for each in recent) / span,
             is_merging=self._merge is not None,
-            merge_error=self._merge_error,
         )
 
     @property
@@ -449,11 +447,11 @@ class Pipeline:
                 merge(self._session, self._store, lock=self._publishing)
                 with self._publishing:
                     self._store.clean()
-                self._tell({"merges": 1})
-                self._merge_error, self._n_changes_at_failure = None, 0
+                self._tell({"merges": 1}, merge_error=None)
+                self._n_changes_at_failure = 0
             except Exception as error:
                 told = str(plain_failure(error) or error).splitlines() or [repr(error)]
-                self._merge_error = told[0]
+                self._tell({}, merge_error=told[0])
                 self._n_changes_at_failure = version.n_changes
             finally:
                 self._merge = None
