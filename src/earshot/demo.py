@@ -165,7 +165,7 @@ def _stream(
 
 
 class _Feed:
-    """Directories into which messages and changes are put.
+    """Directories into which messages and changes are put, each file whole.
 
     Ids are integers in the order of events: a subscription's is its row in :attr:`drawn`, a
     message's is how many came before it.
@@ -174,8 +174,7 @@ class _Feed:
     def __init__(self, root: Path, n_subscriptions: int) -> None:
         self.root = root
         self.messages, self.changes = root / "messages", root / "changes"
-        self._drafts = root / "drafts"
-        for folder in (self.messages, self.changes, self._drafts):
+        for folder in (self.messages, self.changes):
             folder.mkdir()
         self.reports = bundled_messages().drop_columns(["kind"])
         self.n_subscriptions = n_subscriptions
@@ -211,7 +210,7 @@ class _Feed:
     def _add_messages(self, n: int) -> None:
         rows = self.message_rows(np.arange(self.n_messages, self.n_messages + n))
         self.n_messages += n
-        self._put(rows, self.messages / f"{self.n_messages:08d}.ndjson")
+        write_table(self.messages / f"{self.n_messages:08d}.ndjson", rows)
 
     def _add_changes(self) -> None:
         n = CHANGES_PER_FILE // 3
@@ -233,18 +232,12 @@ class _Feed:
         rows = pa.concat_tables([schema.empty_table(), *tables], promote_options="permissive")
         rows = rows.select(schema.names).cast(schema)
         self.all_changes = pa.concat_tables([self.all_changes, rows])
-        self._put(rows, self.changes / f"{len(self.all_changes):08d}.ndjson")
+        write_table(self.changes / f"{len(self.all_changes):08d}.ndjson", rows)
 
     def _draw(self, n: int, first_id: int) -> pa.Table:
         seed = int(self._random.integers(1 << 32))
         drawn = draw_subscriptions(self.reports, n, seed=seed, **DRAWN)
         return drawn.set_column(0, "id", pa.array(np.arange(first_id, first_id + n)))
-
-    def _put(self, rows: pa.Table, path: Path) -> None:
-        """Let a file appear whole."""
-        draft = self._drafts / path.name
-        write_table(draft, rows)
-        draft.rename(path)
 
 
 class _Replay:
