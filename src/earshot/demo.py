@@ -299,9 +299,8 @@ class _Replay:
         return match_s
 
     def _lists(self, batch: int) -> pa.Table:
-        # Not as part of the output, whose directories' names would become a column.
-        parts = sorted((self._out / f"batch={batch:08d}").glob("*.parquet"))
-        return pa.concat_tables([pq.ParquetFile(part).read() for part in parts])
+        # The name of its directory is no column.
+        return pq.read_table(self._out / f"batch={batch:08d}", partitioning=None)
 
     def _sample(self, batch: int) -> list[str]:
         lists = self._lists(batch)

@@ -31,7 +31,6 @@ from earshot.model.arrays import (
     ClauseArrays,
     MessageArrays,
     Space,
-    gather_ranges,
 )
 from earshot.model.boolean import Boolean
 from earshot.model.schemas import IdKind, id_type, subscriptions_schema
@@ -339,8 +338,7 @@ def _messages_like(clauses: ClauseArrays) -> MessageArrays:
     tokens = np.maximum(clauses.token_ids, EVERYWHERE_TOKEN)  # forbidden ones are negative
     rows = np.arange(len(clauses.subscriptions))
     lengths = np.diff(clauses.token_offsets)
-    offsets, _ = gather_ranges(clauses.token_offsets, rows)
-    offsets = offsets + np.arange(len(offsets))
+    offsets = clauses.token_offsets + np.arange(len(clauses.token_offsets))
     token_ids = np.zeros(int(offsets[-1]), np.int32)  # the first of each is everywhere
     token_ids[np.arange(len(tokens)) + np.repeat(rows + 1, lengths)] = tokens
     with np.errstate(invalid="ignore"):  # the middle of everywhere is 0
