@@ -26,12 +26,7 @@ from earshot import storage
 from earshot.encoding import encode_messages, encode_subscriptions
 from earshot.errors import InvalidParameter, InvalidRow
 from earshot.files.rejects import OnError, check_on_error
-from earshot.model.arrays import (
-    EVERYWHERE_TOKEN,
-    ClauseArrays,
-    MessageArrays,
-    Space,
-)
+from earshot.model.arrays import EVERYWHERE_TOKEN, ClauseArrays, MessageArrays, Space
 from earshot.model.boolean import Boolean
 from earshot.model.schemas import IdKind, id_type, subscriptions_schema
 from earshot.placement.cutting import cut_plan
