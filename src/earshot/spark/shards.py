@@ -34,10 +34,7 @@ ANY_SHARD = -1
 """Shard of a change that belongs to whichever shard has the subscription."""
 
 _MOST_OPEN = 64
-
-
-_UNASKED = -2
-_UNKNOWN = -1
+_UNASKED, _UNKNOWN = -2, -1
 
 
 @dataclass
