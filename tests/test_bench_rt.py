@@ -235,7 +235,7 @@ def test_a_stage_that_ends_early_still_makes_its_changes(
 ) -> None:
     monkeypatch.setattr(operations, "OPERATIONS_PER_LOOK", 10)
     smoke = PROFILES["smoke"]
-    hasty = replace(smoke, figures=smoke.figures._replace(operations_budget_s=0.0))
+    hasty = replace(smoke, figures=replace(smoke.figures, operations_budget_s=0.0))
     monkeypatch.setitem(PROFILES, "smoke", hasty)
     rows, _ = measured(tmp_path, "rt_updates")  # compared with a fresh index at the end
     assert {row["n_operations"] for row in rows} == {10}

@@ -39,7 +39,7 @@ TOPK_SUITES = [name for name in SUITES if name.startswith("topk_")]
 def resize(monkeypatch: pytest.MonkeyPatch, **sizes: Any) -> None:
     """Let the smoke profile have other sizes of top-k."""
     smoke = PROFILES["smoke"]
-    changed = replace(smoke, topk=smoke.topk._replace(**sizes))
+    changed = replace(smoke, topk=replace(smoke.topk, **sizes))
     monkeypatch.setitem(PROFILES, "smoke", changed)
 
 

@@ -7,8 +7,8 @@ A new structure proves itself with::
         check(subject)
 
 Each check raises ``AssertionError`` when its law is broken. Answers are compared with the oracle
-of the subject's semantics, which shares no code with the indexes. Laws stand in files by theme; those
-that a random case decides are rows of a table of recipes.
+of the subject's semantics, which shares no code with the indexes. Laws stand in files by theme;
+those that a random case decides are rows of a table of recipes.
 """
 
 from __future__ import annotations
