@@ -17,8 +17,7 @@ import pyarrow as pa
 
 from earshot.bench.checksums import check_agreement
 from earshot.bench.competitors import IndexCompetitor
-from earshot.bench.context import Context
-from earshot.bench.engines import open_engine, settled_index
+from earshot.bench.context import Context, open_engine
 from earshot.bench.measuring import (
     Case,
     Contender,
@@ -158,7 +157,7 @@ def _engine_rows(context: Context, workload: Workload, stages: list[Stage]) -> I
 
     def insert(batch: pa.Table) -> None:
         engine.subscribe_batch(batch)
-        settled_index(engine)  # new subscriptions wait for the next message; not so here
+        _ = engine.matcher.index  # new subscriptions wait for the next use; not so here
 
     target = Changed(
         lambda rows: inserted.slice(rows.start, len(rows)),

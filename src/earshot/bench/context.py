@@ -31,6 +31,7 @@ from earshot.bench.measuring import (
 )
 from earshot.bench.profiles import Profile
 from earshot.bench.results import Row
+from earshot.engine.engine import Engine
 from earshot.errors import EarshotError
 from earshot.indexes import default_structure, structures_of
 from earshot.workloads.synthetic import Workload, find_workload, message_table, subscription_table
@@ -54,7 +55,7 @@ class SavedFiles(NamedTuple):
     """A workload in files, and the index that the command line built of them."""
 
     workload: Workload
-    messages_file: Path
+    messages: Path
     index_directory: Path
     build_s: float
 
@@ -163,6 +164,13 @@ def run_command(arguments: Sequence[str]) -> dict[str, Any]:
         raise EarshotError(f"'earshot {' '.join(arguments)}' failed: {done.stderr.strip()}")
     facts: dict[str, Any] = json.loads(done.stdout)
     return facts
+
+
+def open_engine(directory: Path, n_threads: int = 1) -> Engine:
+    """Open a saved engine; nothing is compiled or read in later."""
+    engine = Engine.open(directory, n_threads=n_threads)
+    engine.warm_up()
+    return engine
 
 
 def peak_memory() -> str:

@@ -8,10 +8,12 @@ from functools import partial
 import pyarrow.compute as pc
 
 from earshot.bench.checksums import AnswersDiffer
-from earshot.bench.context import Context, run_command
-from earshot.bench.engines import encoded_batches, open_engine, settled_index
+from earshot.bench.context import Context, open_engine, run_command
 from earshot.bench.measuring import elapsed_s, rates
 from earshot.bench.results import Row, basics
+from earshot.encoding import encode_messages
+from earshot.files import read_messages
+from earshot.jobs import MESSAGE_BATCH_ROWS
 from earshot.text import Analyzer, Vocabulary
 from earshot.workloads import datasets
 from earshot.workloads.synthetic import Workload, as_tables
@@ -52,11 +54,14 @@ def measure_command_line(context: Context, workloads: Iterable[Workload]) -> Ite
     for headline in workloads:
         files = context.files(headline)
         workload, n_messages = files.workload, files.workload.n_messages
-        matches = files.messages_file.with_name("matches.parquet")
+        matches = files.messages.with_name("matches.parquet")
         engine = open_engine(files.index_directory)
-        index, batches = settled_index(engine), encoded_batches(engine, files.messages_file)
+        index, encoding = engine.matcher.index, (engine.analyzer, engine.vocabulary, engine.space)
+        # Cut and encoded as the command line does.
+        parts = read_messages(files.messages, space=engine.space, batch_rows=MESSAGE_BATCH_ROWS)
+        batches = [encode_messages(part.batch, *encoding).messages for part in parts]
         n_answers = sum(len(index.match(batch).subscriptions) for batch in batches)
-        arguments = [files.index_directory, files.messages_file, "--out", matches]
+        arguments = [files.index_directory, files.messages, "--out", matches]
         alone_s, facts = [], []
         for _ in range(context.profile.effort.repetitions + 1):  # the first fills the page cache
             alone_s.append(sum(elapsed_s(index.match, batch) for batch in batches))

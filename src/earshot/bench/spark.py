@@ -27,11 +27,12 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - its usual name
 
 from earshot.bench.checksums import AnswersDiffer, Pairs, check_agreement, checksum, shown
-from earshot.bench.context import Context, peak_memory
-from earshot.bench.engines import match_files, open_engine
+from earshot.bench.context import Context, open_engine, peak_memory
 from earshot.bench.measuring import elapsed_s, rates, timed
 from earshot.bench.results import Row, basics
 from earshot.engine.engine import Engine
+from earshot.engine.updates import Updates
+from earshot.files import read_messages
 from earshot.model.schemas import BOX_FIELDS
 from earshot.spark import build, local_session, match
 from earshot.spark.store import IndexStore, Version
@@ -150,6 +151,13 @@ def write_messages(messages: pa.Table, folder: Path, n_files: int) -> list[Path]
 
 
 # ---- answers ------------------------------------------------------------------------------------
+
+
+def match_files(engine: Engine, paths: Iterable[Path]) -> Iterator[Updates]:
+    """Match files, batch by batch."""
+    for path in paths:
+        for part in read_messages(path, space=engine.space):
+            yield engine.match_batch(part.batch)
 
 
 def engine_pass(engine: Engine, paths: Sequence[Path]) -> int:

@@ -16,11 +16,10 @@ from typing import Any
 
 from earshot.bench import churn, files, matching, operations, placement, points, topk
 from earshot.bench.context import Context
-from earshot.bench.engines import GROUP_RULES, Method, default_method, disseminations
 from earshot.bench.plots import Measure, Plot, Rows, by_field
 from earshot.bench.points import BEST_TREE, GROUPS, MIXTURES, TOKEN_ORDERS, TREES, Variant
-from earshot.bench.results import Row, lead
-from earshot.bench.tables import Column
+from earshot.bench.results import Column, Row, lead
+from earshot.bench.topk import GROUP_RULES, Method, default_method, disseminations
 from earshot.indexes import default_structure, structures_of
 from earshot.semantics.topk.igpt import ALL_RULES, Igpt
 from earshot.semantics.topk.reevaluation import Kmax, Reevaluation, Skyband

@@ -17,7 +17,7 @@ import tempfile
 import time
 import weakref
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -27,15 +27,16 @@ import numpy as np
 from earshot import storage
 from earshot.bench.checksums import check_agreement, shown
 from earshot.bench.context import Context, peak_memory
-from earshot.bench.engines import Method, default_method, part_label
 from earshot.bench.measuring import elapsed_s, rates, timed
 from earshot.bench.results import Row, basics
 from earshot.model.arrays import CountedMessages, Int64s, take_messages
 from earshot.model.ranking import idf_weights
-from earshot.semantics.topk.contract import Scan
+from earshot.semantics.topk import DISSEMINATIONS, find_dissemination, find_reevaluation
+from earshot.semantics.topk.contract import Dissemination, Scan
+from earshot.semantics.topk.igpt import ALL_RULES, Igpt
 from earshot.semantics.topk.kernels.arrays import Changes
 from earshot.semantics.topk.monitor import Counters, Monitor
-from earshot.semantics.topk.reevaluation import Reevaluation
+from earshot.semantics.topk.reevaluation import Kmax, Reevaluation, Skyband
 from earshot.workloads.topk import MAX_DISTANCE, TopkWorkload, find_topk_workload
 
 FIRST_ARRIVAL = 1 << 24
@@ -47,6 +48,56 @@ CALLS = 10
 
 MARGIN = 1.25
 """A window by time is filled from so many times its mean number of messages."""
+
+GROUP_RULES = ("cells", "groups", "early")
+"""Rules of [PVLDB16] section 5.3, for many subscriptions at once; IPT has none of them."""
+
+
+class Method(NamedTuple):
+    """How messages find subscriptions, and how results are kept full."""
+
+    dissemination: Dissemination
+    reevaluation: Reevaluation
+
+    @property
+    def label(self) -> str:
+        """Name in reports."""
+        return f"{part_label(self.dissemination)}+{part_label(self.reevaluation)}"
+
+    @property
+    def parameters(self) -> dict[str, Any]:
+        """Parameters of both, as JSON takes them."""
+        both = asdict(self.dissemination) | asdict(self.reevaluation)
+        return {name: sorted(value) if isinstance(value, frozenset) else value
+                for name, value in both.items()}  # fmt: skip
+
+
+def part_label(part: Dissemination | Reevaluation) -> str:
+    """Return the name of one half of a method, with the parameters that are not the default's."""
+    default = asdict(type(part)())
+    changed = {name: value for name, value in asdict(part).items() if value != default[name]}
+    if isinstance(part, Igpt) and changed.pop("rules", None) is not None:
+        is_individual = part.rules == ALL_RULES - set(GROUP_RULES)
+        left_out = " ".join(f"-{rule}" for rule in sorted(ALL_RULES - part.rules))
+        changed["rules"] = "individual" if is_individual else left_out
+    # A factor is what these two are about, so it is told even where it is the default's.
+    if isinstance(part, Kmax | Skyband):
+        changed["factor"] = part.factor
+    shown = ", ".join(f"{name}={value}" for name, value in changed.items())
+    return f"{part.name}({shown})" if shown else part.name
+
+
+def default_method() -> Method:
+    """Return the method that an engine has when nothing is said."""
+    return Method(find_dissemination(None), find_reevaluation(None))
+
+
+def disseminations() -> list[Dissemination]:
+    """Return every registered way in which messages find subscriptions, the default first."""
+    return [each() for each in DISSEMINATIONS.values() if each is not Scan]
+
+
+# ---- cases ---------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
