@@ -12,7 +12,7 @@ import pytest
 
 import bench_rows
 from bench_rows import FACTS, Rows, images_of_suite, target_values, write_rows
-from earshot.bench import operations, points, report, reporting, suites
+from earshot.bench import context, operations, report, reporting, suites
 from earshot.bench.checksums import AnswersDiffer
 from earshot.bench.competitors import IndexCompetitor
 from earshot.bench.plots import Image, draw, points_table
@@ -103,7 +103,7 @@ def test_each_index_is_built_once_and_measured_at_every_point(
         build(self, clauses, space, n_tokens)
 
     monkeypatch.setattr(IndexCompetitor, "build", counting)
-    monkeypatch.setattr(points, "compile_seconds", lambda *_: 0.0)
+    monkeypatch.setattr(context, "compile_seconds", lambda *_: 0.0)
     monkeypatch.setattr(operations, "warm_up_changes", lambda *_: None)
     names = ("token_orders", "rt_trees", "rt_rivals", "rt_updates", "rt_growth")
     rows, _ = measured(tmp_path, *names, n_subscriptions=1_200)

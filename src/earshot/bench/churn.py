@@ -97,11 +97,11 @@ def _index_rows(
     context: Context, workload: Workload, stages: list[Stage], names: list[str]
 ) -> list[Row]:
     """Return the rows of all indexes, once their answers agree."""
-    arena = context.arena(workload, names)
+    case, contenders = context.arena(workload, names)
     rows = []
     checksums: dict[str, dict[str, dict[int, int]]] = {}
-    for contender in arena.named(names):
-        for row, sums in _index_stages(context, arena.case, contender, workload, stages):
+    for contender in contenders:
+        for row, sums in _index_stages(context, case, contender, workload, stages):
             rows.append(row)
             stage = f"headline, changes in calls of {row['changes_per_call']}"
             checksums.setdefault(stage, {})[contender.name] = sums

@@ -29,8 +29,7 @@ def measure_threads(context: Context, workloads: Iterable[Workload]) -> Iterator
     names = context.focus()
     counts = sorted({1, 2, os.cpu_count() or 1})
     for workload in workloads if names else ():
-        arena = context.arena(workload, names)
-        case, contenders = arena.case, arena.named(names)
+        case, contenders = context.arena(workload, names)
         times_s: dict[tuple[str, int], list[float]] = {}
         for _ in range(context.profile.effort.repetitions + 1):  # the first starts the threads
             for contender in contenders:

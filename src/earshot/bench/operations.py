@@ -116,7 +116,7 @@ def measure(context: Context, variants: Iterable[Variant]) -> Iterator[Row]:
     if not present:
         return
     store, size = store_of(context), context.profile.n_subscriptions
-    case = store.case(context, DATA, size, MIXTURES[0])
+    case = store.case(DATA, size, MIXTURES[0])
     plan = _plan(context, case.clauses)
     rows: list[Row] = []
     sums: list[Sums] = [{} for _ in plan.stages]
@@ -124,7 +124,7 @@ def measure(context: Context, variants: Iterable[Variant]) -> Iterator[Row]:
     budget_s = context.profile.figures.operations_budget_s / len(MESSAGE_TOKENS["short"])
     for variant in present:
         warm_up_changes(variant.competitor(), case)
-        competitor = store.built(context, DATA, size, variant).competitor
+        competitor = store.built(DATA, size, variant).competitor
         assert isinstance(competitor, IndexCompetitor)
         index = competitor.index
         first_change_s = elapsed_s(index.insert, plan.first_insert)
@@ -171,7 +171,7 @@ def _plan(context: Context, clauses: ClauseArrays) -> Plan:
     for at, point in enumerate(POINTS):
         workload, first = point_workload(context, DATA, point), size + 1 + at * n_changes
         inserts = workload.subscriptions(first, first + n_changes)
-        messages = store.case(context, DATA, size, point).messages
+        messages = store.case(DATA, size, point).messages
         own = removes[1 + at * n_changes :][:n_changes]
         stages.append(
             Stage(point, workload.name, random.permutation(kinds), inserts, own, messages)
