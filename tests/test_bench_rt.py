@@ -12,7 +12,7 @@ import pytest
 
 import bench_rows
 from bench_rows import FACTS, Rows, images_of_suite, target_values, write_rows
-from earshot.bench import context, operations, report, reporting, suites
+from earshot.bench import context, operations, points, report, reporting, suites
 from earshot.bench.checksums import AnswersDiffer
 from earshot.bench.competitors import IndexCompetitor
 from earshot.bench.plots import Image, draw, points_table
@@ -206,11 +206,11 @@ def test_updates_are_compared_with_the_other_trees_and_with_a_fresh_index(
         workload = replace(synthetic.WORKLOADS[name], n_words=2_000, region_area_max=1.0,
                            region_area_min=0.5)  # fmt: skip
         monkeypatch.setitem(synthetic.WORKLOADS, name, workload)
-    monkeypatch.setattr(operations, "CHANGED", (Variant("rt_tree"), Variant("block_trie")))
+    monkeypatch.setattr(points, "CHANGED", (Variant("rt_tree"), Variant("block_trie")))
     with pytest.raises(AnswersDiffer, match="operations"):
         measured(tmp_path, "rt_updates", **common)
     # One index alone disagrees with nobody, but with the subscriptions that are left.
-    monkeypatch.setattr(operations, "CHANGED", (Variant("rt_tree"),))
+    monkeypatch.setattr(points, "CHANGED", (Variant("rt_tree"),))
     with pytest.raises(AnswersDiffer, match=r"after all operations.* rt_tree .*fresh index"):
         measured(tmp_path, "rt_updates", **common)
 

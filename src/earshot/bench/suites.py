@@ -362,7 +362,7 @@ _ALL = (
     # [KDD13] Figs. 8 and 9, [TKDE15] Figs. 9 and 10
     _points("rt_rivals", _trials(RIVALS, RIVALS_DATA), "R^t++ and others", images=_datasets),
     # [TKDE15] Fig. 12
-    _points("rt_updates", lambda _: operations.CHANGED, "10 % inserts, 10 % deletes",
+    _points("rt_updates", lambda _: points.CHANGED, "10 % inserts, 10 % deletes",
             measure=OPERATION_RATE, procedure=operations.measure),
     # [KDD13] Fig. 10, [TKDE15] Fig. 11
     _points("rt_growth", _trials([BEST_TREE], sizes=lambda context: context.profile.sizes),
