@@ -49,31 +49,6 @@ class Stage(NamedTuple):
     removes: Int32s
 
 
-class Changed(NamedTuple):
-    """What is changed: how a call's rows and slots are prepared, and what takes them."""
-
-    rows: Callable[[range], Any]
-    slots: Callable[[Int32s], Any]
-    insert: Callable[[Any], None]
-    remove: Callable[[Any], Any]
-
-    def rates(self, stage: Stage) -> Row:
-        """Insert and remove; return how many subscriptions per second."""
-        per_call, inserts, removes = stage
-        n = len(inserts)
-        starts = range(0, n, per_call)
-        added = [self.rows(inserts[at : at + per_call]) for at in starts]
-        left = [self.slots(removes[at : at + per_call]) for at in starts]
-        insert_s = sum(elapsed_s(self.insert, part) for part in added)
-        remove_s = sum(elapsed_s(self.remove, part) for part in left)
-        return {
-            "changes_per_call": per_call,
-            "inserts_per_s": n / insert_s,
-            "removes_per_s": n / remove_s,
-            "changes_per_s": 2 * n / (insert_s + remove_s),
-        }
-
-
 def measure(context: Context, workloads: Iterable[Workload]) -> Iterator[Row]:
     """Changes to the index alone and through the engine; matching with changes pending."""
     names = context.focus()
@@ -91,6 +66,29 @@ def _stages(n: int, seed: int) -> list[Stage]:
         Stage(per_call, range(start, stop), removed[start:stop])
         for per_call, (start, stop) in zip((1, *CHANGES_PER_CALL), pairwise(bounds), strict=True)
     ]
+
+
+def _rates(
+    stage: Stage,
+    insert: Callable[[Any], object],
+    remove: Callable[[Any], object],
+    rows_of: Callable[[range], Any],
+    slots_of: Callable[[Int32s], Any],
+) -> Row:
+    """Insert and remove what is made of rows and slots before; return subscriptions per second."""
+    per_call, inserts, removes = stage
+    n = len(inserts)
+    starts = range(0, n, per_call)
+    added = [rows_of(inserts[at : at + per_call]) for at in starts]
+    left = [slots_of(removes[at : at + per_call]) for at in starts]
+    insert_s = sum(elapsed_s(insert, part) for part in added)
+    remove_s = sum(elapsed_s(remove, part) for part in left)
+    return {
+        "changes_per_call": per_call,
+        "inserts_per_s": n / insert_s,
+        "removes_per_s": n / remove_s,
+        "changes_per_s": 2 * n / (insert_s + remove_s),
+    }
 
 
 def _index_rows(
@@ -119,17 +117,13 @@ def _index_stages(
     warm_up_changes(IndexCompetitor(competitor.index_type), case)
     n = workload.n_subscriptions
     inserted = workload.subscriptions(n, n + stages[-1].inserts.stop)
-    target = Changed(
-        lambda rows: take_clauses(inserted, np.array(rows)),
-        lambda slots: slots,
-        competitor.index.insert,
-        competitor.index.remove,
-    )
+    index = competitor.index
+    rows_of, slots_of = lambda rows: take_clauses(inserted, np.array(rows)), lambda slots: slots
+    measured = (_rates(stage, index.insert, index.remove, rows_of, slots_of) for stage in stages)
     # The first change prepares what all later ones use, such as where each clause stands.
-    first_change_s = 2 / target.rates(stages[0])["changes_per_s"]
+    first_change_s = 2 / next(measured)["changes_per_s"]
     n_pending = 1
-    for stage in stages[1:]:
-        rates = target.rates(stage)
+    for stage, rates in zip(stages[1:], measured, strict=True):
         n_pending += len(stage.inserts)
         first_pass(changed, case.messages, context.profile.effort.budget_s)
         before_s, changed.elapsed_s = [], []
@@ -159,18 +153,14 @@ def _engine_rows(context: Context, workload: Workload, stages: list[Stage]) -> I
         engine.subscribe_batch(batch)
         _ = engine.matcher.index  # new subscriptions wait for the next use; not so here
 
-    target = Changed(
-        lambda rows: inserted.slice(rows.start, len(rows)),
-        lambda slots: pa.array(slots, pa.int64()),
-        insert,
-        engine.unsubscribe_batch,
-    )
-    target.rates(stages[0])
-    for stage in stages[1:]:
-        yield {
-            "workload": workload.name,
-            "competitor": "engine",
-            "n_subscriptions": n,
-            "n_threads": 1,
-            **target.rates(stage),
-        }
+    facts = {"workload": workload.name, "competitor": "engine", "n_subscriptions": n}
+    for stage in stages:
+        rates = _rates(
+            stage,
+            insert,
+            engine.unsubscribe_batch,
+            lambda rows: inserted.slice(rows.start, len(rows)),
+            lambda slots: pa.array(slots, pa.int64()),
+        )
+        if stage is not stages[0]:
+            yield {**facts, "n_threads": 1, **rates}
