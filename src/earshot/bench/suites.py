@@ -14,7 +14,7 @@ from importlib.util import find_spec
 from pkgutil import resolve_name
 from typing import Any
 
-from earshot.bench import churn, files, matching, operations, placement, points, topk
+from earshot.bench import churn, matching, operations, placement, points, topk
 from earshot.bench.context import Context
 from earshot.bench.plots import Measure, Plot, Rows, by_field
 from earshot.bench.points import BEST_TREE, GROUPS, MIXTURES, TOKEN_ORDERS, TREES, Variant
@@ -330,12 +330,12 @@ _ALL = (
           lambda context: (context.workload("headline", size) for size in context.profile.sizes),
           (Column("subscriptions", "n_subscriptions"), *MATCH_COLUMNS[1:]),
           Plot("Growth", "n_subscriptions", "subscriptions", (MESSAGE_RATE,)), is_ranked=True),
-    Suite("text", files.measure_text, _headline, (
+    Suite("text", matching.measure_text, _headline, (
         WORKLOAD, COMPETITOR, RATE, Column("MB/s", "megabytes_per_s"), Column("words", "n_words"),
         Column("new words/s", "grow_words_per_s"),
     )),
     Suite("real", matching.measure, matching.real_cases, MATCH_COLUMNS, is_ranked=True),
-    Suite("command_line", files.measure_command_line, _headline, (
+    Suite("command_line", matching.measure_command_line, _headline, (
         WORKLOAD, COMPETITOR, RATE, ANSWERS,
         Column("index alone, messages/s", "index_alone_messages_per_s"),
         Column("share", "share_of_index_rate", 2), BUILD, Column("load s", "load_s", 2),
