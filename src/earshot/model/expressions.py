@@ -404,12 +404,7 @@ class _Rewriter:
 
 
 def _bit_positions(bits: int) -> list[int]:
-    positions = []
-    while bits:
-        lowest = bits & -bits
-        positions.append(lowest.bit_length() - 1)
-        bits ^= lowest
-    return positions
+    return [position for position, bit in enumerate(reversed(f"{bits:b}")) if bit == "1"]
 
 
 def _shortened(expression: Expression) -> str:
