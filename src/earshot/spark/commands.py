@@ -86,9 +86,11 @@ def build_index(
         form="files", columns=given.columns, ids=ids, semantics=given.semantics,
         space=given.space, analyzer=analyzer, structure=given.structure, on_error=given.on_error,
     )  # fmt: skip
-    if built.n_rejects and isinstance(rejects, str | Path):
+    if not built.n_rejects or rejects is None:
+        return built
+    if isinstance(rejects, str | Path):
         write_files(built.rejects, Folder(rejects), "subscriptions", "ndjson")
-    elif built.n_rejects and rejects is not None:
+    else:
         rejects(built.rejects, built.version.number)
     return built
 
