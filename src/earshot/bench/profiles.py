@@ -13,18 +13,8 @@ from earshot.bench.measuring import Effort
 from earshot.indexes import default_structure
 from earshot.workloads.blocks import named
 
-_IN_PROCESS = ("match", "threads", "churn", "growth", "text", "command_line")
-_SPARK = ("spark_memory", "spark_batch")
-_FIGURES = (
-    "token_orders", "rt_trees", "rt_rivals", "rt_updates", "rt_growth", "ranking_alpha",
-    "ranking_threshold",
-)  # fmt: skip
-
-_TOPK = (
-    "topk_tuning", "topk_groups", "topk_pruning", "topk_dissemination", "topk_reevaluation",
-    "topk_keywords", "topk_k", "topk_subscriptions", "topk_window", "topk_zipf", "topk_time",
-)  # fmt: skip
-_TOPK_LARGE = ("topk_dissemination", "topk_reevaluation", "topk_subscriptions", "topk_window")
+_FIGURES = ("token_orders", "rt_", "ranking_", "topk_")
+"""Beginnings of the suites that redraw figures of papers."""
 
 # The rest of WORKLOADS belongs to the suites that redraw figures.
 _MATCHED = (
@@ -34,7 +24,6 @@ _MATCHED = (
 )  # fmt: skip
 
 _DATA, _DEFAULT = ("tweets", "gn", "yelp"), (default_structure("boolean"),)
-_LATER_SUITES = (*_IN_PROCESS, "real", "placement", *_SPARK, "spark_stream")
 _KMAX, _SKYBAND = (1.0, 1.5, 2.0, 2.5, 3.0, 4.0, 6.0), (1.0, 0.99, 0.98, 0.95, 0.9, 0.8)
 
 
@@ -122,11 +111,11 @@ class Profile:
     sizes: tuple[int, ...] = _each(
         (1_000, 5_000), (250_000, 500_000, 1_000_000), (1_000_000, 5_000_000, 10_000_000)
     )
-    # That are run, and those that are skipped even where they are asked for.
-    suites: tuple[str, ...] = _each(
-        (*_LATER_SUITES, *_FIGURES, *_TOPK), _LATER_SUITES, (*_IN_PROCESS, *_SPARK)
+    # Beginnings of the suites that run only where they are asked for, or not even then.
+    by_name: tuple[str, ...] = _each((), _FIGURES, (*_FIGURES, "real", "placement", "spark_stream"))
+    without: tuple[str, ...] = _each(
+        (), (), ("topk_tuning", "topk_groups", "topk_pruning", "topk_k", "topk_zipf", "topk_time")
     )
-    without: tuple[str, ...] = _each((), (), tuple(n for n in _TOPK if n not in _TOPK_LARGE))
     shard_counts: tuple[int, ...] = _each((8,), (8, 64, 512), (8, 64, 512))  # of placement
     focus: tuple[str, ...] = _each((), _DEFAULT, _DEFAULT)  # of threads and churn; empty for all
 
