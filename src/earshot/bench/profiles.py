@@ -12,17 +12,13 @@ from typing import Any
 from earshot.bench.measuring import Effort
 from earshot.indexes import default_structure
 from earshot.workloads.blocks import named
+from earshot.workloads.synthetic import WORKLOADS
 
 _FIGURES = ("token_orders", "rt_", "ranking_", "topk_")
 """Beginnings of the suites that redraw figures of papers."""
 
-# The rest of WORKLOADS belongs to the suites that redraw figures.
-_MATCHED = (
-    "headline", "short_point", "short_range", "long_point", "long_range", "region_1e-08",
-    "region_1e-06", "region_1e-04", "region_1e-02", "region_1e-01", "region_mixed", "keywords_1",
-    "keywords_2", "keywords_3", "keywords_4", "keywords_5",
-)  # fmt: skip
-
+# The rest belongs to the suites that redraw figures.
+_MATCHED = tuple(name for name in WORKLOADS if not name.startswith(("tweets_", "usa_")))
 _DATA, _DEFAULT = ("tweets", "gn", "yelp"), (default_structure("boolean"),)
 _KMAX, _SKYBAND = (1.0, 1.5, 2.0, 2.5, 3.0, 4.0, 6.0), (1.0, 0.99, 0.98, 0.95, 0.9, 0.8)
 
