@@ -29,9 +29,8 @@ from earshot.model.arrays import (
     take_clauses,
     take_messages,
 )
-from earshot.placement.cutting import MESSAGE_COST, Cut, Cutter, Node, cut_plan
+from earshot.placement.cutting import MESSAGE_COST, Cut, Cutter, Node, busiest_share, cut_plan
 from earshot.placement.kernels import CUT_X, CUT_Y
-from earshot.placement.report import busiest_share
 from earshot.placement.routing import Router, units_of
 from earshot.placement.samples import Samples
 from earshot.workloads.synthetic import Workload, find_workload
