@@ -289,7 +289,8 @@ def told(suite: str, method: str, us: tuple[float, float] = (10.0, 5.0), **field
 def test_every_suite_has_an_image_and_a_profile() -> None:
     assert all(SUITES[name].plot for name in TOPK_SUITES)
     for profile in PROFILES.values():
-        assert set(profile.without) < set(TOPK_SUITES)
+        skipped = {name for name in SUITES if name.startswith(profile.without)}
+        assert skipped < set(TOPK_SUITES)
         assert set(profile.topk.datasets) <= set(TOPK_WORKLOADS)
         assert profile.topk.sizes[-1] == 5 * profile.topk.sizes[0]  # a target compares these
 

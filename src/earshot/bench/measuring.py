@@ -97,8 +97,8 @@ def time_in_turns(case: Case, contenders: list[Contender], effort: Effort) -> No
                 continue
             contender.elapsed_s.append(timed_pass(contender, case.messages))
             if default not in (None, contender) and default.n_messages >= contender.n_messages:
-                sizes = {"n_messages": contender.n_messages, "n_answers": contender.n_answers}
-                few = replace(default, **sizes)
+                n_messages, n_answers = contender.n_messages, contender.n_answers
+                few = replace(default, n_messages=n_messages, n_answers=n_answers)
                 contender.default_s.append(timed_pass(few, case.messages))
     for contender in contenders:
         contender.latencies_s = _latencies(contender, case.messages, effort)

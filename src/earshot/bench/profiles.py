@@ -12,29 +12,14 @@ from typing import Any
 from earshot.bench.measuring import Effort
 from earshot.indexes import default_structure
 from earshot.workloads.blocks import named
+from earshot.workloads.synthetic import WORKLOADS
 
-_IN_PROCESS = ("match", "threads", "churn", "growth", "text", "command_line")
-_SPARK = ("spark_memory", "spark_batch")
-_FIGURES = (
-    "token_orders", "rt_trees", "rt_rivals", "rt_updates", "rt_growth", "ranking_alpha",
-    "ranking_threshold",
-)  # fmt: skip
+_FIGURES = ("token_orders", "rt_", "ranking_", "topk_")
+"""Beginnings of the suites that redraw figures of papers."""
 
-_TOPK = (
-    "topk_tuning", "topk_groups", "topk_pruning", "topk_dissemination", "topk_reevaluation",
-    "topk_keywords", "topk_k", "topk_subscriptions", "topk_window", "topk_zipf", "topk_time",
-)  # fmt: skip
-_TOPK_LARGE = ("topk_dissemination", "topk_reevaluation", "topk_subscriptions", "topk_window")
-
-# The rest of WORKLOADS belongs to the suites that redraw figures.
-_MATCHED = (
-    "headline", "short_point", "short_range", "long_point", "long_range", "region_1e-08",
-    "region_1e-06", "region_1e-04", "region_1e-02", "region_1e-01", "region_mixed", "keywords_1",
-    "keywords_2", "keywords_3", "keywords_4", "keywords_5",
-)  # fmt: skip
-
+# The rest belongs to the suites that redraw figures.
+_MATCHED = tuple(name for name in WORKLOADS if not name.startswith(("tweets_", "usa_")))
 _DATA, _DEFAULT = ("tweets", "gn", "yelp"), (default_structure("boolean"),)
-_LATER_SUITES = (*_IN_PROCESS, "real", "placement", *_SPARK, "spark_stream")
 _KMAX, _SKYBAND = (1.0, 1.5, 2.0, 2.5, 3.0, 4.0, 6.0), (1.0, 0.99, 0.98, 0.95, 0.9, 0.8)
 
 
@@ -122,11 +107,11 @@ class Profile:
     sizes: tuple[int, ...] = _each(
         (1_000, 5_000), (250_000, 500_000, 1_000_000), (1_000_000, 5_000_000, 10_000_000)
     )
-    # That are run, and those that are skipped even where they are asked for.
-    suites: tuple[str, ...] = _each(
-        (*_LATER_SUITES, *_FIGURES, *_TOPK), _LATER_SUITES, (*_IN_PROCESS, *_SPARK)
+    # Beginnings of the suites that run only where they are asked for, or not even then.
+    by_name: tuple[str, ...] = _each((), _FIGURES, (*_FIGURES, "real", "placement", "spark_stream"))
+    without: tuple[str, ...] = _each(
+        (), (), ("topk_tuning", "topk_groups", "topk_pruning", "topk_k", "topk_zipf", "topk_time")
     )
-    without: tuple[str, ...] = _each((), (), tuple(n for n in _TOPK if n not in _TOPK_LARGE))
     shard_counts: tuple[int, ...] = _each((8,), (8, 64, 512), (8, 64, 512))  # of placement
     focus: tuple[str, ...] = _each((), _DEFAULT, _DEFAULT)  # of threads and churn; empty for all
 

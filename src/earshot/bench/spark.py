@@ -80,14 +80,14 @@ class Stage(NamedTuple):
     small: Version  # of ``small``, an index of few subscriptions
 
     @property
-    def index(self) -> Path:
+    def index_folder(self) -> Path:
         """Directory of the index."""
         return self.folder / "index"
 
     def engine(self, n_threads: int) -> Engine:
         """Open the index in this process."""
         base = self.version.base
-        folder = IndexStore(self.index).base_folder(base).local(f"shards/{base.shards[0]}")
+        folder = IndexStore(self.index_folder).base_folder(base).local(f"shards/{base.shards[0]}")
         return open_engine(Path(folder), n_threads)
 
     def basics(self, competitor: str, n_messages: int, n_threads: int = N_CORES) -> Row:
@@ -263,7 +263,7 @@ def _engine_jobs(made: Stage, engine: Engine, folder: Path, n_messages: int) -> 
 
 def _spark_jobs(made: Stage, folder: Path, n_messages: int, n_some: int) -> Iterator[Job]:
     """Yield Earshot's jobs; each has run once when it is yielded."""
-    session, index = made.session, made.index
+    session, index = made.session, made.index_folder
     everything, some = str(folder / f"first-{n_messages}"), str(folder / f"first-{n_some}")
     files = session.read.format("binaryFile").load(everything).drop("content")
     found = {

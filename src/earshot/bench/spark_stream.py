@@ -102,7 +102,9 @@ def _start_matched(
 ) -> Pipeline:
     files = Stream.of_files(made.session, incoming, ids="integer", files_per_batch=files_per_batch)
     checkpoint = Path(f"{target}-checkpoint")
-    return match_stream(files, made.index, FileSink(target), checkpoint, shape="lists", **options)
+    return match_stream(
+        files, made.index_folder, FileSink(target), checkpoint, shape="lists", **options
+    )
 
 
 def _start_alone(

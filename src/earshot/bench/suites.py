@@ -43,7 +43,7 @@ class Suite:
     def rows(self, context: Context) -> Iterator[Row]:
         """Measure in a run; say so where there is nothing to measure."""
         why = ""
-        if self.name in context.profile.without:
+        if self.name.startswith(context.profile.without):
             why = f"it is not part of the profile {context.profile.name}"
         elif isinstance(self.measure, str) and find_spec("pyspark") is None:
             why = "PySpark is not installed: pip install 'earshot[spark]'"

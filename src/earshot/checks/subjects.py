@@ -91,7 +91,7 @@ class Subject:
 
     def expected(self, recipe: Recipe, setting: Setting | None = None) -> Answers:
         """Return the oracle's answers for a recipe's case."""
-        return _expected(type(self), self.scaled(recipe), setting or self.usual)
+        return _expected(self.weigh, self.decide, self.scaled(recipe), setting or self.usual)
 
     def mixed(self) -> tuple[Case, Answers]:
         """Return everything at once, and the oracle's answers under the usual setting."""
@@ -243,13 +243,15 @@ def subject_of(index_type: type[Index]) -> Subject:
 
 
 @lru_cache(maxsize=1024)
-def _expected(subject_type: type[Subject], recipe: Recipe, setting: Setting) -> Answers:
-    return subject_type.decide(_weighed(subject_type, recipe), make_case(recipe), setting)
+def _expected(
+    weigh: Callable[[Case], Any], decide: Callable[..., Answers], recipe: Recipe, setting: Setting
+) -> Answers:
+    return decide(_weighed(weigh, recipe), make_case(recipe), setting)
 
 
 @lru_cache(maxsize=64)
-def _weighed(subject_type: type[Subject], recipe: Recipe) -> Any:
-    return subject_type.weigh(make_case(recipe))
+def _weighed(weigh: Callable[[Case], Any], recipe: Recipe) -> Any:
+    return weigh(make_case(recipe))
 
 
 # ---- laws ---------------------------------------------------------------------------------------
