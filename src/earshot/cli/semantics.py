@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import argparse
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
@@ -63,6 +64,14 @@ class SemanticsOptions:
     def settings(self, given: Mapping[str, Any], space: Any) -> Any:
         """Return what the engine takes, from the options that were given, by name."""
         raise NotImplementedError
+
+    def checked_settings(self, given: Mapping[str, Any], space: Any) -> Any:
+        """Return the settings; what is wrong with them is said of the options."""
+        flags = {option.name: option.flag for option in self.all_options}
+        if self.chooser is not None and self.chooser.metavar is not None:
+            flags[self.chooser.metavar.lower()] = self.chooser.flag
+        with options_named(flags):
+            return self.settings(given, space)
 
     @property
     def all_options(self) -> tuple[Option, ...]:
@@ -241,6 +250,16 @@ def structures_text(listed: Sequence[SemanticsOptions]) -> str:
         for each in listed
     ]
     return "".join(["structures, the default first:\n", *lines])
+
+
+@contextmanager
+def options_named(flags: Mapping[str, str]) -> Iterator[None]:
+    """Let what is wrong with a parameter, with whose name it begins, be said of its option."""
+    try:
+        yield
+    except InvalidParameter as error:
+        name, space, rest = str(error).partition(" ")
+        raise InvalidParameter(f"{flags.get(name, name)}{space}{rest}") from None
 
 
 # ---- values as texts -----------------------------------------------------------------------------

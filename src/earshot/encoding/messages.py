@@ -39,7 +39,7 @@ from earshot.model.arrays import (
     take_messages,
 )
 from earshot.model.regions import cartesian, point_problems, rectangle_problems
-from earshot.model.schemas import BOX_FIELDS, POINT_FIELDS
+from earshot.model.schemas import BOX_FIELDS, POINT_FIELDS, WHICH_PLACE
 from earshot.text import Analyzer, TokenCounts, Vocabulary, merge_counts
 
 _TOO_MANY = "holds a word more than 65,535 times; leave some out"
@@ -193,7 +193,7 @@ def _places(columns: Columns, space: Space) -> Float64s:
     problems.mark(
         has_point & has_box,
         "x",
-        "a point is given beside a box; expected one place, so leave one of the two empty",
+        f"a point is given beside a box; leave one of the two empty, or {WHICH_PLACE}",
     )
     problems.mark(
         ~(has_point | has_box),

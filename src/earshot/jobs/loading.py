@@ -66,7 +66,7 @@ def load_engine(
     if weighs_by == "messages" and learn_from is not None and n_learned > 0:
         _learn(engine, learn_from, n_learned, files)
     for part in read_subscriptions(
-        path, columns=files.subscription_columns, space=space, on_error=files.on_error
+        path, columns=files.subscription_columns, space=space, **files.reading
     ):
         rejects.write(part.rejects)
         done = engine.subscribe_batch(

@@ -11,7 +11,10 @@ from earshot.files import (
     Draft,
     FileBatch,
     OnError,
+    PlaceKind,
+    ReadOptions,
     Reject,
+    StreamFormat,
     TableWriter,
     read_messages,
     reject_table,
@@ -34,14 +37,33 @@ class FileOptions:
     # Names of columns by field, where they differ.
     subscription_columns: Mapping[str, str] = field(default_factory=dict)
     message_columns: Mapping[str, str] = field(default_factory=dict)
+    place: PlaceKind | None = None  # which place of a message counts where it has several
+    delimiter: str = ","  # of CSV
+    encoding: str = "utf-8"  # of CSV
+    stream_format: StreamFormat = "ndjson"  # of standard input and output
+
+    @property
+    def out_format(self) -> StreamFormat:
+        """Format of standard output; updates cannot be GeoJSON."""
+        return "csv" if self.stream_format == "csv" else "ndjson"
+
+    @property
+    def reading(self) -> ReadOptions:
+        """What readers of subscriptions and messages have in common."""
+        return {
+            "on_error": self.on_error, "delimiter": self.delimiter, "encoding": self.encoding,
+            "stream_format": self.stream_format,
+        }  # fmt: skip
 
 
 class RejectSink(Draft):
     """Writes rejected rows to a file, or refuses them where there is none."""
 
-    def __init__(self, path: str | Path | None) -> None:
+    def __init__(self, path: str | Path | None, stream_format: StreamFormat = "ndjson") -> None:
         self.n_rows = 0
-        self._writer = None if path is None else TableWriter(path, REJECTS)
+        self._writer = (
+            None if path is None else TableWriter(path, REJECTS, stream_format=stream_format)
+        )
 
     def write(self, rejects: list[Reject]) -> None:
         """Add rows."""
@@ -68,6 +90,7 @@ def message_parts(path: str | Path, engine: Engine, files: FileOptions) -> Itera
         path,
         columns=files.message_columns,
         space=engine.space,
-        on_error=files.on_error,
         batch_rows=MESSAGE_BATCH_ROWS,
+        place=files.place,
+        **files.reading,
     )

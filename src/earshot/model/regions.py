@@ -308,10 +308,10 @@ def circle_boxes(circles: npt.ArrayLike, space: Space) -> tuple[Int64s, Float64s
 
 def polygon_boxes(polygons: Sequence[Polygon], space: Space) -> tuple[Int64s, Float64s]:
     """Return boxes with ``min <= max`` that cover valid polygons, and the row each came from."""
-    return split_rectangles([_polygon_box(polygon.rings, space) for polygon in polygons], space)
+    return split_rectangles([polygon_box(polygon.rings, space) for polygon in polygons], space)
 
 
-def _polygon_box(rings: tuple[Ring, ...], space: Space) -> Box:
+def polygon_box(rings: tuple[Ring, ...], space: Space) -> Box:
     """Return the box around a polygon; it may cross the antimeridian."""
     spans = sorted((min(x for x, _ in ring), max(x for x, _ in ring)) for ring in rings)
     min_x, max_x = spans[0][0], max(end for _, end in spans)

@@ -69,8 +69,8 @@ class TopK:
             timedelta(0) <= self.lateness <= MAX_DURATION
         ):
             raise InvalidParameter(
-                f"lateness is {self.lateness!r}; expected a timedelta of at least 0 and at most "
-                f"{MAX_DURATION.days:,} days"
+                f"lateness is {self.lateness!r}; expected a time (timedelta) of at least 0 and at "
+                f"most {MAX_DURATION.days:,} days"
             )
 
     @property
@@ -113,7 +113,7 @@ def _checked_window(value: Any) -> int | timedelta:
             return n_messages
     raise InvalidParameter(
         f"window is {value!r}; expected a number of messages from 1 to {MAX_WINDOW:,}, or a "
-        f"timedelta greater than 0 and at most {MAX_DURATION.days:,} days"
+        f"time (timedelta) greater than 0 and at most {MAX_DURATION.days:,} days"
     )
 
 
