@@ -10,9 +10,9 @@ import os
 import signal
 import sys
 from collections.abc import Sequence
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 
-from earshot.cli import bench, demo, explain, generate, index, match, pipeline
+from earshot.cli import bench, compilation, demo, explain, generate, index, match, pipeline
 from earshot.cli.options import CommandParser
 from earshot.errors import EarshotError, InvalidParameter
 
@@ -32,9 +32,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     else:
         arguments = _parser().parse_args(argv)
     try:
-        if getattr(arguments, "compiles", False) and not arguments.json and not arguments.quiet:
-            _announce_compilation()
-        code = int(arguments.run(arguments) or 0)
+        is_silent = not getattr(arguments, "compiles", False) or arguments.json or arguments.quiet
+        with nullcontext() if is_silent else compilation.told():
+            code = int(arguments.run(arguments) or 0)
         sys.stdout.flush()
         return code
     except BrokenPipeError:
@@ -59,13 +59,3 @@ def _parser() -> argparse.ArgumentParser:
     for command in COMMANDS:
         command.add(commands)
     return parser
-
-
-def _announce_compilation() -> None:
-    from earshot.kernels.jit import is_first_use
-
-    if is_first_use():
-        print(
-            "earshot: first use on this machine, compiling, which takes a minute or two …",
-            file=sys.stderr,
-        )
