@@ -461,7 +461,10 @@ def test_places_that_cannot_be_written(folder: Folder) -> None:
 def test_paths_that_are_not_there(folder: Folder) -> None:
     messages = folder.messages("m.csv")
     (folder / "dir").mkdir()
-    for subscriptions, reason in (("no.csv", "no.csv does not exist"), ("dir", "not a saved index")):
+    for subscriptions, reason in (
+        ("no.csv", "no.csv does not exist"),
+        ("dir", "not a saved index"),
+    ):
         err = folder.refusal("match", folder / subscriptions, messages, "--out", folder / "o.csv")
         assert reason in err
     assert folder.run("index", "info", folder / "nowhere")[0] == 1

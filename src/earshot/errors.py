@@ -50,13 +50,13 @@ class InvalidRow(InvalidInput):
     Attributes:
         source: File or batch the row came from, or ``""`` when it was passed in memory.
         row: Zero-based row number in ``source``.
-        field: Column that holds the wrong value.
+        field: Column that holds the wrong value, or ``""`` when the row as a whole is wrong.
         reason: What was wrong and what was expected.
     """
 
     def __init__(self, source: str, row: int, field: str, reason: str) -> None:
         where = f"{source}, row {row}" if source else f"row {row}"
-        super().__init__(f"{where}, field '{field}': {reason}")
+        super().__init__(f"{where}, field '{field}': {reason}" if field else f"{where}: {reason}")
         self.source = source
         self.row = row
         self.field = field

@@ -10,7 +10,7 @@ import argparse
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 from earshot.cli.output import counted
@@ -154,7 +154,9 @@ class TopkOptions(SemanticsOptions):
             settings["max_distance"] = read_distance(given["max_distance"], space)
         if "lateness" in given:
             settings["lateness"] = read_duration(given["lateness"])
-        return TopK(**settings)
+        chosen = TopK(**settings)
+        chosen.distance_in(space)  # which says what is missing on a plane
+        return chosen
 
     def structures(self) -> str:
         """Name how messages find subscriptions, and how results are kept full."""
@@ -279,9 +281,12 @@ def read_duration(text: str, name: str = "lateness", expected: str = "a time") -
         raise InvalidParameter(f"{name} is {text!r}; expected {expected} such as 30s, 10m, 2h, 7d")
     unit = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days"}[found[2]]
     try:
-        return timedelta(**{unit: float(found[1])})
+        duration = timedelta(**{unit: float(found[1])})
     except OverflowError:
-        raise InvalidParameter(f"{name} is {text!r}, longer than any time can be") from None
+        duration = timedelta.max
+    if duration > datetime.max - datetime.min:
+        raise InvalidParameter(f"{name} is {text!r}, longer than any time can be")
+    return duration
 
 
 def read_distance(text: str, space: str) -> float:
