@@ -53,6 +53,9 @@ def add_engine(parser: CommandParser) -> None:
     """Add everything about how an engine is made from files, and what is printed."""
     add_building(parser)
     group = add_reading(parser)
+    group.add_argument("--place", choices=["point", "box"],
+                       help="which place of a message counts where it has both; box also takes the "
+                       "box around a polygon")  # fmt: skip
     group.add_argument("--format", choices=["ndjson", "csv", "geojson"],
                        help="format of - (default: ndjson); updates of geojson are "
                        "NDJSON")  # fmt: skip
@@ -88,9 +91,6 @@ def add_reading(
     add_on_error(group, rejects)
     add_columns(group, "subscription", "id=key")
     add_columns(group, "message", "x=lon")
-    group.add_argument("--place", choices=["point", "box"],
-                       help="which place of a message counts where it has both; box also takes the "
-                       "box around a polygon")  # fmt: skip
     return group
 
 
@@ -127,7 +127,6 @@ def file_options(arguments: argparse.Namespace, rejects: str = "FILE") -> FileOp
         rejects=arguments.rejects,
         subscription_columns=column_names(arguments, "subscription"),
         message_columns=column_names(arguments, "message"),
-        place=arguments.place,
     )
 
 
@@ -149,7 +148,7 @@ def local_files(
     from earshot.files.csv import Dialect
 
     outputs = (*outputs, "--rejects")
-    files = file_options(arguments)
+    files = replace(file_options(arguments), place=arguments.place)
     refuse_clashes(arguments, inputs, (*outputs, *directories))
     sources = [each for each in map(partial(_given, arguments), inputs) if each is not None]
     targets = [each for each in map(partial(_given, arguments), outputs) if each is not None]

@@ -47,7 +47,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from earshot.errors import InvalidInput, InvalidParameter, InvalidRow, MissingExtra
+from earshot.errors import InvalidInput, InvalidParameter, InvalidRow, MissingExtra, described
 from earshot.kernels.growing import resized
 from earshot.kernels.resuming import run_until_done
 from earshot.model.arrays import Int32s, Int64s, concat_offsets
@@ -93,10 +93,16 @@ class Analyzer:
     max_text_bytes: int = 1_000_000
 
     def __post_init__(self) -> None:
-        if not 1 <= self.max_text_bytes <= MAX_TEXT_BYTES:
-            raise InvalidParameter(
-                f"max_text_bytes is {self.max_text_bytes}; expected 1 to {MAX_TEXT_BYTES}"
-            )
+        for name, kind, expected in (
+            ("language", str | None, "an ISO code such as 'en', or None"),
+            ("stop_words", bool, "True or False"),
+            ("stem", bool, "True or False"),
+            ("max_text_bytes", int, f"1 to {MAX_TEXT_BYTES}"),
+        ):
+            value = getattr(self, name)
+            is_right = isinstance(value, kind) and (kind is not int or type(value) is not bool)
+            if not is_right or (kind is int and not 1 <= value <= MAX_TEXT_BYTES):
+                raise InvalidParameter(f"{name} is {described(value)}; expected {expected}")
         if self.stop_words:
             _stop_words(self._required_language("stop_words"))
         if self.stem:
