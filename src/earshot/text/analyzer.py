@@ -3,10 +3,12 @@
 **Folding.** A text is normalised, case folded and normalised again:
 ``NFKC(casefold(NFKC(text)))``, so ``Straße``, ``STRASSE`` and the same in fullwidth letters are one
 word. Accents stay. Then the typographic apostrophe (U+2019) becomes ``'``, and what cannot be seen
-is removed: soft hyphens, zero-width joiners and non-joiners, directional marks, variation
-selectors, tags, and the skin tones of emoji.
+is removed: soft hyphens, zero-width joiners and non-joiners, word joiners (U+2060), byte order
+marks (U+FEFF), directional marks, variation selectors, tags, and the skin tones of emoji. What
+stood on both sides of it is one word then. The zero-width space (U+200B) is a space, and separates.
 
-**Words** are runs of letters, marks, digits and ``_``; a mark begins no word. Inside a word stay
+**Words** are runs of letters, marks, digits and ``_``; a mark begins no word: one that sits on no
+word character separates. Inside a word stay
 
 - an apostrophe between two letters: ``don't``, ``o'neill``;
 - a point or comma between two digits: ``3.5``, ``5,000``.
@@ -20,8 +22,10 @@ with spaces and makes ordinary words.
 
 **Hashtags and mentions.** ``#`` or ``@`` between something that is no word character and a word
 character begins a tag, which takes all word characters that follow, but no apostrophe, point or
-comma. ``#fire`` gives ``#fire`` and the words of its body, ``fire``; ``@bob``
-gives ``@bob`` alone. ``a@b.com`` is no mention: it gives ``a``, ``b`` and ``com``.
+comma, and nothing joins across its end. ``#fire`` gives ``#fire`` and the words of its body,
+``fire``; ``@bob`` gives ``@bob`` alone; ``#1,2`` gives ``#1``, ``1`` and ``2``. ``a@b.com`` is no
+mention: it gives ``a``, ``b`` and ``com``. A mark on a letter belongs to the word, so ``#`` after it
+begins no tag; after a mark on nothing it does.
 
 **Symbols** (category So: emoji, dingbats, ``©``, ``°``) are tokens one by one; two regional
 indicators are one flag. Marks on symbols are dropped.
