@@ -116,7 +116,7 @@ def test_values_between_other_delimiters(delimiter: str, option: str, folder: Fo
         delimiter.join(["id", "text", "x", "y\n7", '"a, fire"', "5", "5"])
     )
     arguments = ["match", folder / "s.csv", folder / "m.csv", "--out", folder / "o.ndjson"]
-    assert "no column 'id'" in folder.refusal(*arguments)
+    assert "say so with --delimiter" in folder.refusal(*arguments)
     folder.facts(*arguments, "--delimiter", option)
     found = command_line.rows_in(folder / "o.ndjson")
     assert found == [{"message_id": 7, "subscription_id": "at-the-point"}]

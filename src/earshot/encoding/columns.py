@@ -30,6 +30,8 @@ NEVER_US = int(np.iinfo(np.int64).max)
 NO_TIME_US = int(np.iinfo(np.int64).min)
 """Time of a message that has none."""
 
+NOT_UTF8 = "is not valid UTF-8; CSV in another encoding is read with --encoding (encoding=)"
+
 Bools = npt.NDArray[np.bool_]
 
 
@@ -233,7 +235,7 @@ def check_utf8(columns: Columns, name: str) -> None:
     """Refuse texts that are not valid UTF-8."""
     texts = columns.get(name)
     if texts is not None:
-        columns.problems.mark(broken_texts(texts), name, "is not valid UTF-8")
+        columns.problems.mark(broken_texts(texts), name, NOT_UTF8)
 
 
 def broken_texts(texts: pa.Array) -> Bools:

@@ -10,6 +10,7 @@ import pyarrow as pa
 
 from earshot.encoding.columns import (
     NO_TIME_US,
+    NOT_UTF8,
     Bools,
     Columns,
     broken_texts,
@@ -173,7 +174,7 @@ def row_words(columns: Columns, analyzer: Analyzer) -> Words:
     )
     if texts is not None:
         broken, too_long = broken_texts(texts), long_texts(texts, analyzer)
-        problems.mark(broken, "text", "is not valid UTF-8")
+        problems.mark(broken, "text", NOT_UTF8)
         for row in np.flatnonzero(too_long).tolist():
             n_bytes = texts[row].as_buffer().size
             reason = f"has {n_bytes} bytes; at most {analyzer.max_text_bytes} are allowed"

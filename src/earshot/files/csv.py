@@ -70,6 +70,12 @@ def read_csv(
     file = _File(path, source, dialect)
     arriving = _arriving_rows(file) if is_stream(path) else None
     names = _header(file) if arriving is None else _names(next(arriving, [[]])[0], file)
+    other = next((each for each in ";\t|" if each in names[0]), None)
+    if len(names) == 1 and other is not None:
+        raise InvalidFile(
+            f"{source}: its header {names[0]!r} is one column; if {other!r} stands between the "
+            f"values, say so with --delimiter (delimiter=)"
+        )
     chosen = choose_columns(layout, names)
     for column in chosen.values():
         if names.count(column) > 1:

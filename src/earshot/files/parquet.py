@@ -31,7 +31,10 @@ def read_parquet(
         schema = file.schema_arrow
         schema.names  # noqa: B018 - names that are not UTF-8 come to light here
     except (OSError, ValueError, pa.ArrowException) as error:
-        raise InvalidFile(f"{path} cannot be read as Parquet: {_first_line(error)}") from error
+        raise InvalidFile(
+            f"{path} cannot be read as Parquet: {_first_line(error)}; it may be cut short, or be "
+            f"something else"
+        ) from error
     with file:
         layout = _geo_layout(layout, schema)
         chosen = choose_columns(layout, schema.names)
