@@ -24,8 +24,8 @@ with spaces and makes ordinary words.
 character begins a tag, which takes all word characters that follow, but no apostrophe, point or
 comma, and nothing joins across its end. ``#fire`` gives ``#fire`` and the words of its body,
 ``fire``; ``@bob`` gives ``@bob`` alone; ``#1,2`` gives ``#1``, ``1`` and ``2``. ``a@b.com`` is no
-mention: it gives ``a``, ``b`` and ``com``. A mark on a letter belongs to the word, so ``#`` after it
-begins no tag; after a mark on nothing it does.
+mention: it gives ``a``, ``b`` and ``com``. A mark on a letter belongs to the word, so ``#`` after
+it begins no tag; after a mark on nothing it does.
 
 **Symbols** (category So: emoji, dingbats, ``©``, ``°``) are tokens one by one; two regional
 indicators are one flag. Marks on symbols are dropped.
