@@ -155,7 +155,7 @@ def test_places_for_engines_are_paths(value: Any, tmp_path: Path, engine: Engine
     [
         (lambda: Subscription(1, None), "keywords is None; expected a list of texts"),
         (lambda: Subscription(1, {"a": 1}), "keywords is {'a': 1}; expected a list of texts"),
-        (lambda: Subscription(1, "fire"), "keywords is the text 'fire'; expected a list"),
+        (lambda: Subscription(1, "fire"), "keywords is the text 'fire'; expected ['fire']"),
         (lambda: Point("1", 2), "Point: x is '1'; expected a number"),
         (lambda: Rectangle(0, True, 1, 1), "Rectangle: min_y is True; expected a number"),
         (lambda: Polygon([[("0", "0"), (0, 1), (1, 1)]]), "('0', '0') is not a position"),

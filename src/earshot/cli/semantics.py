@@ -261,6 +261,7 @@ def options_named(flags: Mapping[str, str]) -> Iterator[None]:
         yield
     except InvalidParameter as error:
         name, space, rest = str(error).partition(" ")
+        rest = rest.replace("a timedelta", "a time")
         raise InvalidParameter(f"{flags.get(name, name)}{space}{rest}") from None
 
 

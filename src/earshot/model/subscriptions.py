@@ -102,7 +102,9 @@ def checked_id(value: object, noun: str) -> Id:
 def checked_keywords(keywords: Iterable[str], where: str) -> tuple[str, ...]:
     """Return keywords as a tuple; a single text in their place is a mistake."""
     if isinstance(keywords, str):
-        raise InvalidInput(f"{where}: keywords is the text {described(keywords)}; expected a list")
+        raise InvalidInput(
+            f"{where}: keywords is the text {described(keywords)}; expected [{described(keywords)}]"
+        )
     if isinstance(keywords, bytes | Mapping) or not isinstance(keywords, Iterable):
         raise InvalidInput(f"{where}: keywords is {described(keywords)}; expected a list of texts")
     result = tuple(keywords)

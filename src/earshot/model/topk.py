@@ -69,8 +69,8 @@ class TopK:
             timedelta(0) <= self.lateness <= MAX_DURATION
         ):
             raise InvalidParameter(
-                f"lateness is {described(self.lateness)}; expected a time (timedelta) of 0 "
-                f"to {MAX_DURATION.days:,} days"
+                f"lateness is {described(self.lateness)}; expected a timedelta of at least 0 "
+                f"and at most {MAX_DURATION.days:,} days"
             )
 
     @property
@@ -115,7 +115,7 @@ def _checked_window(value: Any) -> int | timedelta:
             return n_messages
     raise InvalidParameter(
         f"window is {described(value)}; expected a number of messages from 1 to {MAX_WINDOW:,}, or "
-        f"a time (timedelta) greater than 0 and at most {MAX_DURATION.days:,} days"
+        f"a timedelta greater than 0 and at most {MAX_DURATION.days:,} days"
     )
 
 
