@@ -167,7 +167,8 @@ def local_files(
         ):
             raise InvalidParameter(f"{flag} is for CSV, and nothing that is read is CSV")
         value = "\t" if name == "delimiter" and value in ("tab", "\\t") else value
-        files = replace(files, **{name: value})
+        changed: dict[str, Any] = {name: value}
+        files = replace(files, **changed)
     with options_named({"delimiter": "--delimiter", "encoding": "--encoding"}):
         Dialect(files.delimiter, files.encoding).check()
     for each in targets:

@@ -19,6 +19,7 @@ from earshot.files import (
     read_messages,
     reject_table,
 )
+from earshot.model.arrays import Space
 from earshot.model.schemas import REJECTS
 
 MESSAGE_BATCH_ROWS = 2048
@@ -47,11 +48,11 @@ class FileOptions:
         """Format of standard output; updates cannot be GeoJSON."""
         return "csv" if self.stream_format == "csv" else "ndjson"
 
-    @property
-    def reading(self) -> ReadOptions:
-        """What readers of subscriptions and messages have in common."""
+    def reading(self, columns: Mapping[str, str], space: Space) -> ReadOptions:
+        """Return the options of a reader."""
         return {
-            "on_error": self.on_error, "delimiter": self.delimiter, "encoding": self.encoding,
+            "columns": columns, "space": space, "on_error": self.on_error, "place": self.place,
+            "delimiter": self.delimiter, "encoding": self.encoding,
             "stream_format": self.stream_format,
         }  # fmt: skip
 
@@ -86,11 +87,6 @@ class RejectSink(Draft):
 
 def message_parts(path: str | Path, engine: Engine, files: FileOptions) -> Iterator[FileBatch]:
     """Read the messages of a file in batches."""
-    return read_messages(
-        path,
-        columns=files.message_columns,
-        space=engine.space,
-        batch_rows=MESSAGE_BATCH_ROWS,
-        place=files.place,
-        **files.reading,
-    )
+    options = files.reading(files.message_columns, engine.space)
+    options["batch_rows"] = MESSAGE_BATCH_ROWS
+    return read_messages(path, **options)

@@ -159,9 +159,10 @@ def _closed_ring(positions: Iterable[Sequence[float]]) -> Ring:
     for position in positions:
         try:
             x, y = position[0], position[1]
+            is_right = _is_number(x) and _is_number(y)
         except (TypeError, LookupError):
-            x = y = None  # type: ignore[assignment]  # refused below
-        if not (_is_number(x) and _is_number(y)):
+            is_right = False
+        if not is_right:
             raise InvalidRegion(
                 f"polygon: {described(position)} is not a position; expected rings of (x, y) pairs"
             )
