@@ -69,7 +69,7 @@ class Contender:
     first_s: float = 0.0  # of the first pass
     elapsed_s: list[float] = field(default_factory=list)
     default_s: list[float] = field(default_factory=list)  # the default index, on the same messages
-    latencies_ns: list[int] = field(default_factory=list)
+    latencies_s: list[float] = field(default_factory=list)
 
     @property
     def name(self) -> str:
@@ -96,24 +96,19 @@ def time_in_turns(case: Case, contenders: list[Contender], effort: Effort) -> No
             if repetition and spent_s + spent_s / repetition > 2 * effort.budget_s:
                 continue
             contender.elapsed_s.append(timed_pass(contender, case.messages))
-            if default in (None, contender):
-                continue
-            if default.n_messages >= contender.n_messages:
-                few = replace(
-                    default, n_messages=contender.n_messages, n_answers=contender.n_answers
-                )
+            if default not in (None, contender) and default.n_messages >= contender.n_messages:
+                sizes = {"n_messages": contender.n_messages, "n_answers": contender.n_answers}
+                few = replace(default, **sizes)
                 contender.default_s.append(timed_pass(few, case.messages))
     for contender in contenders:
-        contender.latencies_ns = _latencies(contender, case.messages, effort)
+        contender.latencies_s = _latencies(contender, case.messages, effort)
 
 
 def first_pass(contender: Contender, messages: MessageArrays, budget_s: float) -> None:
     """Answer longer and longer prefixes until the next would leave the budget."""
-    spent_s, last_s_per_message, total, contender.n_answers = 0.0, 0.0, 0, 0
-    contender.checksums, contender.prefixes = {}, {}
-    work = np.zeros(3, np.int64)
-    counted = True
-    start = 0
+    contender.n_answers, contender.checksums, contender.prefixes = 0, {}, {}
+    spent_s, last_s_per_message = 0.0, 0.0
+    start, total, work = 0, 0, np.zeros(3, np.int64)
     for length in prefix_lengths(len(messages.boxes)):
         # The last rate, not the mean: small batches are slow where each costs a scan.
         if start and spent_s + last_s_per_message * (length - start) > budget_s:
@@ -129,11 +124,9 @@ def first_pass(contender: Contender, messages: MessageArrays, budget_s: float) -
             nodes, candidates, _ = (work / max(length, 1)).tolist()
             costs = {"nodes": nodes, "candidates": candidates, "ms": 1e3 * spent_s / max(length, 1)}
             contender.prefixes[str(length)] = costs
-        else:
-            counted = False
         start = length
     contender.n_messages, contender.first_s = start, spent_s
-    contender.counters = Counters(*work.tolist()) if counted else None
+    contender.counters = Counters(*work.tolist()) if contender.prefixes else None
 
 
 def timed_pass(contender: Contender, messages: MessageArrays, n_threads: int = 1) -> float:
@@ -153,9 +146,7 @@ def timed(call: Callable[..., T], *arguments: Any) -> tuple[T, float]:
 
 def elapsed_s(call: Callable[..., Any], *arguments: Any) -> float:
     """Return the seconds that a call takes."""
-    began = time.perf_counter()
-    call(*arguments)
-    return time.perf_counter() - began
+    return timed(call, *arguments)[1]
 
 
 def row_of(case: Case, contender: Contender) -> Row:
@@ -180,9 +171,9 @@ def row_of(case: Case, contender: Contender) -> Row:
     }
     if contender.default_s:
         row["default_messages_per_s"] = n / max(min(contender.default_s), 1e-9)
-    if contender.latencies_ns:
-        p50, p99 = (np.percentile(contender.latencies_ns, (50, 99)) / 1e3).tolist()
-        row["latency_us"] = {"p50": p50, "p99": p99, "n": len(contender.latencies_ns)}
+    if contender.latencies_s:
+        p50, p99 = (np.percentile(contender.latencies_s, (50, 99)) * 1e6).tolist()
+        row["latency_us"] = {"p50": p50, "p99": p99, "n": len(contender.latencies_s)}
     return row
 
 
@@ -227,18 +218,15 @@ def open_seconds(competitor: IndexCompetitor) -> float:
         return elapsed_s(competitor.index_type.open, target)
 
 
-def _latencies(contender: Contender, messages: MessageArrays, effort: Effort) -> list[int]:
-    """Return the nanoseconds of single-message calls, at most for a quarter of the budget."""
-    latencies: list[int] = []
-    deadline = time.perf_counter() + effort.budget_s / 4
+def _latencies(contender: Contender, messages: MessageArrays, effort: Effort) -> list[float]:
+    """Return the seconds of single-message calls, at most for a quarter of the budget."""
+    latencies_s: list[float] = []
     for row in range(min(effort.n_latency, len(messages.boxes))):
         one = _part(messages, row, row + 1)
-        began = time.perf_counter_ns()
-        contender.competitor.match(one)
-        latencies.append(time.perf_counter_ns() - began)
-        if time.perf_counter() > deadline:
+        latencies_s.append(elapsed_s(contender.competitor.match, one))
+        if sum(latencies_s) > effort.budget_s / 4:
             break
-    return latencies
+    return latencies_s
 
 
 def _part(messages: MessageArrays, start: int, stop: int) -> MessageArrays:

@@ -65,7 +65,7 @@ def run(
         sizes = tuple(size for size in chosen.sizes if size < n_subscriptions)
         chosen = replace(chosen, n_subscriptions=n_subscriptions, sizes=(*sizes, n_subscriptions))
     if n_messages is not None:
-        spark = chosen.spark._replace(n_messages=n_messages)
+        spark = replace(chosen.spark, n_messages=n_messages)
         chosen = replace(chosen, n_messages=n_messages, spark=spark)
     chosen = replace(
         chosen,

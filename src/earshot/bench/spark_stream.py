@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import pyarrow as pa
 from pyspark.sql import SparkSession
+from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.streaming.query import StreamingQuery
 
 from earshot.bench.checksums import shown
@@ -33,7 +34,6 @@ from earshot.bench.spark import (
     write_messages,
 )
 from earshot.spark import FileSink, Stream, match_stream
-from earshot.spark.schemas import spark_schema
 from earshot.spark.stream import Pipeline, Status
 from earshot.workloads.synthetic import Workload, message_table
 
@@ -108,7 +108,7 @@ def _start_matched(
 def _start_alone(
     session: SparkSession, incoming: Path, target: Path, files_per_batch: int, **trigger: bool
 ) -> StreamingQuery:
-    reader = session.readStream.schema(spark_schema(MESSAGE_SCHEMA))
+    reader = session.readStream.schema(from_arrow_schema(MESSAGE_SCHEMA))
     rows = reader.option("maxFilesPerTrigger", files_per_batch).parquet(str(incoming))
     writer = (
         rows.mapInArrow(_pass_task, rows.schema)

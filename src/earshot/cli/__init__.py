@@ -12,11 +12,11 @@ import sys
 from collections.abc import Sequence
 from contextlib import nullcontext, suppress
 
-from earshot.cli import bench, compilation, demo, explain, generate, index, match, pipeline
+from earshot.cli import bench, compilation, compile, demo, explain, generate, index, match, pipeline
 from earshot.cli.options import CommandParser
 from earshot.errors import EarshotError, InvalidParameter
 
-COMMANDS = (match, index, explain, pipeline, generate, bench, demo)
+COMMANDS = (match, index, explain, pipeline, compile, generate, bench, demo)
 """Each adds itself to the parser."""
 
 

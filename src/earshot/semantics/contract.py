@@ -100,6 +100,11 @@ class Matcher(ABC):
     # ---- life cycle ---------------------------------------------------------------------------
 
     @classmethod
+    def example(cls) -> Any:
+        """Return settings to try the semantics with."""
+        return cls.settings_type()
+
+    @classmethod
     @abstractmethod
     def create(
         cls, settings: Any, *, structure: str | None, parameters: Any, space: Space, n_threads: int

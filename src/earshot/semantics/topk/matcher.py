@@ -67,6 +67,11 @@ class TopkMatcher(Matcher):
     # ---- life cycle ---------------------------------------------------------------------------
 
     @classmethod
+    def example(cls) -> TopK:
+        """Return settings to try the semantics with."""
+        return TopK(window=10)
+
+    @classmethod
     def create(
         cls,
         settings: TopK,
