@@ -30,7 +30,7 @@ import numpy as np
 import numpy.typing as npt
 import xxhash
 
-from earshot.errors import SavedIndexError
+from earshot.errors import InvalidInput, SavedIndexError, described
 
 FORMAT = "earshot-arrays"
 VERSION = 5
@@ -121,6 +121,16 @@ def _replace(target: Path, contents: Contents) -> str:
     (target / _DRAFT).replace(target / FACTS)
     sync(target)
     return state
+
+
+def checked_path(directory: str | Path) -> Path:
+    """Return a path, refusing what can be none."""
+    try:
+        if b"\0" not in os.fsencode(directory):
+            return Path(directory)
+    except (TypeError, UnicodeEncodeError):
+        pass
+    raise InvalidInput(f"directory is {described(directory)}; expected a path")
 
 
 def check_replaceable(directory: str | Path) -> None:

@@ -58,10 +58,13 @@ from earshot.errors import (
     LateRow,
     SavedIndexError,
     UnknownSubscription,
+    described,
     raise_first,
 )
 from earshot.model.arrays import Int64s, Space, take_places
 from earshot.model.batches import (
+    check_kind,
+    checked_id_array,
     id_array,
     message_batch,
     region_batch,
@@ -72,7 +75,7 @@ from earshot.model.boolean import Boolean
 from earshot.model.events import Event, Move, Publish, Subscribe, Unsubscribe
 from earshot.model.messages import Message
 from earshot.model.regions import RegionOrPoint as Region
-from earshot.model.subscriptions import Id, Subscription, check_time
+from earshot.model.subscriptions import Id, Subscription, check_time, checked_id
 from earshot.model.updates import Update
 from earshot.semantics import matcher_type
 from earshot.semantics.contract import Changes, Rebuild
@@ -110,8 +113,12 @@ class Engine(Questions):
         n_threads: int = 1,
         rebuild_in_background: bool = True,
     ) -> None:
-        if space not in get_args(Space):
-            raise InvalidParameter(f"space is {space!r}; expected 'lonlat' or 'planar'")
+        if not isinstance(space, str) or space not in get_args(Space):
+            raise InvalidParameter(f"space is {described(space)}; expected 'lonlat' or 'planar'")
+        if not isinstance(structure, str | None):
+            raise InvalidParameter(f"structure is {described(structure)}; expected a name")
+        if not isinstance(analyzer, Analyzer | None):
+            raise InvalidParameter(f"analyzer is {described(analyzer)}; expected an Analyzer")
         matcher = matcher_type(semantics).create(
             Boolean() if semantics is None else semantics,
             structure=structure,
@@ -133,6 +140,7 @@ class Engine(Questions):
 
     def subscribe(self, *subscriptions: Subscription) -> Updates:
         """Add subscriptions, whose ids must be new; return their first results, if any."""
+        check_kind(subscriptions, Subscription, "subscribe")
         with self._lock:
             ids = id_array([each.id for each in subscriptions])
             taken = self.contains_batch(ids)
@@ -146,7 +154,8 @@ class Engine(Questions):
     def unsubscribe(self, *ids: Id) -> Updates:
         """End subscriptions; their results go without updates."""
         with by_name():
-            return self.unsubscribe_batch(id_array(ids))
+            given = [checked_id(each, "subscription") for each in ids]
+            return self.unsubscribe_batch(id_array(given))
 
     def move(self, subscription_id: Id, region: Region) -> Updates:
         """Let a subscription listen elsewhere; what else it asks for stays."""
@@ -156,6 +165,7 @@ class Engine(Questions):
 
     def publish(self, *messages: Message) -> Updates:
         """Publish messages in this order."""
+        check_kind(messages, Message, "publish")
         return self.publish_batch(message_batch(messages))
 
     def process(
@@ -173,10 +183,13 @@ class Engine(Questions):
             on_reject: Called with each event that is refused, a late message for instance, and
                 with the reason; then the next one is taken. By default the reason is raised.
         """
+        if not isinstance(events, Iterable):
+            raise InvalidInput(f"events is {described(events)}; expected a list of events")
         for event in events:
             if not isinstance(event, Publish | Subscribe | Unsubscribe | Move):
                 raise InvalidInput(
-                    f"{event!r} is not an event; expected Subscribe, Unsubscribe, Move or Publish"
+                    f"{described(event)} is not an event; expected Subscribe, Unsubscribe, Move "
+                    f"or Publish"
                 )
             if not isinstance(event, Publish) and event.time is not None:
                 yield from self.advance(event.time)
@@ -191,6 +204,8 @@ class Engine(Questions):
 
     def advance(self, time: datetime) -> Updates:
         """Set the clock to ``time`` if that is later; subscriptions may end, messages leave."""
+        if time is None:
+            raise InvalidInput("time is None; expected a datetime with a time zone")
         check_time(time, "time")
         with self._lock:
             with self._lock.change():
@@ -272,6 +287,7 @@ class Engine(Questions):
 
         The arguments are as for :meth:`subscribe_batch`.
         """
+        ids = checked_id_array(ids)
         with self._lock:
             check_on_error(on_error)
             self._settle()
@@ -423,6 +439,7 @@ class Engine(Questions):
 
         For those who analyse a message once and ask several engines.
         """
+        check_time(at, "at")
         with self._lock:
             self._settle()
             state = self._state
@@ -465,11 +482,12 @@ class Engine(Questions):
         A state that was saved there before is replaced: at any moment, and after a crash, the old
         one is there or the new one. Who has the old one open keeps it.
         """
+        path = storage.checked_path(directory)
         with self._lock:
             self._settle()
             contents = self._state.contents({"analyzer": asdict(self.analyzer)})
             journal = self._journal
-            if journal is None or journal.directory != Path(directory).resolve():
+            if journal is None or journal.directory != path.resolve():
                 storage.save(directory, contents)
                 return
             try:
@@ -504,7 +522,7 @@ class Engine(Questions):
                 before it returns; with a time that happens so often. Else they stay in this
                 process, until it is saved.
         """
-        path = Path(directory).resolve()
+        path = storage.checked_path(directory).resolve()
         kept = new_journal(path, journal)
         follow = partial(read_records, path) if kept is None else kept.follow
         self = cls.__new__(cls)
