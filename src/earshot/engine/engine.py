@@ -58,6 +58,7 @@ from earshot.errors import (
     LateRow,
     SavedIndexError,
     UnknownSubscription,
+    check_threads,
     raise_first,
 )
 from earshot.model.arrays import Int64s, Space, take_places
@@ -487,7 +488,7 @@ class Engine(Questions):
         *,
         n_threads: int = 1,
         rebuild_in_background: bool = True,
-        verify: bool = True,
+        verify: bool = False,
         journal: bool | timedelta = False,
     ) -> Self:
         """Open a saved engine of any semantics by memory-mapping its arrays.
@@ -498,12 +499,13 @@ class Engine(Questions):
             directory: Where it was saved.
             n_threads: As for an engine.
             rebuild_in_background: The same.
-            verify: Whether to compare all of it with its checksums: a damaged state is refused.
-                Turn it off only for a state that was verified since it was written.
+            verify: Whether to compare every byte with its checksum even if this process has
+                compared the same file before. A damaged state is refused either way.
             journal: Whether changes outlive this process. With True each call has them on disk
                 before it returns; with a time that happens so often. Else they stay in this
                 process, until it is saved.
         """
+        check_threads(n_threads)
         path = Path(directory).resolve()
         kept = new_journal(path, journal)
         follow = partial(read_records, path) if kept is None else kept.follow
@@ -511,8 +513,9 @@ class Engine(Questions):
         try:
             for _ in range(storage.N_TRIES):
                 saved = storage.Saved.open(directory, verify=verify)
-                state, facts = State.open(saved, n_threads=n_threads)
-                self._start(state, Analyzer(**facts["analyzer"]), rebuild_in_background=False)
+                with storage.understood(directory):
+                    state, facts = State.open(saved, n_threads=n_threads)
+                    self._start(state, Analyzer(**facts["analyzer"]), rebuild_in_background=False)
                 replay(self, follow(saved.state))
                 if storage.current_state(path) == saved.state:
                     break  # else another process has saved, and its journal is another one

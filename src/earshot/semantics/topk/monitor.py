@@ -14,6 +14,7 @@ from dataclasses import asdict
 from typing import Any, NamedTuple, Self
 
 import numpy as np
+import numpy.typing as npt
 
 from earshot.errors import InvalidParameter, check_threads
 from earshot.kernels.growing import with_room
@@ -620,7 +621,7 @@ class Monitor:
 
 
 class _Rest(NamedTuple):
-    is_alive: Any
+    is_alive: npt.NDArray[np.bool_]
     weights: Float64s
     counters: Int64s
 
