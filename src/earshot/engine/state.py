@@ -27,12 +27,15 @@ from earshot.model.messages import Message
 from earshot.model.subscriptions import Id
 from earshot.semantics import SEMANTICS
 from earshot.semantics.contract import (
+    FORGET_LEAST,
     Changes,
+    Kept,
     Matcher,
     Question,
     Rebuild,
     chosen_changes,
     joined_changes,
+    kept_tokens,
 )
 from earshot.text import Analyzer, TokenLists, Vocabulary
 from earshot.text.vocabulary import VocabularyArrays
@@ -231,20 +234,48 @@ class State:
 
     # ---- slots --------------------------------------------------------------------------------
 
-    def renumber(self, kept: Int32s, ids: IdTable | None = None) -> None:
-        """Let slot i be what ``kept[i]`` was; ``ids`` are theirs, if they are known already."""
-        self.ids = self.ids.renumbered(kept) if ids is None else ids
-        self.expiry.renumber(kept)
+    def renumber(self, kept: Kept, ids: IdTable | None = None) -> None:
+        """Follow the matcher to other numbers; ``ids`` are those of the slots, if known already."""
+        self.ids = self.ids.renumbered(kept.slots) if ids is None else ids
+        self.expiry.renumber(kept.slots)
+        if kept.tokens is not None:
+            self.vocabulary = self.vocabulary.only(kept.tokens)
 
     def take_over(self, rebuild: Rebuild, ids: IdTable) -> None:
         """Use what was rebuilt, unless it is out of date; ``ids`` are those of its slots."""
         since = self.matcher.take_over(rebuild)
         if since is None:
             return
-        removed, added = since
+        removed, kept = since
         ids.forget(removed)
-        ids.append(self.ids.ids_of(added))
-        self.renumber(np.concatenate([rebuild.old_slots, added]), ids)
+        ids.append(self.ids.ids_of(kept.slots[len(rebuild.old_slots) :]))
+        self.renumber(kept, ids)
+
+    def clear_up(self) -> None:
+        """Give back what is not in use, where rebuilds do not.
+
+        Words that are left keep their order, and so every sum its bits. One that comes back is new:
+        its number is the next, and it has been counted 0 times.
+        """
+        is_used = self.matcher.used_tokens(len(self.vocabulary))
+        if is_used is not None:
+            tokens = None if self.has_learned else kept_tokens(is_used)
+            self.matcher.clear_up(tokens)
+            if tokens is not None:
+                self.vocabulary = self.vocabulary.only(tokens)
+            self._n_words_enough = 3 * max(FORGET_LEAST // 3, np.count_nonzero(is_used))
+
+    @property
+    def is_cluttered(self) -> bool:
+        """Whether it is worth to clear up: most words are not in use, and there are many."""
+        n = len(self.vocabulary)
+        if n <= self._n_words_enough or self.has_learned:
+            return False
+        is_used = self.matcher.used_tokens(n)
+        if is_used is None:
+            return False
+        self._n_words_enough = 3 * max(FORGET_LEAST // 3, np.count_nonzero(is_used))
+        return kept_tokens(is_used) is not None
 
     # ---- saving -------------------------------------------------------------------------------
 
