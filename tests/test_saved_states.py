@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import json
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -35,6 +37,16 @@ def test_a_killed_save_leaves_a_whole_engine(kind: str, tmp_path: Path) -> None:
     filled(kind, 2000).save(tmp_path / "saved")
     n_before = len(Engine.open(tmp_path / "saved"))
     assert outcome_of_kill(kind, tmp_path / "saved", 0.1) >= n_before
+
+
+def test_a_full_disk_leaves_what_was_there() -> None:
+    # In a process of its own, whose files may not grow: nothing else can be short of room.
+    program = str(Path(__file__).parent / "saved_states.py")
+    command = [sys.executable, program, "--full", "5", "--no-mount"]
+    said = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert said.returncode == 0, said.stderr
+    assert "'not saved': 1" in said.stdout
+    assert "'not all in the journal': 5" in said.stdout
 
 
 @pytest.mark.parametrize("kind", DEFAULTS[:3])

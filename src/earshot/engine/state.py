@@ -24,6 +24,7 @@ from earshot.model.arrays import EVERYWHERE_TOKEN, Int32s, Int64s, take_messages
 from earshot.model.batches import id_array, instant, message_batch
 from earshot.model.explanations import Explanation
 from earshot.model.messages import Message
+from earshot.model.schemas import id_kind
 from earshot.model.subscriptions import Id
 from earshot.semantics import SEMANTICS
 from earshot.semantics.contract import (
@@ -56,6 +57,8 @@ class State:
         self.message_ids = MessageIds()  # those that the semantics keeps, by sequence
         self.expiry = Expiry()
         self.clock_us = NO_TIME_US  # latest time of any event
+        self.has_learned = False  # whether words were counted by learning, and not weighed since
+        self._n_words_enough = FORGET_LEAST
 
     # ---- events -------------------------------------------------------------------------------
 
@@ -145,11 +148,17 @@ class State:
     def reweigh(self, *, forget: bool) -> Changes:
         """Weigh words anew; ``forget`` what was counted, afterwards."""
         changes = self.matcher.reweigh(len(self.vocabulary), self.vocabulary.frequencies)
+        self.has_learned = False
         if forget:
             words = self.vocabulary.arrays
             nothing = np.zeros_like(words.frequencies)
             self.vocabulary = Vocabulary.from_arrays(words._replace(frequencies=nothing))
         return changes
+
+    def learn(self, encoded: EncodedMessages) -> None:
+        """Count the words of messages, which are kept until they are weighed."""
+        self.has_learned = True
+        self.count_messages(encoded)
 
     def count_messages(self, encoded: EncodedMessages) -> None:
         """Count the words of messages; the token that every message has counts the messages."""
@@ -189,6 +198,22 @@ class State:
 
     def _count_words(self, tokens: Int32s) -> None:
         self.vocabulary.add_documents(TokenLists(np.array([0, len(tokens)], np.int64), tokens))
+
+    # ---- ids ----------------------------------------------------------------------------------
+
+    def expect_ids(self, id_type: pa.DataType) -> None:
+        """Make ready for subscriptions' ids: where there is none they may be of either kind."""
+        kind = id_kind(id_type)
+        if None in (kind, self.ids.kind) or kind == self.ids.kind:
+            return
+        if self.matcher.n_subscriptions == 0:
+            self.ids = IdTable.without_ids(kind, len(self.ids))
+
+    def expect_message_ids(self, ids: pa.Array) -> None:
+        """Make ready for messages' ids, in the same way; refuse those of another kind."""
+        if len(ids) and self.matcher.n_messages == 0:
+            self.message_ids = MessageIds(None, self.message_ids.next)
+        self.message_ids.check_kind(ids)
 
     # ---- questions ----------------------------------------------------------------------------
 
@@ -252,30 +277,28 @@ class State:
         self.renumber(kept, ids)
 
     def clear_up(self) -> None:
-        """Give back what is not in use, where rebuilds do not.
+        """Give back what is not in use, for a matcher that keeps messages.
 
         Words that are left keep their order, and so every sum its bits. One that comes back is new:
         its number is the next, and it has been counted 0 times.
         """
-        is_used = self.matcher.used_tokens(len(self.vocabulary))
-        if is_used is not None:
-            tokens = None if self.has_learned else kept_tokens(is_used)
-            self.matcher.clear_up(tokens)
-            if tokens is not None:
-                self.vocabulary = self.vocabulary.only(tokens)
-            self._n_words_enough = 3 * max(FORGET_LEAST // 3, np.count_nonzero(is_used))
+        tokens = self._kept_words()
+        self.matcher.clear_up(tokens)
+        if tokens is not None:
+            self.vocabulary = self.vocabulary.only(tokens)
 
     @property
     def is_cluttered(self) -> bool:
-        """Whether it is worth to clear up: most words are not in use, and there are many."""
-        n = len(self.vocabulary)
-        if n <= self._n_words_enough or self.has_learned:
-            return False
-        is_used = self.matcher.used_tokens(n)
-        if is_used is None:
-            return False
-        self._n_words_enough = 3 * max(FORGET_LEAST // 3, np.count_nonzero(is_used))
-        return kept_tokens(is_used) is not None
+        """Whether there are many words, and most are not in use."""
+        return len(self.vocabulary) > self._n_words_enough and self._kept_words() is not None
+
+    def _kept_words(self) -> Int32s | None:
+        if self.has_learned:  # the next reweighing needs all of them
+            return None
+        is_used = self.matcher.used_tokens(len(self.vocabulary))
+        # To look takes as long as there are words of subscriptions and messages.
+        self._n_words_enough = max(FORGET_LEAST, 3 * int(np.count_nonzero(is_used)))
+        return kept_tokens(is_used)
 
     # ---- saving -------------------------------------------------------------------------------
 
@@ -287,6 +310,7 @@ class State:
             "message_id_kind": self.message_ids.kind,
             "first_message": self.message_ids.first,
             "clock_us": self.clock_us,
+            "has_learned": self.has_learned,
         }
         groups = {
             "vocabulary": self.vocabulary.arrays,
@@ -317,4 +341,5 @@ class State:
         )
         self.expiry = Expiry(saved.group("expiry", ExpiryArrays))
         self.clock_us = facts["clock_us"]
+        self.has_learned = facts["has_learned"]
         return self, facts

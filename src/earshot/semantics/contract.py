@@ -202,12 +202,17 @@ class Matcher(ABC):
         """
         return None
 
-    def used_tokens(self, n_tokens: int) -> npt.NDArray[np.bool_] | None:
-        """Return which of the tokens are used; None where rebuilds forget the others."""
-        return None
+    def used_tokens(self, n_tokens: int) -> npt.NDArray[np.bool_]:
+        """Return which of the tokens are used, where messages are kept; else rebuilds know."""
+        return np.ones(n_tokens, np.bool_)
 
-    def clear_up(self, tokens: Int32s | None) -> None:
-        """Give back what is not in use; of the tokens these are left, if not all."""
+    def clear_up(self, tokens: Int32s | None) -> None:  # noqa: B027 - optional
+        """Give back memory, where messages are kept.
+
+        Args:
+            tokens: Those that are left, in their order, where not all of them are: token i was
+                ``tokens[i]``.
+        """
 
     def rebuild(self, *, is_forced: bool = False) -> Rebuild | None:
         """Begin a rebuild that makes matching faster, if it is due; else return None.

@@ -214,7 +214,7 @@ class Vocabulary:
         return copied
 
     def only(self, ids: Int32s) -> Vocabulary:
-        """Return a vocabulary of some tokens, given from 0 on, each once; token i was ``ids[i]``."""
+        """Return a vocabulary of some tokens, token 0 first: token i was ``ids[i]``."""
         arrays = self.arrays
         offsets, positions = gather_ranges(arrays.token_offsets, ids)
         data = np.zeros(len(positions) + utf8.PADDING_BYTES, np.uint8)
@@ -224,9 +224,7 @@ class Vocabulary:
         chosen = Vocabulary()
         chosen._reserve(len(spans), len(positions))
         found = np.empty(len(spans), np.int32)
-        chosen._n_tokens = int(
-            hash_table.find_tokens(data, spans, True, chosen._buffers, 1, found)
-        )
+        chosen._n_tokens = int(hash_table.find_tokens(data, spans, True, chosen._buffers, 1, found))
         chosen._buffers.frequencies[: len(ids)] = arrays.frequencies[ids]
         return chosen
 
