@@ -358,7 +358,7 @@ class Saved:
                 array = self._arrays[path]
                 # Such as ndarray[shape, dtype[int64]]; kernels are compiled for these.
                 (wanted,) = typing.get_args(typing.get_args(hint)[1])
-                if array.dtype != wanted:
+                if wanted is not Any and array.dtype != wanted:
                     raise SavedIndexError(
                         f"{self.where} has {array.dtype} in array {path!r}, not "
                         f"{np.dtype(wanted)}; save it again"
