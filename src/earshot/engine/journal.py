@@ -254,6 +254,7 @@ def _numbered(records: Iterator[Record]) -> Iterator[tuple[int, Record]]:
     """Yield records with numbers, which are equal for neighbours that may go together."""
     number = n_rows = n_bytes = 0
     schemas: dict[Kind, pa.Schema] = {}
+    id_type = None
     for record in records:
         may_join = record.is_clean and record.kind in ("subscribe", "unsubscribe", "publish")
         # Words of texts are numbered before keywords, batch by batch.
@@ -266,14 +267,14 @@ def _numbered(records: Iterator[Record]) -> Iterator[tuple[int, Record]]:
             and schemas.get(record.kind, record.rows.schema) == record.rows.schema
             and (record.kind == "publish") == ("publish" in schemas)
             # Those of either kind never live together: some end before others begin.
-            and {each.field("id").type for each in schemas.values()}
-            == {record.rows.schema.field("id").type}
+            and id_type == record.rows.schema.field("id").type
         )
         if not fits or not schemas:
             number += 1
             n_rows = n_bytes = 0
             schemas = {}
         if may_join:
+            id_type = record.rows.schema.field("id").type
             n_rows += record.rows.num_rows
             n_bytes += record.rows.nbytes
             schemas[record.kind] = record.rows.schema
