@@ -63,7 +63,7 @@ def test_a_state_that_lacks_something_is_refused(kind: str, tmp_path: Path) -> N
     text = (tmp_path / "saved" / FACTS).read_text()
 
     def lacking(names: list[str]) -> dict[str, Any]:
-        header = json.loads(text)
+        header: dict[str, Any] = json.loads(text)
         del header["checksum"]
         part = header
         for name in names[:-1]:

@@ -299,7 +299,8 @@ class Window:
         """Return the tokens of the messages in the window."""
         arrays, n = self.arrays, self.n_rows
         is_live = np.repeat(arrays.is_live[:n] != 0, np.diff(arrays.token_offsets[: n + 1]))
-        return arrays.tokens[: len(is_live)][is_live]
+        tokens: Int32s = arrays.tokens[: len(is_live)][is_live]
+        return tokens
 
     def renumber(self, numbers: Int32s, n_words: int) -> None:
         """Give token i the number ``numbers[i]``, below ``n_words``; their order is the same."""
