@@ -74,7 +74,7 @@ def run_verify(arguments: argparse.Namespace) -> None:
     from earshot.storage import Saved
 
     started = time.perf_counter()
-    saved = Saved.open(arguments.directory)
+    saved = Saved.open(arguments.directory, verify=True)
     elapsed_s = time.perf_counter() - started
     facts = {"directory": arguments.directory, "n_arrays": saved.n_arrays,
              "n_bytes": saved.n_bytes, "elapsed_s": round(elapsed_s, 3)}  # fmt: skip

@@ -58,6 +58,7 @@ from earshot.errors import (
     LateRow,
     SavedIndexError,
     UnknownSubscription,
+    check_threads,
     described,
     raise_first,
 )
@@ -99,7 +100,8 @@ class Engine(Questions):
         space: ``lonlat`` (degrees, radii in metres) or ``planar`` (any unit).
         analyzer: How text and keywords become tokens.
         n_threads: Threads that work on a batch.
-        rebuild_in_background: Whether many changes start a rebuild of the index by themselves.
+        rebuild_in_background: Whether many changes start a rebuild of the index by themselves,
+            and many words that nothing uses are forgotten.
     """
 
     def __init__(
@@ -261,6 +263,8 @@ class Engine(Questions):
         with self._lock:
             check_on_error(on_error)
             n_words = len(self._state.vocabulary)
+            if "id" in batch.schema.names:
+                self._state.expect_ids(batch.schema.field("id").type)
             with self._lock.change(unless=Exception):  # the vocabulary grows; errors come before it
                 encoded = encode_subscriptions(
                     batch, self.analyzer, self._state.vocabulary, self.space,
@@ -389,7 +393,7 @@ class Engine(Questions):
                 encoded, clocks_us = take_encoded(encoded, kept), clocks_us[kept]
             if matcher.keeps_messages:
                 try:
-                    state.message_ids.check_kind(encoded.ids)
+                    state.expect_message_ids(encoded.ids)
                 except InvalidInput:
                     self._note_refused("publish", batch, n_words)
                     raise
@@ -429,6 +433,7 @@ class Engine(Questions):
                 raise InvalidInput(
                     f"{state.matcher.form.noun} depends on the messages before; publish them"
                 )
+            self._settle()  # before words get their tokens
             encoded = self._encode_messages(batch, on_error, source, first_row, rows)
             if on_error == "raise":
                 raise_first(encoded.rejects)
@@ -437,7 +442,8 @@ class Engine(Questions):
     def match_encoded(self, encoded: EncodedMessages, *, at: datetime | None = None) -> Updates:
         """Match as :meth:`match_batch` does what has the tokens of this engine's vocabulary.
 
-        For those who analyse a message once and ask several engines.
+        For those who analyse a message once and ask several engines. The vocabulary must be as it
+        is now: the engine has not changed since, nor been rebuilt, in the background either.
         """
         check_time(at, "at")
         with self._lock:
@@ -469,7 +475,7 @@ class Engine(Questions):
             if on_error == "raise":
                 self._refuse(encoded.rejects, "learn", batch, n_words)
             with self._lock.change():
-                state.count_messages(encoded)
+                state.learn(encoded)
                 self._note_batch("learn", batch, encoded.rejects)
             changes = state.matcher.no_changes(len(encoded.ids))
             return state.updates(changes, encoded.ids, encoded.rejects, encoded.times)
@@ -505,7 +511,7 @@ class Engine(Questions):
         *,
         n_threads: int = 1,
         rebuild_in_background: bool = True,
-        verify: bool = True,
+        verify: bool = False,
         journal: bool | timedelta = False,
     ) -> Self:
         """Open a saved engine of any semantics by memory-mapping its arrays.
@@ -516,12 +522,13 @@ class Engine(Questions):
             directory: Where it was saved.
             n_threads: As for an engine.
             rebuild_in_background: The same.
-            verify: Whether to compare all of it with its checksums: a damaged state is refused.
-                Turn it off only for a state that was verified since it was written.
+            verify: Whether to compare every byte with its checksum even if this process has
+                compared the same file before. A damaged state is refused either way.
             journal: Whether changes outlive this process. With True each call has them on disk
                 before it returns; with a time that happens so often. Else they stay in this
                 process, until it is saved.
         """
+        check_threads(n_threads)
         path = storage.checked_path(directory).resolve()
         kept = new_journal(path, journal)
         follow = partial(read_records, path) if kept is None else kept.follow
@@ -529,8 +536,9 @@ class Engine(Questions):
         try:
             for _ in range(storage.N_TRIES):
                 saved = storage.Saved.open(directory, verify=verify)
-                state, facts = State.open(saved, n_threads=n_threads)
-                self._start(state, Analyzer(**facts["analyzer"]), rebuild_in_background=False)
+                with storage.understood(directory):
+                    state, facts = State.open(saved, n_threads=n_threads)
+                    self._start(state, Analyzer(**facts["analyzer"]), rebuild_in_background=False)
                 replay(self, follow(saved.state))
                 if storage.current_state(path) == saved.state:
                     break  # else another process has saved, and its journal is another one
@@ -561,9 +569,16 @@ class Engine(Questions):
     # ---- upkeep -------------------------------------------------------------------------------
 
     def rebuild(self) -> None:
-        """Merge all changes into a new structure now; matching is faster afterwards."""
+        """Merge all changes into a new structure now, and give memory back that is not in use.
+
+        Matching is faster afterwards. Where there are many words of which nothing uses most, those
+        are forgotten; docs/semantics says what is in use.
+        """
         with self._lock:
             self._settle()
+            if self._state.matcher.keeps_messages:
+                self._clear_up()
+                return
             rebuild = self._state.matcher.rebuild(is_forced=True)
             if rebuild is None:
                 return
@@ -663,8 +678,18 @@ class Engine(Questions):
         if kept is not None:
             with self._lock.change():
                 self._state.renumber(kept)
-        if self.rebuild_in_background and self._background.is_free:
+        if not self.rebuild_in_background:
+            return
+        if self._state.matcher.keeps_messages:
+            if self._state.is_cluttered:
+                self._clear_up()
+        elif self._background.is_free:
             self._start_rebuild()
+
+    def _clear_up(self) -> None:
+        with self._lock.change():
+            self._state.clear_up()
+            self._note(Record("rebuild"))
 
     def _start_rebuild(self) -> None:
         rebuild = self._state.matcher.rebuild()

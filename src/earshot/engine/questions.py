@@ -60,8 +60,13 @@ class Questions:
 
     @property
     def vocabulary(self) -> Vocabulary:
-        """All words that subscriptions have named, and messages where the semantics keeps them."""
-        return self._state.vocabulary
+        """The words that subscriptions name, and messages where the semantics keeps them.
+
+        And some that nothing uses any more. What they are numbered is good until the next change.
+        """
+        with self._lock:
+            self._settle()
+            return self._state.vocabulary
 
     @property
     def id_type(self) -> pa.DataType:
