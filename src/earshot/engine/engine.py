@@ -34,8 +34,10 @@ from earshot import storage
 from earshot.encoding import (
     NO_TIME_US,
     EncodedMessages,
+    encode_message,
     encode_messages,
     encode_moves,
+    encode_subscription,
     encode_subscriptions,
     row_numbers,
     take_encoded,
@@ -134,6 +136,9 @@ class Engine(Questions):
     def subscribe(self, *subscriptions: Subscription) -> Updates:
         """Add subscriptions, whose ids must be new; return their first results, if any."""
         with self._lock:
+            updates = self._subscribe_one(*subscriptions) if len(subscriptions) == 1 else None
+            if updates is not None:
+                return updates
             ids = id_array([each.id for each in subscriptions])
             taken = self.contains_batch(ids)
             if taken.any():
@@ -156,6 +161,9 @@ class Engine(Questions):
 
     def publish(self, *messages: Message) -> Updates:
         """Publish messages in this order."""
+        updates = self._publish_one(*messages) if len(messages) == 1 else None
+        if updates is not None:
+            return updates
         return self.publish_batch(message_batch(messages))
 
     def process(
@@ -383,13 +391,7 @@ class Engine(Questions):
                     updates = state.updates(changes, encoded.ids, encoded.rejects, encoded.times)
                 self._settle()
                 return updates
-            changes = state.match(encoded, clocks_us)
-            # Before the clock moves: then slots may be numbered anew.
-            updates = state.updates(changes, encoded.ids, encoded.rejects, encoded.times)
-            if len(clocks_us):
-                with self._lock.change():
-                    self._advance(int(clocks_us[-1]))
-            return updates
+            return self._match_published(encoded, clocks_us)
 
     def match_batch(
         self,
@@ -625,6 +627,44 @@ class Engine(Questions):
                 return self.move(subscription_id, region)
             case Unsubscribe(subscription_id):
                 return self.unsubscribe(subscription_id)
+
+    def _subscribe_one(self, subscription: Subscription) -> Updates | None:
+        """Add a subscription as a batch of one row would; None where it takes a batch."""
+        state = self._state
+        if self._journal is not None:  # which takes batches
+            return None
+        with self._lock.change(unless=Exception):  # the vocabulary grows; errors come before it
+            encoded = encode_subscription(
+                subscription, self.analyzer, state.vocabulary, self.space, state.matcher.form,
+                takes=state.ids.takes,
+            )  # fmt: skip
+        if encoded is None:
+            return None
+        with self._lock.change():
+            return state.updates(state.subscribe(encoded), encoded.ids)
+
+    def _publish_one(self, message: Message) -> Updates | None:
+        """Publish a message as a batch of one row would; None where it takes a batch."""
+        with self._lock:
+            state = self._state
+            encoded = encode_message(
+                message, self.analyzer, state.vocabulary, self.space, state.matcher.form
+            )
+            if encoded is None:
+                return None
+            self._settle()
+            return self._match_published(encoded, np.maximum(encoded.times, state.clock_us))
+
+    def _match_published(self, encoded: EncodedMessages, clocks_us: Int64s) -> Updates:
+        """Match messages that are not kept, each of which finds its own clock."""
+        state = self._state
+        changes = state.match(encoded, clocks_us)
+        # Before the clock moves: then slots may be numbered anew.
+        updates = state.updates(changes, encoded.ids, encoded.rejects, encoded.times)
+        if len(clocks_us) and clocks_us[-1] > state.clock_us:
+            with self._lock.change():
+                self._advance(int(clocks_us[-1]))
+        return updates
 
     def _encode_messages(
         self, batch: Batch, on_error: str, source: str, first_row: int, rows: Int64s | None

@@ -13,13 +13,13 @@ import pyarrow as pa
 
 from earshot.encoding import NO_TIME_US
 from earshot.engine.guard import Guard
+from earshot.engine.ids import Ids, kind_of
 from earshot.engine.state import State
 from earshot.errors import InvalidInput
 from earshot.model.arrays import Space
 from earshot.model.batches import id_array, instant
 from earshot.model.explanations import Explanation
 from earshot.model.messages import Message
-from earshot.model.schemas import id_kind
 from earshot.model.subscriptions import Id
 from earshot.model.updates import Result
 from earshot.text import Analyzer, Vocabulary
@@ -104,10 +104,10 @@ class Questions:
             return False
         return bool(self.contains_batch(ids)[0])
 
-    def contains_batch(self, ids: pa.Array) -> npt.NDArray[np.bool_]:
+    def contains_batch(self, ids: Ids) -> npt.NDArray[np.bool_]:
         """Return which of the ids belong to a subscription; none do that are of another kind."""
         with self._lock:
-            if self._state.ids.kind != id_kind(ids.type):
+            if self._state.ids.kind != kind_of(ids):
                 return np.zeros(len(ids), bool)
             return self._state.ids.contains(ids)
 

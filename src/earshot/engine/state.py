@@ -15,7 +15,7 @@ import pyarrow as pa
 from earshot import storage
 from earshot.encoding import NO_TIME_US, EncodedMessages, EncodedSubscriptions, encode_messages
 from earshot.engine.expiry import Expiry, ExpiryArrays
-from earshot.engine.ids import IdArrays, IdTable
+from earshot.engine.ids import IdArrays, Ids, IdTable
 from earshot.engine.message_ids import MessageIdArrays, MessageIds
 from earshot.engine.updates import Updates
 from earshot.errors import InvalidRow, SavedIndexError, raise_first
@@ -78,7 +78,7 @@ class State:
         self.ids.forget(slots)
         self.expiry.forget(slots)
 
-    def move(self, slots: Int32s, ids: pa.Array, places: Any) -> Changes:
+    def move(self, slots: Int32s, ids: Ids, places: Any) -> Changes:
         """Let subscriptions be elsewhere."""
         changes = self.matcher.move(slots, places)
         if self.matcher.moves_to_new_slots:
@@ -156,7 +156,7 @@ class State:
     def updates(
         self,
         changes: Changes,
-        event_ids: pa.Array = _NO_IDS,
+        event_ids: Ids = (),
         rejects: list[InvalidRow] | None = None,
         times_us: Int64s | None = None,
     ) -> Updates:

@@ -135,14 +135,15 @@ def _closed_ring(positions: Iterable[Sequence[float]]) -> Ring:
 # A problem is found for whole columns at once; its words are then written for the wrong rows only.
 
 
-def _point_problem(x: float, y: float, space: Space) -> tuple[str, str] | None:
+def point_problem(x: float, y: float, space: Space) -> tuple[str, str] | None:
     """Return the field and the reason of what is wrong with a point, or None."""
     return _coordinate_problem("x", x, space) or _coordinate_problem("y", y, space)
 
 
-def _rectangle_problem(
+def rectangle_problem(
     min_x: float, min_y: float, max_x: float, max_y: float, space: Space
 ) -> tuple[str, str] | None:
+    """Return the field and the reason of what is wrong with a rectangle, or None."""
     sides = {"min_x": min_x, "min_y": min_y, "max_x": max_x, "max_y": max_y}
     for field, value in sides.items():
         problem = _coordinate_problem(field, value, space)
@@ -155,8 +156,9 @@ def _rectangle_problem(
     return None
 
 
-def _circle_problem(x: float, y: float, radius: float, space: Space) -> tuple[str, str] | None:
-    problem = _point_problem(x, y, space)
+def circle_problem(x: float, y: float, radius: float, space: Space) -> tuple[str, str] | None:
+    """Return the field and the reason of what is wrong with a circle, or None."""
+    problem = point_problem(x, y, space)
     if problem is not None:
         return problem
     if not math.isfinite(radius):
@@ -204,7 +206,7 @@ def point_problems(points: npt.ArrayLike, space: Space) -> list[Problem]:
     """Return the first problem of each wrong point; rows are x, y."""
     columns = np.asarray(points, np.float64).reshape(-1, 2).T
     xs, ys = columns
-    return _problems(_are_inside(xs, ys, space), columns, _point_problem, space)
+    return _problems(_are_inside(xs, ys, space), columns, point_problem, space)
 
 
 def rectangle_problems(rectangles: npt.ArrayLike, space: Space) -> list[Problem]:
@@ -214,7 +216,7 @@ def rectangle_problems(rectangles: npt.ArrayLike, space: Space) -> list[Problem]
     good = _are_inside(min_x, min_y, space) & _are_inside(max_x, max_y, space) & (min_y <= max_y)
     if space == "planar":
         good &= min_x <= max_x
-    return _problems(good, columns, _rectangle_problem, space)
+    return _problems(good, columns, rectangle_problem, space)
 
 
 def circle_problems(circles: npt.ArrayLike, space: Space) -> list[Problem]:
@@ -223,7 +225,7 @@ def circle_problems(circles: npt.ArrayLike, space: Space) -> list[Problem]:
     xs, ys, radii = columns
     largest = HALF_CIRCUMFERENCE_M if space == "lonlat" else np.finfo(np.float64).max
     good = _are_inside(xs, ys, space) & (radii >= 0.0) & (radii <= largest)
-    return _problems(good, columns, _circle_problem, space)
+    return _problems(good, columns, circle_problem, space)
 
 
 def _are_inside(x: Float64s, y: Float64s, space: Space) -> npt.NDArray[np.bool_]:
