@@ -8,8 +8,9 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Sequence
+from contextlib import nullcontext
 
-from earshot.cli import bench, demo, explain, generate, index, match, pipeline
+from earshot.cli import bench, compilation, demo, explain, generate, index, match, pipeline
 from earshot.cli.options import CommandParser
 from earshot.errors import EarshotError, InvalidParameter
 
@@ -28,9 +29,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     else:
         arguments = _parser().parse_args(argv)
     try:
-        if getattr(arguments, "compiles", False) and not arguments.json and not arguments.quiet:
-            _announce_compilation()
-        return int(arguments.run(arguments) or 0)
+        is_silent = not getattr(arguments, "compiles", False) or arguments.json or arguments.quiet
+        with nullcontext() if is_silent else compilation.told():
+            return int(arguments.run(arguments) or 0)
     except (EarshotError, OSError) as error:
         print(f"earshot: {error}", file=sys.stderr)
         return 2 if isinstance(error, InvalidParameter) else 1
@@ -49,13 +50,3 @@ def _parser() -> argparse.ArgumentParser:
     for command in COMMANDS:
         command.add(commands)
     return parser
-
-
-def _announce_compilation() -> None:
-    from earshot.kernels.jit import is_first_use
-
-    if is_first_use():
-        print(
-            "earshot: first use on this machine, compiling, which takes a minute or two …",
-            file=sys.stderr,
-        )

@@ -15,7 +15,7 @@ import shutil
 import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any, Self
+from typing import IO, Any, Self
 
 import pyarrow as pa
 from pyarrow import fs
@@ -200,8 +200,23 @@ def _local_path(location: str) -> str:
 @contextlib.contextmanager
 def machine_lock(name: str) -> Iterator[None]:
     """Let one process of this machine and user through at a time."""
-    path = cache_directory() / "locks" / name
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with path.open("w") as file:
+    with _lock_file(name) as file:
         fcntl.flock(file, fcntl.LOCK_EX)
         yield
+
+
+@contextlib.contextmanager
+def first_of_machine(name: str) -> Iterator[None]:
+    """Let one process of this machine and user through first, then all that came meanwhile."""
+    with _lock_file(name) as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            fcntl.flock(file, fcntl.LOCK_SH)
+        yield
+
+
+def _lock_file(name: str) -> IO[str]:
+    path = cache_directory() / "locks" / name
+    path.parent.mkdir(parents=True, exist_ok=True)
+    return path.open("w")

@@ -22,13 +22,12 @@ import pyarrow.parquet as pq
 from earshot.engine.changes import apply_changes
 from earshot.engine.engine import Engine
 from earshot.errors import SavedIndexError
-from earshot.kernels.jit import warm_once
 from earshot.model.arrays import Int32s, Int64s
 from earshot.model.batches import instant, message_batch
 from earshot.model.messages import Message
 from earshot.model.regions import Point, Rectangle
 from earshot.model.subscriptions import Subscription
-from earshot.spark.folders import machine_lock
+from earshot.spark.folders import first_of_machine
 from earshot.spark.store import IndexStore, Version
 from earshot.text import Vocabulary
 
@@ -152,10 +151,8 @@ def close_shards(index: str) -> None:
 @cache
 def warm_up_machine(semantics: Any = None, structure: str | None = None) -> None:
     """Compile on this machine what workers need, in one process while the others wait."""
-    empty = partial(Engine, semantics, structure=structure, rebuild_in_background=False)
-    name = f"spark-{empty().matcher.name}-{empty().structure}"
-    with machine_lock("kernels"):
-        warm_once(name, partial(_use_kernels, empty))
+    with first_of_machine("kernels"):
+        _use_kernels(partial(Engine, semantics, structure=structure, rebuild_in_background=False))
 
 
 def _use_kernels(empty: Callable[[], Engine]) -> None:

@@ -20,9 +20,9 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 from numba import types
-from numba.extending import overload
 
 from earshot.indexes.kernels.blocks import sign_tokens, unsign_tokens
+from earshot.kernels.compiled import depends, implements
 from earshot.kernels.jit import lean_kernel
 from earshot.kernels.verify import mark_tokens
 from earshot.model.arrays import ClauseArrays, Float64s, Int32s, Int64s
@@ -73,6 +73,7 @@ def appends_answers(arrays_type: type, *, marks_tokens: bool = True) -> Callable
 
     def register(kernel: Any) -> Any:
         _KERNELS[arrays_type] = kernel, marks_tokens
+        depends(arrays_type, kernel)
         return kernel
 
     return register
@@ -87,7 +88,7 @@ def append_answers(
 
 
 # Compiled into the loop: a call that passes all arrays costs a short message a tenth of its time.
-@overload(append_answers, jit_options={"_nrt": False, "forceinline": True})
+@implements(append_answers, _nrt=False, forceinline=True)
 def _append_answers(view, tokens, box, scratch, answers, n_answers, work):
     if not isinstance(view, types.BaseNamedTuple):
         return None

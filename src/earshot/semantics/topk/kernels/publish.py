@@ -10,8 +10,8 @@ from typing import Any
 
 import numpy as np
 from numba import types
-from numba.extending import overload
 
+from earshot.kernels.compiled import depends, implements
 from earshot.kernels.jit import inlined_kernel, kernel, lean_kernel
 from earshot.kernels.processor import prefetch, ticks
 from earshot.kernels.resuming import DONE
@@ -93,9 +93,11 @@ _KERNELS = {
     ReachArrays: (disseminate_reach, set_threshold_reach),
     ScanArrays: (disseminate_scan, set_threshold_scan),
 }
+for _arrays_type, _kernels in _KERNELS.items():
+    depends(_arrays_type, *_kernels)
 
 
-@overload(disseminate, jit_options={"_nrt": False})
+@implements(disseminate, _nrt=False)
 def _disseminate(component, home, dispatch, n_found):
     if not isinstance(component, types.BaseNamedTuple):
         return None
@@ -107,7 +109,7 @@ def _disseminate(component, home, dispatch, n_found):
     return implementation
 
 
-@overload(set_threshold, jit_options={"_nrt": False})
+@implements(set_threshold, _nrt=False)
 def _set_threshold(component, subscribers, slot):
     if not isinstance(component, types.BaseNamedTuple):
         return None

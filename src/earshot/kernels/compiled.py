@@ -1,0 +1,257 @@
+"""Compiled kernels on disk, each in a file named after all that it depends on.
+
+Numba's own cache goes by the path of a source file and the time of its last change. It misses
+changes in other files, and cannot be moved. Here the name of a file is a digest of the kernel's
+byte code and constants, of everything that it calls, of the types of its arguments with the fields
+of NamedTuples, of the processor, and of the versions at work. So a changed comment recompiles
+nothing, a changed constant whatever uses it, and a file is right wherever it lies: kernels can come
+with the package, compiled for some kinds of processors (``SHIPPED``).
+
+Files are put in place whole and never changed: processes that compile at the same time do each
+other no harm.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import os
+import pickle
+import platform
+import sys
+import tempfile
+from collections.abc import Callable, Iterable, Iterator
+from functools import cache
+from pathlib import Path
+from types import CodeType, FunctionType, ModuleType
+from typing import Any
+
+import llvmlite
+import llvmlite.binding
+import numba
+import numpy as np
+from numba.core import caching, compiler, config, serialize, sigutils, types
+from numba.core.dispatcher import Dispatcher
+from numba.extending import _Intrinsic, overload
+
+SHIPPED = Path(__file__).parent / "shipped"
+"""Kernels that come with the package, where somebody has compiled them for it."""
+
+_V3 = ("avx2", "bmi", "bmi2", "f16c", "fma", "lzcnt", "movbe")
+LEVELS: dict[str, dict[str, tuple[str, ...]]] = {
+    "x86_64": {
+        "x86-64-v4": (*_V3, "avx512f", "avx512bw", "avx512cd", "avx512dq", "avx512vl"),
+        "x86-64-v3": _V3,
+    },
+    "aarch64": {"generic": ()},
+}
+"""Kinds of processors that kernels are shipped for, best first, and what such a one must have."""
+
+_VERSIONS = (sys.version_info[:2], numba.__version__, llvmlite.__version__)
+
+# What an overloaded function is implemented by, and the kernels that are chosen by a type.
+_implementations: dict[Any, list[Any]] = {}
+
+
+def implements(function: Callable[..., Any], **options: Any) -> Callable[[Any], Any]:
+    """Choose a function's implementation by types, as :func:`numba.extending.overload` does."""
+
+    def register(choose: Any) -> Any:
+        depends(function, choose)
+        return overload(function, jit_options=options)(choose)
+
+    return register
+
+
+def depends(what: Any, *kernels: Any) -> None:
+    """Say that a kernel that has ``what`` to do with, a function or a type, may call these."""
+    _implementations.setdefault(what, []).extend(kernels)
+
+
+class CompiledKernels(caching._Cache):  # type: ignore[misc]  # Numba has no types
+    """The compiled forms of one kernel, for Numba to find and to keep."""
+
+    def __init__(self, kernel: Dispatcher) -> None:
+        self._kernel = kernel
+
+    @property
+    def cache_path(self) -> str:
+        """Where new ones are kept."""
+        return str(directory())
+
+    def load_overload(self, signature: Any, target: Any) -> Any:
+        """Return the form for a signature, if this machine has it."""
+        target.refresh()
+        processor = target.codegen().magic_tuple()
+        for folder, kind in ((directory(), processor), *_shipped_for(processor)):
+            with contextlib.suppress(FileNotFoundError, EOFError, pickle.UnpicklingError):
+                content = (folder / self._name(signature, kind)).read_bytes()
+                return compiler.CompileResult._rebuild(target, *pickle.loads(content))
+        return None
+
+    def save_overload(self, signature: Any, compiled: Any) -> None:
+        """Keep a form, unless its code is good for this process only."""
+        if compiled.lifted or compiled.library.has_dynamic_globals:
+            return
+        name = self._name(signature, compiled.codegen.magic_tuple())
+        # A machine without a place to write compiles again and again.
+        with contextlib.suppress(OSError):
+            directory().mkdir(parents=True, exist_ok=True)
+            descriptor, draft = tempfile.mkstemp(dir=directory(), prefix=name)
+            with os.fdopen(descriptor, "wb") as file:
+                file.write(serialize.dumps(compiled._reduce()))
+            Path(draft).replace(directory() / name)
+
+    def enable(self) -> None:
+        """Nothing to do: it always is."""
+
+    def disable(self) -> None:
+        """Nothing to do: the same."""
+
+    def flush(self) -> None:
+        """Nothing to do: what is out of date has another name."""
+
+    def _name(self, signature: Any, processor: tuple[str, str, str]) -> str:
+        arguments, _ = sigutils.normalize_signature(signature)
+        classes: set[type] = set()
+        told = [_type_name(each, classes) for each in arguments]
+        also = [kernel for each in classes for kernel in _implementations.get(each, ())]
+        parts = (_VERSIONS, processor, told, digest((self._kernel, *also)))
+        return f"{self._kernel.py_func.__name__}-{_hash(parts)}.kernel"
+
+
+def directory() -> Path:
+    """Return where compiled kernels are kept: ``NUMBA_CACHE_DIR``, or the user's cache."""
+    return Path(config.CACHE_DIR or _default_directory())
+
+
+@cache
+def _default_directory() -> Path:
+    try:
+        root = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    except RuntimeError:  # a user without a home directory, as in some containers
+        root = tempfile.gettempdir()
+    return Path(root) / "earshot" / "kernels"
+
+
+@cache
+def _shipped_for(processor: tuple[str, str, str]) -> tuple[tuple[Path, Any], ...]:
+    """Return where shipped kernels are that run on this machine, best first, and their kinds."""
+    triple, name, _ = processor
+    if not SHIPPED.is_dir() or name != llvmlite.binding.get_host_cpu_name():
+        return ()
+    features = llvmlite.binding.get_host_cpu_features()
+    return tuple(
+        (SHIPPED, (triple, level, ""))
+        for level, needed in LEVELS.get(platform.machine(), {}).items()
+        if all(features.get(feature) for feature in needed)
+    )
+
+
+# ---- what a kernel depends on --------------------------------------------------------------------
+
+
+def digest(roots: Iterable[Any]) -> str:
+    """Return the same text for as long as what ``roots`` call, and use, is the same."""
+    return _hash(sorted(_told(each) for each in _reached(roots)))
+
+
+def _reached(roots: Iterable[Any]) -> Iterator[Any]:
+    """Yield functions and all that they need, kernels for one, each once."""
+    waiting, seen = list(roots), set()
+    while waiting:
+        each = waiting.pop()
+        if id(each) not in seen:
+            seen.add(id(each))
+            yield each
+            waiting += _needs(each)[1]
+
+
+def _told(each: Any) -> str:
+    return _needs(each)[0]
+
+
+_needed: dict[int, tuple[str, list[Any], Any]] = {}
+
+
+def _needs(each: Any) -> tuple[str, list[Any]]:
+    """Return what there is to tell of a function by itself, and what else it needs."""
+    if id(each) not in _needed:
+        options = getattr(each, "targetoptions", None)
+        function = getattr(each, "py_func", None) or getattr(each, "_defn", each)
+        needed = list(_implementations.get(each, ()))
+        values: list[tuple[str, str]] = []
+        for name, value in sorted(_globals_of(function).items()):
+            if _is_ours(value):
+                needed.append(value)
+            values.append((name, _value_name(value)))
+        code = _code(function.__code__, function.__doc__)
+        told = (function.__name__, code, repr(function.__defaults__), values, repr(options))
+        # With what it is of, whose id is no other's as long as it is kept.
+        _needed[id(each)] = _hash(told), needed, each
+    return _needed[id(each)][:2]
+
+
+def _is_ours(value: Any) -> bool:
+    """Whether something is a function of this package, in any of the forms that kernels call."""
+    if isinstance(value, _Intrinsic):
+        value = value._defn
+    is_function = isinstance(value, FunctionType | Dispatcher)
+    return is_function and not value.__module__.startswith(("numba.", "numpy."))
+
+
+def _globals_of(function: Any) -> dict[str, Any]:
+    """Return what the names in a function mean outside of it, in modules that it names too."""
+    found = {}
+    names = set(_names(function.__code__))
+    for name in names & function.__globals__.keys():
+        value = found[name] = function.__globals__[name]
+        if isinstance(value, ModuleType) and value.__name__.startswith("earshot."):
+            found |= {f"{name}.{each}": vars(value)[each] for each in names & vars(value).keys()}
+    cells = function.__closure__ or ()
+    names_of_cells = function.__code__.co_freevars
+    found |= {name: cell.cell_contents for name, cell in zip(names_of_cells, cells, strict=True)}
+    return found
+
+
+def _names(code: CodeType) -> Iterator[str]:
+    yield from code.co_names
+    for constant in code.co_consts:
+        if isinstance(constant, CodeType):
+            yield from _names(constant)
+
+
+def _code(code: CodeType, docstring: str | None = None) -> Any:
+    """Return all of a function's code but its docstring and where it stands."""
+    constants = code.co_consts
+    if docstring is not None and constants[:1] == (docstring,):
+        constants = constants[1:]
+    told = [_code(each) if isinstance(each, CodeType) else repr(each) for each in constants]
+    arguments = code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]
+    return code.co_code, code.co_names, arguments, code.co_exceptiontable, told
+
+
+def _value_name(value: Any) -> str:
+    """Return what compiled code knows of a value outside of it."""
+    if isinstance(value, np.ndarray):
+        return f"{value.dtype}{value.shape}{_hash(value.tobytes())}"
+    if isinstance(value, type):
+        return f"{value.__module__}.{value.__qualname__}{getattr(value, '_fields', '')}"
+    if isinstance(value, bool | int | float | str | bytes | tuple | np.generic | None):
+        return repr(value)
+    # A function tells of itself; a module is known by its version; a registry by its types.
+    return f"{type(value).__name__} {getattr(value, '__name__', '')}"
+
+
+def _type_name(kind: Any, classes: set[type]) -> Any:
+    """Return what a type is to compiled code, and collect the NamedTuples in it."""
+    if isinstance(kind, types.BaseNamedTuple):
+        classes.add(kind.instance_class)
+        parts = [_type_name(each, classes) for each in kind.types]
+        return kind.instance_class.__qualname__, kind.fields, parts
+    return str(kind)
+
+
+def _hash(told: Any) -> str:
+    content = told if isinstance(told, bytes) else repr(told).encode()
+    return hashlib.sha256(content).hexdigest()[:32]
