@@ -558,11 +558,15 @@ class Engine(Questions):
         """Wait for a rebuild in the background to end, and raise what went wrong in it."""
         self._background.wait()
 
-    def warm_up(self) -> None:
+    def warm_up(self, *, for_ascii: bool = False) -> None:
         """Do ahead of the first message what it would wait for.
 
         The structure is brought up to date, the pages of an opened one are mapped, and what events
         need is compiled.
+
+        Args:
+            for_ascii: Whether the first text beyond ASCII may wait, some 0.1 s, for the tables of
+                all characters.
         """
         with self._lock:
             self._settle()
@@ -570,7 +574,8 @@ class Engine(Questions):
             storage.bring_in((state.matcher.arrays, state.ids.arrays, state.vocabulary.arrays))
             other = state.matcher.rehearsal()
             if other is None:
-                nowhere = message_batch([Message(0, rehearsal.TEXT, place=rehearsal.HERE)])
+                text = "warm up" if for_ascii else rehearsal.TEXT
+                nowhere = message_batch([Message(0, text, place=rehearsal.HERE)])
                 self.match_batch(nowhere).table()
                 return
         engine = Engine.__new__(Engine)

@@ -17,6 +17,7 @@ from earshot.engine.kernels import FREE, GONE, enter_ids, find_ids, gather_integ
 from earshot.errors import DuplicateSubscription, InvalidInput, UnknownSubscription
 from earshot.kernels.growing import GrowingArray
 from earshot.model.arrays import Int32s, Int64s, gather_ranges
+from earshot.model.batches import id_array
 from earshot.model.schemas import IdKind, id_kind
 from earshot.model.subscriptions import Id
 
@@ -194,6 +195,11 @@ def kind_of(ids: Ids) -> IdKind | None:
     if isinstance(ids, tuple):
         return "string" if ids and isinstance(ids[0], str) else "integer"
     return id_kind(ids.type)
+
+
+def as_array(ids: Ids) -> pa.Array:
+    """Return ids as an Arrow array."""
+    return id_array(ids) if isinstance(ids, tuple) else ids
 
 
 def plain_id(value: Any) -> Id:

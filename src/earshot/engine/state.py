@@ -37,7 +37,6 @@ from earshot.semantics.contract import (
 from earshot.text import Analyzer, TokenLists, Vocabulary
 from earshot.text.vocabulary import VocabularyArrays
 
-_NO_IDS = pa.array([], pa.int64())
 _NO_SCORES = np.empty(0, np.float64)
 
 
@@ -168,12 +167,12 @@ class State:
             rejects: Rows that were refused.
             times_us: Times of the rows, for a publication; else the clock is that of all.
         """
-        message_ids = None
+        message_ids: Ids | None = None
         if changes.sequences is not None:
             message_ids = self.message_ids.ids_of(changes.sequences)
             self.message_ids.forget_before(self.matcher.first_sequence)
         elif times_us is None:  # only a publication has messages of its own
-            message_ids = _NO_IDS
+            message_ids = ()
         if times_us is None:
             times_us = np.full(len(changes.offsets) - 1, self.clock_us, np.int64)
         return Updates(

@@ -13,16 +13,14 @@ import numpy as np
 import pyarrow as pa
 
 from earshot.encoding import NO_TIME_US
-from earshot.engine.ids import Ids, IdTable
+from earshot.engine.ids import Ids, IdTable, as_array
 from earshot.errors import InvalidRow
 from earshot.model.arrays import Float64s, Int64s
-from earshot.model.batches import id_array, instant
+from earshot.model.batches import instant
 from earshot.model.schemas import TIME, UPDATE_FIELDS, updates_schema
 from earshot.model.subscriptions import Id
 from earshot.model.updates import Update
 from earshot.semantics.contract import Changes
-
-_SIGNS = pa.array(["-", "+"])
 
 
 @dataclass(frozen=True)
@@ -41,7 +39,7 @@ class Updates:
     _ids: IdTable
     _reasons: Sequence[str]
     _times_us: Int64s  # of each event row; NO_TIME_US where there is none
-    _message_ids: pa.Array | None  # of each update; None: the event's own
+    _message_ids: Ids | None  # of each update; None: the event's own
 
     def __len__(self) -> int:
         return len(self._changes.slots)
@@ -69,11 +67,10 @@ class Updates:
         )  # fmt: skip
         return (Update(*values) for values in zip(*columns, strict=True))
 
-    def _plain_message_ids(self, rows: list[int]) -> list[Id]:
-        if self._message_ids is not None:
-            return self._message_ids.to_pylist()
-        ids = self._event_ids if isinstance(self._event_ids, tuple) else self._event_ids.to_pylist()
-        return [ids[row] for row in rows]
+    def _plain_message_ids(self, rows: list[int]) -> Sequence[Id]:
+        ids = self._event_ids if self._message_ids is None else self._message_ids
+        plain: Sequence[Id] = ids if isinstance(ids, tuple) else ids.to_pylist()
+        return plain if self._message_ids is not None else [plain[row] for row in rows]
 
     @cached_property
     def event_ids(self) -> pa.Array:
@@ -81,7 +78,7 @@ class Updates:
 
         Messages of a publication, subscriptions of a change; none where only the clock moved.
         """
-        return id_array(self._event_ids) if isinstance(self._event_ids, tuple) else self._event_ids
+        return as_array(self._event_ids)
 
     @property
     def n_rows(self) -> int:
@@ -113,7 +110,7 @@ class Updates:
     def message_ids(self) -> pa.Array:
         """Message of each update."""
         if self._message_ids is not None:
-            return self._message_ids
+            return as_array(self._message_ids)
         return self.event_ids.take(pa.array(self._event_rows))
 
     @cached_property
@@ -140,7 +137,7 @@ class Updates:
             case "sign":
                 if changes.signs is None:
                     return pa.repeat("+", n)
-                return _SIGNS.take(pa.array(changes.signs > 0).cast(pa.int8()))
+                return pa.array(["-", "+"]).take(pa.array(changes.signs > 0).cast(pa.int8()))
             case "score":
                 if changes.scores is None:
                     return pa.nulls(n, pa.float64())
