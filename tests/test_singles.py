@@ -30,6 +30,7 @@ from earshot.encoding import (
     Form,
     encode_message,
     encode_messages,
+    encode_region,
     encode_subscription,
     encode_subscriptions,
 )
@@ -257,6 +258,19 @@ def test_what_is_usual_takes_the_short_way() -> None:
         assert encode_subscription(
             asked, engine.analyzer, vocabulary, space, form, takes=lambda _: True
         )
+
+
+@pytest.mark.parametrize(
+    "region",
+    [
+        Rectangle(-180, 0, 0, 1), Rectangle(0, 0, 180, 1), Rectangle(170, 0, -170, 5),
+        Circle(180, 0, 1e5), Circle(-180, 0, 0), Point(180, 0), Circle(0, 90, -1.0),
+        Polygon([[(0, 0), (4, 0), (0, 4)]]), Rectangle(0, 1, 1, 0), None,
+    ],
+)  # fmt: skip
+def test_regions_that_take_a_batch(region: Any) -> None:
+    """Those of two boxes, of shapes that are parsed, and wrong ones."""
+    assert encode_region(region, "lonlat", BooleanMatcher.form) is None
 
 
 def test_updates_of_a_single_message_make_no_arrow_arrays(monkeypatch: pytest.MonkeyPatch) -> None:

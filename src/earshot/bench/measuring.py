@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
@@ -181,9 +181,14 @@ def row_of(case: Case, contender: Contender) -> Row:
     if contender.default_s:
         row["default_messages_per_s"] = n / max(min(contender.default_s), 1e-9)
     if contender.latencies_ns:
-        p50, p99 = (np.percentile(contender.latencies_ns, (50, 99)) / 1e3).tolist()
-        row["latency_us"] = {"p50": p50, "p99": p99, "n": len(contender.latencies_ns)}
+        row["latency_us"] = latency_us(contender.latencies_ns)
     return row
+
+
+def latency_us(latencies_ns: list[int]) -> Row:
+    """Return how long single calls took."""
+    p50, p99 = (np.percentile(latencies_ns, (50, 99)) / 1e3).tolist()
+    return {"p50": p50, "p99": p99, "n": len(latencies_ns)}
 
 
 def rates(times_s: list[float], n_messages: int, n_answers: int) -> Row:
@@ -229,12 +234,20 @@ def open_seconds(competitor: IndexCompetitor) -> float:
 
 def _latencies(contender: Contender, messages: MessageArrays, effort: Effort) -> list[int]:
     """Return the nanoseconds of single-message calls, at most for a quarter of the budget."""
+    rows = range(min(effort.n_latency, len(messages.boxes)))
+    each = (_part(messages, row, row + 1) for row in rows)
+    return latencies_ns(contender.competitor.match, each, effort.budget_s / 4)
+
+
+def latencies_ns(
+    call: Callable[[Any], Any], arguments: Iterable[Any], budget_s: float
+) -> list[int]:
+    """Return the nanoseconds of a call with each argument, until the time is over."""
     latencies: list[int] = []
-    deadline = time.perf_counter() + effort.budget_s / 4
-    for row in range(min(effort.n_latency, len(messages.boxes))):
-        one = _part(messages, row, row + 1)
+    deadline = time.perf_counter() + budget_s
+    for argument in arguments:
         began = time.perf_counter_ns()
-        contender.competitor.match(one)
+        call(argument)
         latencies.append(time.perf_counter_ns() - began)
         if time.perf_counter() > deadline:
             break
