@@ -34,21 +34,20 @@ from earshot import storage
 from earshot.encoding import (
     NO_TIME_US,
     EncodedMessages,
-    encode_message,
     encode_messages,
     encode_moves,
-    encode_subscription,
     encode_subscriptions,
     row_numbers,
     take_encoded,
 )
 from earshot.engine import rehearsal
 from earshot.engine.guard import Guard
-from earshot.engine.ids import IdTable
+from earshot.engine.ids import Ids, IdTable, as_array
 from earshot.engine.journal import Journal, Kind, Record, new_journal, read_records, replay, rows_of
 from earshot.engine.questions import Questions
 from earshot.engine.rebuilding import Background
 from earshot.engine.rejects import OnError, by_name, by_row, check_on_error, unknown_rows
+from earshot.engine.single_calls import SingleCalls
 from earshot.engine.state import State
 from earshot.engine.updates import Updates
 from earshot.errors import (
@@ -62,7 +61,7 @@ from earshot.errors import (
     UnknownSubscription,
     raise_first,
 )
-from earshot.model.arrays import Int64s, Space, take_places
+from earshot.model.arrays import Int32s, Int64s, Space, take_places
 from earshot.model.batches import (
     id_array,
     message_batch,
@@ -83,7 +82,7 @@ from earshot.text import Analyzer
 Batch: TypeAlias = pa.RecordBatch | pa.Table
 
 
-class Engine(Questions):
+class Engine(SingleCalls, Questions):
     """Matches messages with subscriptions.
 
     Every call returns :class:`~earshot.engine.updates.Updates`. Batches are all or nothing: with
@@ -150,12 +149,18 @@ class Engine(Questions):
 
     def unsubscribe(self, *ids: Id) -> Updates:
         """End subscriptions; their results go without updates."""
+        updates = self._unsubscribe_one(*ids) if len(ids) == 1 else None
+        if updates is not None:
+            return updates
         with by_name():
             return self.unsubscribe_batch(id_array(ids))
 
     def move(self, subscription_id: Id, region: Region) -> Updates:
         """Let a subscription listen elsewhere; what else it asks for stays."""
         event = Move(subscription_id, region)  # which checks both
+        updates = self._move_one(event)
+        if updates is not None:
+            return updates
         with by_name():
             return self.move_batch(region_batch([event.id], [event.region]))
 
@@ -294,13 +299,7 @@ class Engine(Questions):
             if on_error == "raise":
                 raise_first(rejects)
             ended = ids.take(pa.array(known))
-            with self._lock.change():
-                self._state.unsubscribe(slots)
-                self._note_batch("unsubscribe", pa.table({"id": ended}), [])
-            no_changes = self._state.matcher.no_changes(len(ended))
-            updates = self._state.updates(no_changes, ended, rejects)
-            self._settle()
-            return updates
+            return self._end(slots, ended, rejects)
 
     def move_batch(
         self,
@@ -633,32 +632,16 @@ class Engine(Questions):
             case Unsubscribe(subscription_id):
                 return self.unsubscribe(subscription_id)
 
-    def _subscribe_one(self, subscription: Subscription) -> Updates | None:
-        """Add a subscription as a batch of one row would; None where it takes a batch."""
+    def _end(self, slots: Int32s, ids: Ids, rejects: list[InvalidRow]) -> Updates:
+        """End subscriptions."""
         state = self._state
-        if self._journal is not None:  # which takes batches
-            return None
-        with self._lock.change(unless=Exception):  # the vocabulary grows; errors come before it
-            encoded = encode_subscription(
-                subscription, self.analyzer, state.vocabulary, self.space, state.matcher.form,
-                takes=state.ids.takes,
-            )  # fmt: skip
-        if encoded is None:
-            return None
         with self._lock.change():
-            return state.updates(state.subscribe(encoded), encoded.ids)
-
-    def _publish_one(self, message: Message) -> Updates | None:
-        """Publish a message as a batch of one row would; None where it takes a batch."""
-        with self._lock:
-            state = self._state
-            encoded = encode_message(
-                message, self.analyzer, state.vocabulary, self.space, state.matcher.form
-            )
-            if encoded is None:
-                return None
-            self._settle()
-            return self._match_published(encoded, np.maximum(encoded.times, state.clock_us))
+            state.unsubscribe(slots)
+            if self._journal is not None:
+                self._note_batch("unsubscribe", pa.table({"id": as_array(ids)}), [])
+        updates = state.updates(state.matcher.no_changes(len(ids)), ids, rejects)
+        self._settle()
+        return updates
 
     def _match_published(self, encoded: EncodedMessages, clocks_us: Int64s) -> Updates:
         """Match messages that are not kept, each of which finds its own clock."""

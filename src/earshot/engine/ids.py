@@ -97,6 +97,13 @@ class IdTable:
                 f"another id"
             )
 
+    def known_slots(self, ids: Ids) -> Int32s | None:
+        """Return the live slots of ids, None where one of them is unknown."""
+        if kind_of(ids) != self.kind:
+            return None
+        places = self._places(ids)
+        return None if (places < 0).any() else self._table[places]
+
     def slots_of(self, ids: Ids) -> Int32s:
         """Return the live slots of ids; unknown ones raise."""
         places = np.full(len(ids), -1, np.int64)
