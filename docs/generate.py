@@ -79,7 +79,7 @@ def structures_table() -> str:
     defaults = {default_structure(semantics): semantics for semantics in SEMANTICS}
     rows = []
     for name, each in STRUCTURES.items():
-        forms = [semantics for semantics in SEMANTICS if each.form(semantics) is not None]
+        forms = [semantics for semantics in SEMANTICS if getattr(each, semantics) is not None]
         is_default = " (default)" if name in defaults else ""
         rows.append(
             [f"`{name}`", ", ".join(forms) + is_default, each.summary, each.paper, each.use]

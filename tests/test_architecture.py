@@ -18,7 +18,7 @@ PACKAGE = ROOT / "src" / "earshot"
 MODULES = sorted(PACKAGE.rglob("*.py"))
 
 LAYERS = [
-    {"errors"},
+    {"errors", "registry"},
     {"model", "storage"},
     {"kernels", "files", "workloads"},
     {"text"},

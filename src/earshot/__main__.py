@@ -2,6 +2,6 @@
 
 import sys
 
-from earshot.cli import main
+from earshot.cli.process import run
 
-sys.exit(main())
+sys.exit(run())

@@ -2,7 +2,8 @@
 
 Half a percent of the subscriptions is inserted and half a percent removed in calls of 1,000, then
 as many again in calls of 100. The changes stay pending beside the index, and after each of the two
-stages matching is timed in turns with an unchanged copy.
+stages matching is timed in turns with an unchanged copy. Then the engine is called with one message
+at a time, one subscription, one id.
 """
 
 from __future__ import annotations
@@ -23,13 +24,20 @@ from earshot.bench.measuring import (
     Contender,
     elapsed_s,
     first_pass,
+    latencies_ns,
+    latency_us,
     row_of,
     timed_pass,
     warm_up_changes,
 )
 from earshot.bench.results import Row
+from earshot.engine.engine import Engine
 from earshot.model.arrays import Int32s, take_clauses
-from earshot.workloads.synthetic import Workload, subscription_table
+from earshot.model.messages import Message
+from earshot.model.regions import Point, Rectangle
+from earshot.model.schemas import BOX_FIELDS
+from earshot.model.subscriptions import Subscription
+from earshot.workloads.synthetic import Workload, message_table, subscription_table
 
 STAGE_SHARE = 0.005
 """Share of the subscriptions that a stage inserts, and share that it removes."""
@@ -164,3 +172,33 @@ def _engine_rows(context: Context, workload: Workload, stages: list[Stage]) -> I
         )
         if stage is not stages[0]:
             yield {**facts, "n_threads": 1, **rates}
+    single = _single_calls(context, engine, files.workload, n + stages[-1].inserts.stop)
+    yield {**facts, "n_threads": 1, **single}
+
+
+def _single_calls(context: Context, engine: Engine, workload: Workload, first: int) -> Row:
+    """Return how long single calls of the engine take, with messages and new subscriptions."""
+    effort = context.profile.effort
+    n, budget_s = effort.n_latency, effort.budget_s / 4
+    messages = [
+        Message(row["id"], row["text"], place=Point(row["x"], row["y"]))
+        for row in message_table(workload.scaled(n_messages=n)).to_pylist()
+    ]
+    subscriptions = [
+        Subscription(row["id"], row["keywords"], region=Rectangle(*map(row.get, BOX_FIELDS)))
+        for row in subscription_table(workload, first, first + n).to_pylist()
+    ]
+    engine.publish(messages[0])  # what is pending goes in
+    published = latencies_ns(engine.publish, messages, budget_s)
+    added = latencies_ns(engine.subscribe, subscriptions, budget_s)
+    taken = (each.id for each in subscriptions[: len(added)])
+    removed = latencies_ns(engine.unsubscribe, taken, budget_s)
+    return {
+        "changes_per_call": 1,
+        "inserts_per_s": 1e9 * len(added) / sum(added),
+        "removes_per_s": 1e9 * len(removed) / sum(removed),
+        "changes_per_s": 1e9 * (len(added) + len(removed)) / (sum(added) + sum(removed)),
+        "publish_us": latency_us(published),
+        "subscribe_us": latency_us(added),
+        "unsubscribe_us": latency_us(removed),
+    }

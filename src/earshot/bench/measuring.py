@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
@@ -69,7 +69,7 @@ class Contender:
     first_s: float = 0.0  # of the first pass
     elapsed_s: list[float] = field(default_factory=list)
     default_s: list[float] = field(default_factory=list)  # the default index, on the same messages
-    latencies_s: list[float] = field(default_factory=list)
+    latencies_ns: list[int] = field(default_factory=list)
 
     @property
     def name(self) -> str:
@@ -101,7 +101,7 @@ def time_in_turns(case: Case, contenders: list[Contender], effort: Effort) -> No
                 few = replace(default, n_messages=n_messages, n_answers=n_answers)
                 contender.default_s.append(timed_pass(few, case.messages))
     for contender in contenders:
-        contender.latencies_s = _latencies(contender, case.messages, effort)
+        contender.latencies_ns = _latencies(contender, case.messages, effort)
 
 
 def first_pass(contender: Contender, messages: MessageArrays, budget_s: float) -> None:
@@ -171,10 +171,15 @@ def row_of(case: Case, contender: Contender) -> Row:
     }
     if contender.default_s:
         row["default_messages_per_s"] = n / max(min(contender.default_s), 1e-9)
-    if contender.latencies_s:
-        p50, p99 = (np.percentile(contender.latencies_s, (50, 99)) * 1e6).tolist()
-        row["latency_us"] = {"p50": p50, "p99": p99, "n": len(contender.latencies_s)}
+    if contender.latencies_ns:
+        row["latency_us"] = latency_us(contender.latencies_ns)
     return row
+
+
+def latency_us(latencies_ns: list[int]) -> Row:
+    """Return how long single calls took."""
+    p50, p99 = (np.percentile(latencies_ns, (50, 99)) / 1e3).tolist()
+    return {"p50": p50, "p99": p99, "n": len(latencies_ns)}
 
 
 def rates(times_s: list[float], n_messages: int, n_answers: int) -> Row:
@@ -218,15 +223,26 @@ def open_seconds(competitor: IndexCompetitor) -> float:
         return elapsed_s(competitor.index_type.open, target)
 
 
-def _latencies(contender: Contender, messages: MessageArrays, effort: Effort) -> list[float]:
-    """Return the seconds of single-message calls, at most for a quarter of the budget."""
-    latencies_s: list[float] = []
-    for row in range(min(effort.n_latency, len(messages.boxes))):
-        one = _part(messages, row, row + 1)
-        latencies_s.append(elapsed_s(contender.competitor.match, one))
-        if sum(latencies_s) > effort.budget_s / 4:
+def _latencies(contender: Contender, messages: MessageArrays, effort: Effort) -> list[int]:
+    """Return the nanoseconds of single-message calls, at most for a quarter of the budget."""
+    rows = range(min(effort.n_latency, len(messages.boxes)))
+    each = (_part(messages, row, row + 1) for row in rows)
+    return latencies_ns(contender.competitor.match, each, effort.budget_s / 4)
+
+
+def latencies_ns(
+    call: Callable[[Any], Any], arguments: Iterable[Any], budget_s: float
+) -> list[int]:
+    """Return the nanoseconds of a call with each argument, until the time is over."""
+    latencies: list[int] = []
+    deadline = time.perf_counter() + budget_s
+    for argument in arguments:
+        began = time.perf_counter_ns()
+        call(argument)
+        latencies.append(time.perf_counter_ns() - began)
+        if time.perf_counter() > deadline:
             break
-    return latencies_s
+    return latencies
 
 
 def _part(messages: MessageArrays, start: int, stop: int) -> MessageArrays:

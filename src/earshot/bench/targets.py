@@ -383,6 +383,11 @@ OF_THE_INDEX: tuple[tuple[Any, ...], ...] = (
          _of("churn", DEFAULT, changes_per_call=n), "slowdown")
         for n, percent, wanted in zip(CHANGES_PER_CALL, (1, 2), (1.2, None), strict=True)
     ),
+    *(
+        (f"a single call of the engine: {call}", at_most(wanted, 0, " µs"),
+         _of("churn", "engine", changes_per_call=1), f"{call}_us.p50")
+        for call, wanted in (("publish", 80.0), ("subscribe", 100.0))
+    ),
     ("batch on Spark over the engine alone", at_least(0.5, 2), _of("spark_batch", "earshot_lists"),
      "share_of_engine"),
     ("batch on Spark over Spark SQL", at_least(30.0, 0, " x"), _of("spark_batch", "earshot_lists"),

@@ -9,6 +9,12 @@ wrong and where; the others are encoded as if those had not been there.
 from earshot.encoding.columns import NEVER_US, NO_TIME_US, row_numbers
 from earshot.encoding.forms import REGIONS, Form
 from earshot.encoding.messages import EncodedMessages, encode_messages, take_encoded
+from earshot.encoding.singles import (
+    encode_message,
+    encode_region,
+    encode_subscription,
+    is_usual_id,
+)
 from earshot.encoding.subscriptions import (
     EncodedMoves,
     EncodedSubscriptions,
@@ -24,9 +30,13 @@ __all__ = [
     "EncodedMoves",
     "EncodedSubscriptions",
     "Form",
+    "encode_message",
     "encode_messages",
     "encode_moves",
+    "encode_region",
+    "encode_subscription",
     "encode_subscriptions",
+    "is_usual_id",
     "row_numbers",
     "take_encoded",
 ]

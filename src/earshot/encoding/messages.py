@@ -49,7 +49,7 @@ _TOO_MANY = "holds a word more than 65,535 times; leave some out"
 class EncodedMessages(NamedTuple):
     """The accepted messages of a batch."""
 
-    ids: pa.Array
+    ids: Any  # Arrow array, or a tuple of the id of a single message
     messages: Any  # MessageArrays, or CountedMessages for semantics at points
     times: Int64s  # microseconds since 1970, NO_TIME_US where there is none
     rows: Int64s  # number of each at its source

@@ -42,7 +42,7 @@ from earshot.text import Analyzer, Vocabulary
 class EncodedSubscriptions(NamedTuple):
     """The accepted subscriptions of a batch."""
 
-    ids: pa.Array  # id of each accepted row
+    ids: Any  # Arrow array of the id of each accepted row, or a tuple of that of a single one
     asked: Any  # ClauseArrays in which row i has slot i, or PointArrays
     expires: Int64s  # microseconds since 1970, NEVER_US where there is no end
     rejects: list[InvalidRow]

@@ -42,11 +42,12 @@ from earshot.encoding import (
 )
 from earshot.engine import rehearsal
 from earshot.engine.guard import Guard
-from earshot.engine.ids import IdTable
+from earshot.engine.ids import Ids, IdTable, as_array
 from earshot.engine.journal import Journal, Kind, Record, new_journal, read_records, replay, rows_of
 from earshot.engine.questions import Questions
 from earshot.engine.rebuilding import Background
 from earshot.engine.rejects import OnError, by_name, by_row, check_on_error, unknown_rows
+from earshot.engine.single_calls import SingleCalls
 from earshot.engine.state import State
 from earshot.engine.updates import Updates
 from earshot.errors import (
@@ -62,7 +63,7 @@ from earshot.errors import (
     described,
     raise_first,
 )
-from earshot.model.arrays import Int64s, Space, take_places
+from earshot.model.arrays import Int32s, Int64s, Space, take_places
 from earshot.model.batches import (
     check_kind,
     checked_id_array,
@@ -85,7 +86,7 @@ from earshot.text import Analyzer
 Batch: TypeAlias = pa.RecordBatch | pa.Table
 
 
-class Engine(Questions):
+class Engine(SingleCalls, Questions):
     """Matches messages with subscriptions.
 
     Every call returns :class:`~earshot.engine.updates.Updates`. Batches are all or nothing: with
@@ -144,6 +145,9 @@ class Engine(Questions):
         """Add subscriptions, whose ids must be new; return their first results, if any."""
         check_kind(subscriptions, Subscription, "subscribe")
         with self._lock:
+            updates = self._subscribe_one(*subscriptions) if len(subscriptions) == 1 else None
+            if updates is not None:
+                return updates
             ids = id_array([each.id for each in subscriptions])
             taken = self.contains_batch(ids)
             if taken.any():
@@ -155,6 +159,9 @@ class Engine(Questions):
 
     def unsubscribe(self, *ids: Id) -> Updates:
         """End subscriptions; their results go without updates."""
+        updates = self._unsubscribe_one(*ids) if len(ids) == 1 else None
+        if updates is not None:
+            return updates
         with by_name():
             given = [checked_id(each, "subscription") for each in ids]
             return self.unsubscribe_batch(id_array(given))
@@ -162,12 +169,18 @@ class Engine(Questions):
     def move(self, subscription_id: Id, region: Region) -> Updates:
         """Let a subscription listen elsewhere; what else it asks for stays."""
         event = Move(subscription_id, region)  # which checks both
+        updates = self._move_one(event)
+        if updates is not None:
+            return updates
         with by_name():
             return self.move_batch(region_batch([event.id], [event.region]))
 
     def publish(self, *messages: Message) -> Updates:
         """Publish messages in this order."""
         check_kind(messages, Message, "publish")
+        updates = self._publish_one(*messages) if len(messages) == 1 else None
+        if updates is not None:
+            return updates
         return self.publish_batch(message_batch(messages))
 
     def process(
@@ -306,13 +319,7 @@ class Engine(Questions):
             if on_error == "raise":
                 raise_first(rejects)
             ended = ids.take(pa.array(known))
-            with self._lock.change():
-                self._state.unsubscribe(slots)
-                self._note_batch("unsubscribe", pa.table({"id": ended}), [])
-            no_changes = self._state.matcher.no_changes(len(ended))
-            updates = self._state.updates(no_changes, ended, rejects)
-            self._settle()
-            return updates
+            return self._end(slots, ended, rejects)
 
     def move_batch(
         self,
@@ -403,13 +410,7 @@ class Engine(Questions):
                     updates = state.updates(changes, encoded.ids, encoded.rejects, encoded.times)
                 self._settle()
                 return updates
-            changes = state.match(encoded, clocks_us)
-            # Before the clock moves: then slots may be numbered anew.
-            updates = state.updates(changes, encoded.ids, encoded.rejects, encoded.times)
-            if len(clocks_us):
-                with self._lock.change():
-                    self._advance(int(clocks_us[-1]))
-            return updates
+            return self._match_published(encoded, clocks_us)
 
     def match_batch(
         self,
@@ -589,11 +590,15 @@ class Engine(Questions):
         """Wait for a rebuild in the background to end, and raise what went wrong in it."""
         self._background.wait()
 
-    def warm_up(self) -> None:
+    def warm_up(self, *, for_ascii: bool = False) -> None:
         """Do ahead of the first message what it would wait for.
 
         The structure is brought up to date, the pages of an opened one are mapped, and what events
         need is compiled.
+
+        Args:
+            for_ascii: Whether the first text beyond ASCII may wait, some 0.1 s, for the tables of
+                all characters.
         """
         with self._lock:
             self._settle()
@@ -601,7 +606,8 @@ class Engine(Questions):
             storage.bring_in((state.matcher.arrays, state.ids.arrays, state.vocabulary.arrays))
             other = state.matcher.rehearsal()
             if other is None:
-                nowhere = message_batch([Message(0, rehearsal.TEXT, place=rehearsal.HERE)])
+                text = "warm up" if for_ascii else rehearsal.TEXT
+                nowhere = message_batch([Message(0, text, place=rehearsal.HERE)])
                 self.match_batch(nowhere).table()
                 return
         engine = Engine.__new__(Engine)
@@ -658,6 +664,28 @@ class Engine(Questions):
                 return self.move(subscription_id, region)
             case Unsubscribe(subscription_id):
                 return self.unsubscribe(subscription_id)
+
+    def _end(self, slots: Int32s, ids: Ids, rejects: list[InvalidRow]) -> Updates:
+        """End subscriptions."""
+        state = self._state
+        with self._lock.change():
+            state.unsubscribe(slots)
+            if self._journal is not None:
+                self._note_batch("unsubscribe", pa.table({"id": as_array(ids)}), [])
+        updates = state.updates(state.matcher.no_changes(len(ids)), ids, rejects)
+        self._settle()
+        return updates
+
+    def _match_published(self, encoded: EncodedMessages, clocks_us: Int64s) -> Updates:
+        """Match messages that are not kept, each of which finds its own clock."""
+        state = self._state
+        changes = state.match(encoded, clocks_us)
+        # Before the clock moves: then slots may be numbered anew.
+        updates = state.updates(changes, encoded.ids, encoded.rejects, encoded.times)
+        if len(clocks_us) and clocks_us[-1] > state.clock_us:
+            with self._lock.change():
+                self._advance(int(clocks_us[-1]))
+        return updates
 
     def _encode_messages(
         self, batch: Batch, on_error: str, source: str, first_row: int, rows: Int64s | None

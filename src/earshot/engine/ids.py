@@ -6,7 +6,8 @@ subscriptions have ended. They come back unchanged.
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from itertools import accumulate
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -17,9 +18,13 @@ from earshot.engine.kernels import FREE, GONE, enter_ids, find_ids, gather_integ
 from earshot.errors import DuplicateSubscription, InvalidInput, UnknownSubscription
 from earshot.kernels.growing import GrowingArray
 from earshot.model.arrays import Int32s, Int64s, gather_ranges
+from earshot.model.batches import id_array
 from earshot.model.schemas import IdKind, id_kind
+from earshot.model.subscriptions import Id
 
 Bytes = npt.NDArray[np.uint8]
+Ids: TypeAlias = Any
+"""An Arrow array of ids, or a tuple of a few that every table can hold."""
 
 
 class IdArrays(NamedTuple):
@@ -62,11 +67,11 @@ class IdTable:
         """Bytes of memory, including the room to grow."""
         return self._data.nbytes + self._offsets.nbytes + int(self._table.nbytes)
 
-    def append(self, ids: pa.Array) -> None:
+    def append(self, ids: Ids) -> None:
         """Give the next slots these ids, which must not be in use; all or none go in."""
         if len(ids) == 0:
             return
-        kind = id_kind(ids.type)
+        kind = kind_of(ids)
         if self.kind is None:
             self.kind = kind
             if kind == "integer":
@@ -89,26 +94,37 @@ class IdTable:
                 self._offsets.resize(first + 1)
             # The places of the ids that were taken back: no slot accounts for them any more.
             self._rehash(0)
-            duplicate = ids[int(n_entered)].as_py()
+            duplicate = plain_id(ids[int(n_entered)])
             raise DuplicateSubscription(
                 f"subscription {duplicate!r} exists already; unsubscribe it first or choose "
                 f"another id"
             )
 
-    def slots_of(self, ids: pa.Array) -> Int32s:
+    def known_slots(self, ids: Ids) -> Int32s | None:
+        """Return the live slots of ids, None where one of them is unknown."""
+        if kind_of(ids) != self.kind:
+            return None
+        places = self._places(ids)
+        return None if (places < 0).any() else self._table[places]
+
+    def slots_of(self, ids: Ids) -> Int32s:
         """Return the live slots of ids; unknown ones raise."""
         places = np.full(len(ids), -1, np.int64)
-        if id_kind(ids.type) == self.kind:
+        if kind_of(ids) == self.kind:
             places = self._places(ids)
         if (places < 0).any():
-            unknown = ids[int(np.flatnonzero(places < 0)[0])].as_py()
+            unknown = plain_id(ids[int(np.flatnonzero(places < 0)[0])])
             raise UnknownSubscription(f"no subscription {unknown!r}")
         return self._table[places]
 
-    def contains(self, ids: pa.Array) -> npt.NDArray[np.bool_]:
+    def contains(self, ids: Ids) -> npt.NDArray[np.bool_]:
         """Return which of the ids are in use."""
         found: npt.NDArray[np.bool_] = self._places(ids) >= 0
         return found
+
+    def takes(self, ids: Ids) -> bool:
+        """Whether ids are of the right kind, and none is in use."""
+        return self.kind is None or (kind_of(ids) == self.kind and not self.contains(ids).any())
 
     def forget(self, slots: Int32s) -> None:
         """Free the ids of slots for new subscriptions; the slots keep their ids."""
@@ -133,6 +149,14 @@ class IdTable:
             return pa.array(values)
         return strings_of(self._offsets.view, self._data.view).take(pa.array(slots))
 
+    def plain_ids_of(self, slots: Int32s) -> list[Id]:
+        """Return the ids of slots as Python knows them."""
+        if self.kind == "integer":
+            values: list[Id] = self._data.view.view(np.int64)[slots].tolist()
+            return values
+        strings: list[Id] = self.ids_of(slots).to_pylist()
+        return strings
+
     def renumbered(self, old_slots: Int32s) -> IdTable:
         """Return a table in which slot i has the id of ``old_slots[i]``, all of them live."""
         renumbered = IdTable(self.kind)
@@ -152,10 +176,10 @@ class IdTable:
             self._sequence_first = int(values[0]) if in_sequence and len(values) else None
         return self._sequence_first if self._sequence_length == len(self) else None
 
-    def _places(self, ids: pa.Array) -> Int64s:
+    def _places(self, ids: Ids) -> Int64s:
         if self.kind is None:
             return np.full(len(ids), -1, np.int64)
-        self._check_kind(id_kind(ids.type))
+        self._check_kind(kind_of(ids))
         data, offsets = id_bytes(ids)
         places = np.empty(len(ids), np.int64)
         find_ids(self._table, self._data.view, self._offsets.view, data, offsets, places)
@@ -184,8 +208,32 @@ def _ended(kind: IdKind | None, n_slots: int) -> IdArrays:
     return IdArrays(data, offsets, np.full(64, FREE, np.int32))
 
 
-def id_bytes(ids: pa.Array) -> tuple[Bytes, Int64s]:
+def kind_of(ids: Ids) -> IdKind | None:
+    """Return whether ids are integers or strings, None for anything else."""
+    if isinstance(ids, tuple):
+        return "string" if ids and isinstance(ids[0], str) else "integer"
+    return id_kind(ids.type)
+
+
+def as_array(ids: Ids) -> pa.Array:
+    """Return ids as an Arrow array."""
+    return id_array(ids) if isinstance(ids, tuple) else ids
+
+
+def plain_id(value: Any) -> Id:
+    """Return an id, which may be Arrow's, as Python knows it."""
+    plain: Id = value if isinstance(value, int | str) else value.as_py()
+    return plain
+
+
+def id_bytes(ids: Ids) -> tuple[Bytes, Int64s]:
     """Return the bytes of ids and, for strings, where each begins."""
+    if isinstance(ids, tuple):
+        if kind_of(ids) == "integer":
+            return np.array(ids, np.int64).view(np.uint8), np.empty(0, np.int64)
+        encoded = [each.encode() for each in ids]
+        ends = np.array([0, *accumulate(map(len, encoded))], np.int64)
+        return np.frombuffer(bytearray().join(encoded), np.uint8), ends
     if ids.null_count:
         raise InvalidInput("an id is null; every subscription has one")
     if id_kind(ids.type) == "integer":

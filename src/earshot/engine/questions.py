@@ -13,13 +13,13 @@ import pyarrow as pa
 
 from earshot.encoding import NO_TIME_US
 from earshot.engine.guard import Guard
+from earshot.engine.ids import Ids, kind_of
 from earshot.engine.state import State
 from earshot.errors import InvalidInput
 from earshot.model.arrays import Space
 from earshot.model.batches import check_kind, checked_id_array, id_array, instant
 from earshot.model.explanations import Explanation
 from earshot.model.messages import Message
-from earshot.model.schemas import id_kind
 from earshot.model.subscriptions import Id, checked_id
 from earshot.model.updates import Result
 from earshot.text import Analyzer, Vocabulary
@@ -113,7 +113,7 @@ class Questions:
         """Return which of the ids belong to a subscription; none do that are of another kind."""
         ids = checked_id_array(ids)
         with self._lock:
-            if self._state.ids.kind != id_kind(ids.type):
+            if self._state.ids.kind != kind_of(ids):
                 return np.zeros(len(ids), bool)
             return self._state.ids.contains(ids)
 

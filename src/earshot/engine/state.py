@@ -15,7 +15,7 @@ import pyarrow as pa
 from earshot import storage
 from earshot.encoding import NO_TIME_US, EncodedMessages, EncodedSubscriptions, encode_messages
 from earshot.engine.expiry import Expiry, ExpiryArrays
-from earshot.engine.ids import IdArrays, IdTable
+from earshot.engine.ids import IdArrays, Ids, IdTable
 from earshot.engine.message_ids import MessageIdArrays, MessageIds
 from earshot.engine.updates import Updates
 from earshot.errors import InvalidRow, SavedIndexError, raise_first
@@ -41,7 +41,6 @@ from earshot.semantics.contract import (
 from earshot.text import Analyzer, TokenLists, Vocabulary
 from earshot.text.vocabulary import VocabularyArrays
 
-_NO_IDS = pa.array([], pa.int64())
 _NO_SCORES = np.empty(0, np.float64)
 
 
@@ -84,7 +83,7 @@ class State:
         self.ids.forget(slots)
         self.expiry.forget(slots)
 
-    def move(self, slots: Int32s, ids: pa.Array, places: Any) -> Changes:
+    def move(self, slots: Int32s, ids: Ids, places: Any) -> Changes:
         """Let subscriptions be elsewhere."""
         changes = self.matcher.move(slots, places)
         if self.matcher.moves_to_new_slots:
@@ -168,7 +167,7 @@ class State:
     def updates(
         self,
         changes: Changes,
-        event_ids: pa.Array = _NO_IDS,
+        event_ids: Ids = (),
         rejects: list[InvalidRow] | None = None,
         times_us: Int64s | None = None,
     ) -> Updates:
@@ -180,12 +179,12 @@ class State:
             rejects: Rows that were refused.
             times_us: Times of the rows, for a publication; else the clock is that of all.
         """
-        message_ids = None
+        message_ids: Ids | None = None
         if changes.sequences is not None:
             message_ids = self.message_ids.ids_of(changes.sequences)
             self.message_ids.forget_before(self.matcher.first_sequence)
         elif times_us is None:  # only a publication has messages of its own
-            message_ids = _NO_IDS
+            message_ids = ()
         if times_us is None:
             times_us = np.full(len(changes.offsets) - 1, self.clock_us, np.int64)
         return Updates(

@@ -6,21 +6,21 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from functools import cached_property
+from itertools import repeat
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
 from earshot.encoding import NO_TIME_US
-from earshot.engine.ids import IdTable
+from earshot.engine.ids import Ids, IdTable, as_array
 from earshot.errors import InvalidRow
 from earshot.model.arrays import Float64s, Int64s
 from earshot.model.batches import instant
 from earshot.model.schemas import TIME, UPDATE_FIELDS, updates_schema
+from earshot.model.subscriptions import Id
 from earshot.model.updates import Update
 from earshot.semantics.contract import Changes
-
-_SIGNS = pa.array(["-", "+"])
 
 
 @dataclass(frozen=True)
@@ -30,30 +30,60 @@ class Updates:
     Ids and columns are looked up when they are asked for.
 
     Attributes:
-        event_ids: Ids of the rows that were taken: messages of a publication, subscriptions of a
-            change; none where only the clock moved.
         rejects: Rows that were refused, when ``on_error="reject"`` asked for them.
     """
 
-    event_ids: pa.Array
+    _event_ids: Ids
     rejects: list[InvalidRow]
     _changes: Changes
     _ids: IdTable
     _reasons: Sequence[str]
     _times_us: Int64s  # of each event row; NO_TIME_US where there is none
-    _message_ids: pa.Array | None  # of each update; None: the event's own
+    _message_ids: Ids | None  # of each update; None: the event's own
 
     def __len__(self) -> int:
         return len(self._changes.slots)
 
     def __iter__(self) -> Iterator[Update]:
-        columns = [column.to_pylist() for column in self.table().columns]
+        changes, n = self._changes, len(self)
+        slots = changes.slots
+        subscription_ids = self._ids.plain_ids_of(slots)
+        rows = self._event_rows.tolist()
+        signs = (
+            repeat("+", n)
+            if changes.signs is None
+            else ("+" if sign > 0 else "-" for sign in changes.signs.tolist())
+        )
+        scores = repeat(None, n) if changes.scores is None else changes.scores.tolist()
+        reasons = (
+            repeat(self._reasons[0], n)
+            if changes.reasons is None
+            else (self._reasons[reason] for reason in changes.reasons.tolist())
+        )
+        times = [None if us == NO_TIME_US else instant(us) for us in self._times_us.tolist()]
+        columns = (
+            self._plain_message_ids(rows), subscription_ids, signs, scores, reasons,
+            (times[row] for row in rows),
+        )  # fmt: skip
         return (Update(*values) for values in zip(*columns, strict=True))
+
+    def _plain_message_ids(self, rows: list[int]) -> Sequence[Id]:
+        ids = self._event_ids if self._message_ids is None else self._message_ids
+        plain: Sequence[Id] = ids if isinstance(ids, tuple) else ids.to_pylist()
+        return plain if self._message_ids is not None else [plain[row] for row in rows]
+
+    @cached_property
+    def event_ids(self) -> pa.Array:
+        """Ids of the rows that were taken.
+
+        Messages of a publication, subscriptions of a change; none where only the clock moved.
+        """
+        return as_array(self._event_ids)
 
     @property
     def n_rows(self) -> int:
         """Rows that were taken."""
-        return len(self.event_ids)
+        return len(self._event_ids)
 
     @property
     def counters(self) -> Any:
@@ -80,7 +110,7 @@ class Updates:
     def message_ids(self) -> pa.Array:
         """Message of each update."""
         if self._message_ids is not None:
-            return self._message_ids
+            return as_array(self._message_ids)
         return self.event_ids.take(pa.array(self._event_rows))
 
     @cached_property
@@ -107,7 +137,7 @@ class Updates:
             case "sign":
                 if changes.signs is None:
                     return pa.repeat("+", n)
-                return _SIGNS.take(pa.array(changes.signs > 0).cast(pa.int8()))
+                return pa.array(["-", "+"]).take(pa.array(changes.signs > 0).cast(pa.int8()))
             case "score":
                 if changes.scores is None:
                     return pa.nulls(n, pa.float64())

@@ -9,26 +9,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal, overload
+from typing import Any, Literal, overload
 
 from earshot.errors import InvalidParameter, SavedIndexError
-from earshot.indexes.block_lists.index import BlockLists
-from earshot.indexes.block_trie.index import BlockTrie
 from earshot.indexes.contract import Index
-from earshot.indexes.keyword_first.index import KeywordFirst, RankedKeywordFirst
-from earshot.indexes.linear_scan.index import LinearScan, RankedLinearScan
 from earshot.indexes.ranked_contract import RankedIndex
-from earshot.indexes.rtree.variants import (
-    IrTree,
-    RankedIrTree,
-    RankedRtPlusPlusTree,
-    RankedRtPlusTree,
-    RankedRtTree,
-    RtPlusPlusTree,
-    RtPlusTree,
-    RtTree,
-)
-from earshot.indexes.spatial_first.index import RankedSpatialFirst, SpatialFirst
+from earshot.registry import Registry
 from earshot.storage import Saved
 
 SEMANTICS = (Index.semantics, RankedIndex.semantics)
@@ -40,82 +26,82 @@ class Structure:
 
     Attributes:
         name: Name in Python, on the command line, in pipelines and in saved indexes.
-        boolean: The structure for boolean matching, if it has that form.
-        ranked: The structure for ranked matching, if it has that form.
+        boolean: The structure for boolean matching, if it has that form: the type, or where it is.
+        ranked: The same for ranked matching.
         summary: What it is.
         paper: Where it comes from; keys are those of ``docs/papers.md``.
         use: When to choose it.
     """
 
     name: str
-    boolean: type[Index] | None
-    ranked: type[RankedIndex] | None
+    boolean: type[Index] | str | None
+    ranked: type[RankedIndex] | str | None
     summary: str
     paper: str
     use: str
 
-    def form(self, semantics: str) -> type[Index] | None:
-        """Return the structure's type for a semantics, None if it has none."""
-        if semantics not in SEMANTICS:
-            raise InvalidParameter(
-                f"no index has the semantics {semantics!r}; expected one of {', '.join(SEMANTICS)}"
-            )
-        return self.ranked if semantics == RankedIndex.semantics else self.boolean
 
+_RTREES = "earshot.indexes.rtree.variants"
 
 # The first structure that has a form for a semantics is the default of that semantics.
 # fmt: off
 STRUCTURES: dict[str, Structure] = {structure.name: structure for structure in (
     Structure(
-        "block_trie", BlockTrie, None,
+        "block_trie", "earshot.indexes.block_trie.index.BlockTrie", None,
         "trie of rarest-first keywords over lists of 64-bit box keys",
         "our own; builds on KDD13, CIKM15, VLDBJ15",
         "the default for boolean matching; always, unless you compare",
     ),
     Structure(
-        "block_lists", None, BlockLists,
+        "block_lists", None, "earshot.indexes.block_lists.index.BlockLists",
         "lists of the keywords that a score needs, over 64-bit box keys",
         "our own; builds on TKDE15",
         "the default for ranked matching; always, unless you compare",
     ),
     Structure(
-        "keyword_first", KeywordFirst, RankedKeywordFirst,
+        "keyword_first",
+        "earshot.indexes.keyword_first.index.KeywordFirst",
+        "earshot.indexes.keyword_first.index.RankedKeywordFirst",
         "inverted lists; regions are checked afterwards",
         "baseline of KDD13 and TKDE15",
         "to compare; few subscriptions per keyword",
     ),
     Structure(
-        "spatial_first", SpatialFirst, RankedSpatialFirst,
+        "spatial_first",
+        "earshot.indexes.spatial_first.index.SpatialFirst",
+        "earshot.indexes.spatial_first.index.RankedSpatialFirst",
         "packed R-tree; keywords are checked afterwards",
         "baseline of KDD13 and TKDE15",
         "to compare; small regions that hardly overlap",
     ),
     Structure(
-        "linear_scan", LinearScan, RankedLinearScan,
+        "linear_scan",
+        "earshot.indexes.linear_scan.index.LinearScan",
+        "earshot.indexes.linear_scan.index.RankedLinearScan",
         "none: every subscription is checked",
         "none",
         "to compare; a few hundred subscriptions",
     ),
     Structure(
-        "rt_tree", RtTree, RankedRtTree,
+        "rt_tree", f"{_RTREES}.RtTree", f"{_RTREES}.RankedRtTree",
         "R-tree whose nodes know all keywords below them; changes in place",
         "KDD13, TKDE15",
         "to compare",
     ),
     Structure(
-        "rt_plus_tree", RtPlusTree, RankedRtPlusTree,
+        "rt_plus_tree", f"{_RTREES}.RtPlusTree", f"{_RTREES}.RankedRtPlusTree",
         "the same with one representative keyword per subscription, or the few that a score needs",
         "KDD13, TKDE15",
         "to compare",
     ),
     Structure(
-        "rt_plus_plus_tree", RtPlusPlusTree, RankedRtPlusPlusTree,
+        "rt_plus_plus_tree", f"{_RTREES}.RtPlusPlusTree", f"{_RTREES}.RankedRtPlusPlusTree",
         "the same with another keyword of each subscription on each level",
         "KDD13, TKDE15",
         "to compare",
     ),
     Structure(
-        "ir_tree", IrTree, RankedIrTree,
+        "ir_tree", f"{_RTREES}.IrTree", f"{_RTREES}.RankedIrTree",
         "R-tree with an inverted file in each node; changes in place",
         "rival of KDD13 and TKDE15",
         "to compare",
@@ -126,13 +112,17 @@ STRUCTURES: dict[str, Structure] = {structure.name: structure for structure in (
 
 
 @overload
-def structures_of(semantics: Literal["ranked"]) -> dict[str, type[RankedIndex]]: ...
+def structures_of(semantics: Literal["ranked"]) -> Registry[type[RankedIndex]]: ...
 @overload
-def structures_of(semantics: str) -> dict[str, type[Index]]: ...
-def structures_of(semantics: str) -> dict[str, type[Index]] | dict[str, type[RankedIndex]]:
+def structures_of(semantics: str) -> Registry[type[Index]]: ...
+def structures_of(semantics: str) -> Registry[Any]:
     """Return the structures that have a form for a semantics, by name, the default first."""
-    forms = ((name, structure.form(semantics)) for name, structure in STRUCTURES.items())
-    return {name: form for name, form in forms if form is not None}
+    if semantics not in SEMANTICS:
+        raise InvalidParameter(
+            f"no index has the semantics {semantics!r}; expected one of {', '.join(SEMANTICS)}"
+        )
+    forms = ((name, getattr(structure, semantics)) for name, structure in STRUCTURES.items())
+    return Registry({name: form for name, form in forms if form is not None})
 
 
 def default_structure(semantics: str) -> str:

@@ -12,6 +12,7 @@ from earshot.indexes.kernels.matching import ScoredAnswers, View, match_messages
 from earshot.kernels.answers import merge_answers
 from earshot.kernels.growing import resized
 from earshot.kernels.resuming import run_until_done
+from earshot.kernels.steady import SteadyCalls, is_plain
 from earshot.model.arrays import Float64s, Int32s, Int64s, MessageArrays
 
 
@@ -75,13 +76,35 @@ def collect_answers(
 
 
 def match_rows(
-    view: View, messages: MessageArrays, start: int, stop: int, scratch: Any, has_scores: bool
+    view: View,
+    messages: MessageArrays,
+    start: int,
+    stop: int,
+    scratch: Any,
+    has_scores: bool,
+    calls: SteadyCalls,
 ) -> Matches:
-    """Match messages ``start`` to ``stop`` with the kernel of a structure."""
+    """Match messages ``start`` to ``stop`` with the kernel of a structure.
+
+    Args:
+        view: What they are matched against.
+        messages: All messages.
+        start: The first.
+        stop: One beyond the last.
+        scratch: Working memory of this thread, always of the same type.
+        has_scores: Whether answers have scores.
+        calls: Those of this structure before.
+    """
     work = np.zeros(2, np.int64)
+    is_steady = (
+        is_plain(messages.token_offsets, np.int64, 1)
+        and is_plain(messages.token_ids, np.int32, 1)
+        and is_plain(messages.boxes, np.float64, 2)
+    )
 
     def match(row: int, answers: Any, offsets: Int64s) -> int:
-        n: int = match_messages(view, messages, start, stop, row, scratch, answers, offsets, work)
+        given = (view, messages, start, stop, row, scratch, answers, offsets, work)
+        n: int = calls(match_messages, view, *given) if is_steady else match_messages(*given)
         return n
 
     offsets, answers = collect_answers(stop - start, match, has_scores=has_scores)

@@ -34,6 +34,7 @@ from earshot.indexes.quantizing import quantizer_of
 from earshot.indexes.scratches import Scratches
 from earshot.kernels.answers import drop_repeats
 from earshot.kernels.box_keys import Quantizer
+from earshot.kernels.steady import SteadyCalls
 from earshot.model.arrays import (
     EVERYWHERE_TOKEN,
     ClauseArrays,
@@ -139,6 +140,7 @@ class Index(ABC):
         self.delta: Delta | None = None
         self._n_dead = len(alive) - int(np.count_nonzero(alive))
         self._scratches = Scratches()
+        self._calls = SteadyCalls()
         self._rows_by_slot: RowsBySlot | None = None  # made when something is removed or moved
 
     # ---- life cycle -------------------------------------------------------------------------
@@ -242,7 +244,9 @@ class Index(ABC):
         Dead subscriptions must not be reported. A subscription with several clauses may be
         reported several times; the caller drops repeats (see ``reports_once``).
         """
-        return match_rows(self._view(), messages, start, stop, scratch, self.has_scores)
+        return match_rows(
+            self._view(), messages, start, stop, scratch, self.has_scores, self._calls
+        )
 
     def _view(self) -> View:
         """Return what the structure's kernel matches against."""
@@ -271,6 +275,10 @@ class Index(ABC):
     def match(self, messages: MessageArrays, *, n_threads: int = 1) -> Matches:
         """Return which subscriptions each message is delivered to."""
         check_threads(n_threads)
+        if len(messages.boxes) == 1:
+            min_x, min_y, max_x, max_y = messages.boxes[0].tolist()
+            if min_x <= max_x and min_y <= max_y:
+                return self._match_chunk(messages, 0, 1)
         crossing = _check_message_boxes(messages.boxes)
         if crossing.any():
             self._refuse_crossing_planar(messages, crossing)

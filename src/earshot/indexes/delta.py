@@ -8,6 +8,7 @@ boolean ones hang in chains (:class:`ChainedDelta`), ranked ones stand in a smal
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -18,6 +19,7 @@ from earshot.indexes.kernels.matching import SlotScratch, View
 from earshot.indexes.scratches import Scratches
 from earshot.kernels.box_keys import BLOCK, DEAD_KEY, Quantizer
 from earshot.kernels.growing import GrowingArray, GrowingClauses, GrowingScoring
+from earshot.kernels.steady import SteadyCalls
 from earshot.model.arrays import (
     ClauseArrays,
     Int32s,
@@ -44,6 +46,11 @@ class Delta(ABC):
         self._alive = GrowingArray(np.empty(0, np.uint8))
         self._n_dead = 0
         self._scratches = Scratches()
+        self._calls = SteadyCalls()
+        self._view: View | None = None  # made when it is asked for
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_view": None}
 
     @property
     def n_slots(self) -> int:
@@ -94,6 +101,7 @@ class Delta(ABC):
         self._slot_clauses.append((np.append(starts[1:], n) + first_clause)[: len(starts)])
         self._alive.append(np.ones(len(starts), np.uint8))
         self._take_in(clauses)
+        self._view = None
 
     def remove(self, slots: Int32s) -> None:
         """Make slots dead."""
@@ -105,9 +113,15 @@ class Delta(ABC):
     def match_rows(self, messages: MessageArrays, start: int, stop: int) -> Matches:
         """Match messages ``start:stop``; slots are the delta's own."""
 
-    @abstractmethod
     def view(self) -> View:
         """Return what a kernel matches against; valid until the next insertion."""
+        if self._view is None:
+            self._view = self._new_view()
+        return self._view
+
+    @abstractmethod
+    def _new_view(self) -> View:
+        """Return what a kernel matches against."""
 
     @abstractmethod
     def _take_in(self, clauses: ClauseArrays) -> None:
@@ -130,7 +144,7 @@ class Delta(ABC):
                 np.zeros(2 * n_slots, np.int64),
             ),
         )
-        found = match_rows(self.view(), messages, start, stop, scratch, has_scores)
+        found = match_rows(self.view(), messages, start, stop, scratch, has_scores, self._calls)
         self._scratches.give_back(scratch)
         return found
 
@@ -168,8 +182,8 @@ class ChainedDelta(Delta):
         """Match messages ``start:stop``."""
         return self._match_view(messages, start, stop, self.n_slots, has_scores=False)
 
-    def view(self) -> View:
-        """Return what kernels match against; valid until the next insertion."""
+    def _new_view(self) -> View:
+        """Return what kernels match against."""
         return View(self._arrays(), self.clauses(), self.alive(), self.space == "lonlat")
 
     def _take_in(self, clauses: ClauseArrays) -> None:

@@ -81,7 +81,7 @@ class RankedDelta(Delta):
         tail = self._match_view(messages, start, stop, self._tail.n_slots, has_scores=True)
         return tail if inner is None else merge_matches(inner, tail)
 
-    def view(self) -> View:
+    def _new_view(self) -> View:
         """Return what the scan of the tail matches against."""
         n_slots = self.n_slots - self._tail.n_slots
         n_clauses = 0 if self._inner is None else len(self._inner.clauses.subscriptions)

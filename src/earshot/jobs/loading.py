@@ -57,7 +57,7 @@ def load_engine(
                 f"neither, or the file of its subscriptions"
             )
         engine = Engine.open(path, n_threads=n_threads)
-        engine.warm_up()
+        engine.warm_up(for_ascii=True)
         return engine
     engine = Engine(
         semantics, structure=structure, space=space, analyzer=analyzer, n_threads=n_threads
@@ -75,7 +75,7 @@ def load_engine(
             progress(part.batch.num_rows)
     if weighs_by == "subscriptions":
         engine.reweigh()
-    engine.warm_up()
+    engine.warm_up(for_ascii=True)
     return engine
 
 

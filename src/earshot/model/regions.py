@@ -174,70 +174,56 @@ def _closed_ring(positions: Iterable[Sequence[float]]) -> Ring:
 
 # ---- what is wrong ------------------------------------------------------------------------------
 
-Rule: TypeAlias = tuple[str, npt.NDArray[np.bool_], Callable[[int], str]]
-"""A field, the rows in which it is right, and what to say of a row in which it is wrong."""
+# A problem is found for whole columns at once; its words are then written for the wrong rows only.
 
 
-def point_problems(points: npt.ArrayLike, space: Space) -> list[Problem]:
-    """Return the first problem of each wrong point; rows are x, y."""
-    xs, ys = np.asarray(points, np.float64).reshape(-1, 2).T
-    return _problems([_coordinate_rule("x", xs, space), _coordinate_rule("y", ys, space)])
+def point_problem(x: float, y: float, space: Space) -> tuple[str, str] | None:
+    """Return the field and the reason of what is wrong with a point, or None."""
+    return _coordinate_problem("x", x, space) or _coordinate_problem("y", y, space)
 
 
-def rectangle_problems(rectangles: npt.ArrayLike, space: Space) -> list[Problem]:
-    """Return the first problem of each wrong rectangle; rows are min_x, min_y, max_x, max_y."""
-    sides = np.asarray(rectangles, np.float64).reshape(-1, 4).T
-    fields = ("min_x", "min_y", "max_x", "max_y")
-    rules = [_coordinate_rule(*each, space) for each in zip(fields, sides, strict=True)]
-    for low in (1, 0) if space == "planar" else (1,):
-
-        def words(row: int, low: int = low) -> str:
-            least, most = sides[low, row], sides[low + 2, row]
-            return f"{fields[low]} {least} is greater than {fields[low + 2]} {most}"
-
-        rules.append((fields[low], sides[low] <= sides[low + 2], words))
-    return _problems(rules)
-
-
-def circle_problems(circles: npt.ArrayLike, space: Space) -> list[Problem]:
-    """Return the first problem of each wrong circle; rows are x, y, radius."""
-    xs, ys, radii = np.asarray(circles, np.float64).reshape(-1, 3).T
-    rules: list[Rule] = [
-        _coordinate_rule("x", xs, space),
-        _coordinate_rule("y", ys, space),
-        ("radius", np.isfinite(radii), lambda row: f"radius {radii[row]} is not finite"),
-        ("radius", radii >= 0.0, lambda row: f"radius {radii[row]} is negative"),
-    ]
-    if space == "lonlat":
-        rules.append((
-            "radius", radii <= HALF_CIRCUMFERENCE_M,
-            lambda row: f"radius {radii[row]} m is more than half the Earth's circumference, "
-            f"{HALF_CIRCUMFERENCE_M:.1f} m; use Everywhere",
-        ))  # fmt: skip
-    return _problems(rules)
+def rectangle_problem(
+    min_x: float, min_y: float, max_x: float, max_y: float, space: Space
+) -> tuple[str, str] | None:
+    """Return the field and the reason of what is wrong with a rectangle, or None."""
+    sides = {"min_x": min_x, "min_y": min_y, "max_x": max_x, "max_y": max_y}
+    for field, value in sides.items():
+        problem = _coordinate_problem(field, value, space)
+        if problem is not None:
+            return problem
+    if min_y > max_y:
+        return "min_y", f"min_y {min_y} is greater than max_y {max_y}"
+    if min_x > max_x and space == "planar":
+        return "min_x", f"min_x {min_x} is greater than max_x {max_x}"
+    return None
 
 
-def _coordinate_rule(field: str, values: Float64s, space: Space) -> Rule:
+def circle_problem(x: float, y: float, radius: float, space: Space) -> tuple[str, str] | None:
+    """Return the field and the reason of what is wrong with a circle, or None."""
+    problem = point_problem(x, y, space)
+    if problem is not None:
+        return problem
+    if not math.isfinite(radius):
+        return "radius", f"radius {radius} is not finite"
+    if radius < 0.0:
+        return "radius", f"radius {radius} is negative"
+    if space == "lonlat" and radius > HALF_CIRCUMFERENCE_M:
+        return "radius", (
+            f"radius {radius} m is more than half the Earth's circumference, "
+            f"{HALF_CIRCUMFERENCE_M:.1f} m; use Everywhere"
+        )
+    return None
+
+
+def _coordinate_problem(field: str, value: float, space: Space) -> tuple[str, str] | None:
     if space == "planar":
-        return field, np.isfinite(values), lambda row: f"{field} {values[row]} is not finite"
+        return None if math.isfinite(value) else (field, f"{field} {value} is not finite")
     name, limit = ("longitude", 180) if field.endswith("x") else ("latitude", 90)
-
-    def words(row: int) -> str:
-        is_finite = np.isfinite(values[row])
-        lack = f"is outside [-{limit}, {limit}]" if is_finite else "is not finite"
-        return f"{name} {values[row]} {lack}"
-
-    return field, np.abs(values) <= limit, words
-
-
-def _problems(rules: Sequence[Rule]) -> list[Problem]:
-    """Check whole columns at once, and write words for the first problem of wrong rows only."""
-    are_good = np.logical_and.reduce([good for _, good, _ in rules])
-    problems: list[Problem] = []
-    for row in np.flatnonzero(~are_good).tolist():
-        field, words = next((field, words) for field, good, words in rules if not good[row])
-        problems.append((row, field, words(row)))
-    return problems
+    if -limit <= value <= limit:
+        return None
+    if not math.isfinite(value):
+        return field, f"{name} {value} is not finite"
+    return field, f"{name} {value} is outside [-{limit}, {limit}]"
 
 
 def polygon_problem(polygon: Polygon) -> str | None:
@@ -256,6 +242,52 @@ def polygon_problem(polygon: Polygon) -> str | None:
             f"polygons are exact up to {LARGEST_POLYGON_COORDINATE}"
         )
     return None
+
+
+def point_problems(points: npt.ArrayLike, space: Space) -> list[Problem]:
+    """Return the first problem of each wrong point; rows are x, y."""
+    columns = np.asarray(points, np.float64).reshape(-1, 2).T
+    xs, ys = columns
+    return _problems(_are_inside(xs, ys, space), columns, point_problem, space)
+
+
+def rectangle_problems(rectangles: npt.ArrayLike, space: Space) -> list[Problem]:
+    """Return the first problem of each wrong rectangle; rows are min_x, min_y, max_x, max_y."""
+    columns = np.asarray(rectangles, np.float64).reshape(-1, 4).T
+    min_x, min_y, max_x, max_y = columns
+    good = _are_inside(min_x, min_y, space) & _are_inside(max_x, max_y, space) & (min_y <= max_y)
+    if space == "planar":
+        good &= min_x <= max_x
+    return _problems(good, columns, rectangle_problem, space)
+
+
+def circle_problems(circles: npt.ArrayLike, space: Space) -> list[Problem]:
+    """Return the first problem of each wrong circle; rows are x, y, radius."""
+    columns = np.asarray(circles, np.float64).reshape(-1, 3).T
+    xs, ys, radii = columns
+    largest = HALF_CIRCUMFERENCE_M if space == "lonlat" else np.finfo(np.float64).max
+    good = _are_inside(xs, ys, space) & (radii >= 0.0) & (radii <= largest)
+    return _problems(good, columns, circle_problem, space)
+
+
+def _are_inside(x: Float64s, y: Float64s, space: Space) -> npt.NDArray[np.bool_]:
+    if space == "planar":
+        return np.isfinite(x) & np.isfinite(y)
+    return (np.abs(x) <= 180.0) & (np.abs(y) <= 90.0)
+
+
+def _problems(
+    good: npt.NDArray[np.bool_],
+    columns: Float64s,
+    problem_of: Callable[..., tuple[str, str] | None],
+    space: Space,
+) -> list[Problem]:
+    problems: list[Problem] = []
+    for row in np.flatnonzero(~good).tolist():
+        problem = problem_of(*columns[:, row].tolist(), space)
+        assert problem is not None
+        problems.append((row, *problem))
+    return problems
 
 
 # ---- boxes --------------------------------------------------------------------------------------

@@ -44,8 +44,8 @@ TIME = pa.timestamp("us", "UTC")
 KEYWORDS = pa.list_(pa.string())
 YEARS = "is outside the years 1 to 9999"
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-_FIRST_US = (datetime.min.replace(tzinfo=UTC) - _EPOCH) // timedelta(microseconds=1)
-_LAST_US = (datetime.max.replace(tzinfo=UTC) - _EPOCH) // timedelta(microseconds=1)
+FIRST_US = (datetime.min.replace(tzinfo=UTC) - _EPOCH) // timedelta(microseconds=1)
+LAST_US = (datetime.max.replace(tzinfo=UTC) - _EPOCH) // timedelta(microseconds=1)
 
 
 # ---- the columns --------------------------------------------------------------------------------
@@ -300,6 +300,6 @@ def unknown_years(times: pa.Array) -> npt.NDArray[np.bool_]:
     Arrow, Parquet and Spark can tell hundreds of thousands of years, Python's datetime cannot.
     """
     us = times.cast(TIME).cast(pa.int64())
-    outside = pc.or_(pc.less(us, _FIRST_US), pc.greater(us, _LAST_US))
+    outside = pc.or_(pc.less(us, FIRST_US), pc.greater(us, LAST_US))
     found: npt.NDArray[np.bool_] = outside.fill_null(False).to_numpy(zero_copy_only=False)
     return found

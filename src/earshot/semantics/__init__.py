@@ -6,13 +6,16 @@ from typing import Any
 
 from earshot.errors import InvalidParameter, described
 from earshot.model.boolean import Boolean
+from earshot.registry import Registry
 from earshot.semantics.contract import Matcher
-from earshot.semantics.index_matcher import BooleanMatcher, RankedMatcher
-from earshot.semantics.topk.matcher import TopkMatcher
 
-SEMANTICS: dict[str, type[Matcher]] = {
-    each.name: each for each in (BooleanMatcher, RankedMatcher, TopkMatcher)
-}
+SEMANTICS: Registry[type[Matcher]] = Registry(
+    {
+        "boolean": "earshot.semantics.index_matcher.BooleanMatcher",
+        "ranked": "earshot.semantics.index_matcher.RankedMatcher",
+        "topk": "earshot.semantics.topk.matcher.TopkMatcher",
+    }
+)
 """Every semantics by its name; a new one needs a line here."""
 
 

@@ -45,6 +45,7 @@ import functools
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from importlib import import_module
+from itertools import accumulate
 from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
@@ -129,6 +130,15 @@ class Analyzer:
             InvalidRow: A text is longer than ``max_text_bytes``.
         """
         found = self._analyze(texts, vocabulary, grow, False)
+        return TokenLists(found.offsets, found.ids)
+
+    def analyze_utf8(
+        self, texts: Sequence[bytes], vocabulary: Vocabulary, *, grow: bool
+    ) -> TokenLists:
+        """Return what :meth:`analyze` does, for a few texts in UTF-8."""
+        ends = np.array([0, *accumulate(map(len, texts))], np.int64)
+        given = _TextArrays(np.frombuffer(b"".join(texts), np.uint8), ends[:-1], ends[1:])
+        found = self._analyze_part(given, 0, vocabulary, grow, False)
         return TokenLists(found.offsets, found.ids)
 
     def count(self, texts: Texts, vocabulary: Vocabulary, *, grow: bool) -> TokenCounts:
@@ -349,6 +359,11 @@ class _FoldedTexts(NamedTuple):
     data: npt.NDArray[np.uint8]
 
 
+_NOTHING_FOLDED = _FoldedTexts(
+    np.zeros(0, np.int64), np.zeros(0, np.int64), np.zeros(0, np.int64), _read_only(None)
+)
+
+
 class _Scratch(NamedTuple):
     """Working memory of one call, for one group of texts."""
 
@@ -389,14 +404,17 @@ def _analyze_surface(
     data, starts, stops = texts
     n_rows = len(starts)
     longest, has_more_than_ascii = utf8.survey(data, starts, stops)
-    unicode, rows = no_unicode_arrays(), np.zeros(0, np.int64)
+    unicode, rows = no_unicode_arrays(), _NOTHING_FOLDED.rows
     if has_more_than_ascii:
         unicode = unicode_arrays()
         needs_context = np.zeros(n_rows, np.bool_)
         longest = folding.survey_folding(data, starts, stops, unicode, needs_context)
         rows = np.flatnonzero(needs_context)
-    folded = _fold_in_python(texts, rows)
-    scratch = _new_scratch(max(longest, int((folded.stops - folded.starts).max(initial=0))))
+    folded = _NOTHING_FOLDED
+    if len(rows):
+        folded = _fold_in_python(texts, rows)
+        longest = max(longest, int((folded.stops - folded.starts).max()))
+    scratch = _new_scratch(longest)
 
     offsets = np.zeros(n_rows + 1, np.int64)
     n_bytes = int(stops[-1] - starts[0]) if n_rows else 0
@@ -407,9 +425,9 @@ def _analyze_surface(
 
     def analyze() -> int:
         nonlocal row
-        row, status = analysis.analyze_texts(
-            data, starts, stops, folded, unicode, grow, vocabulary._buffers, counts, scratch, row,
-            ids, offsets, occurrences,
+        row, status = vocabulary.calls(
+            analysis.analyze_texts, vocabulary._buffers, data, starts, stops, folded, unicode, grow,
+            vocabulary._buffers, counts, scratch, row, ids, offsets, occurrences,
         )  # fmt: skip
         if grow:
             vocabulary._n_tokens = int(counts[0])

@@ -81,6 +81,7 @@ class UnicodeArrays(NamedTuple):
     fold_kinds: npt.NDArray[np.uint8]  # class + 16 * width of their code points, at the first byte
 
 
+@functools.cache
 def no_unicode_arrays() -> UnicodeArrays:
     """Return arrays of the right types for texts that are all ASCII."""
     number, byte = np.zeros(1, np.int32), np.zeros(1, np.uint8)

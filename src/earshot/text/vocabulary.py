@@ -21,6 +21,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from earshot.errors import InvalidInput
+from earshot.kernels.steady import SteadyCalls
 from earshot.model.arrays import Int32s, Int64s, gather_ranges, nbytes
 from earshot.text.kernels import hash_table, utf8
 
@@ -67,6 +68,7 @@ class Vocabulary:
         self._owns_frequencies = True
         self.caches: dict[Any, list[Any]] = {}
         """What analyzers remember about this vocabulary; neither copied nor pickled."""
+        self.calls = SteadyCalls()  # of kernels with the buffers
 
     # ---- reading ----------------------------------------------------------------------------
 
@@ -204,6 +206,7 @@ class Vocabulary:
         self._owns_tokens = False
         self._owns_frequencies = False
         self.caches = {}
+        self.calls = SteadyCalls()
         return self
 
     def copy(self) -> Self:

@@ -1,0 +1,102 @@
+"""Calls of the engine with a single message, subscription or id, without an Arrow batch in between.
+
+Each does what a batch of one row would do, or nothing at all and returns None: then it takes that
+batch, which says what is wrong, too.
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from typing import Any
+
+import numpy as np
+
+from earshot.encoding import (
+    EncodedMessages,
+    encode_message,
+    encode_region,
+    encode_subscription,
+    is_usual_id,
+)
+from earshot.engine.guard import Guard
+from earshot.engine.ids import Ids
+from earshot.engine.journal import Journal
+from earshot.engine.state import State
+from earshot.engine.updates import Updates
+from earshot.errors import InvalidRow
+from earshot.model.arrays import Int32s, Int64s
+from earshot.model.events import Move
+from earshot.model.messages import Message
+from earshot.model.subscriptions import Subscription
+from earshot.text import Analyzer
+
+
+class SingleCalls:
+    """The part of an engine that takes one thing at a time."""
+
+    analyzer: Analyzer
+    _state: State
+    _lock: Guard
+    _journal: Journal | None
+
+    def _subscribe_one(self, subscription: Subscription) -> Updates | None:
+        if self._journal is not None:  # which takes batches
+            return None
+        with self._lock:
+            state = self._state
+            with self._lock.change(unless=Exception):  # the words come in; errors come before
+                encoded = encode_subscription(
+                    subscription, self.analyzer, state.vocabulary, state.matcher.space,
+                    state.matcher.form, takes=state.ids.takes,
+                )  # fmt: skip
+            if encoded is None:
+                return None
+            with self._lock.change():
+                return state.updates(state.subscribe(encoded), encoded.ids)
+
+    def _unsubscribe_one(self, subscription_id: Any) -> Updates | None:
+        with self._lock:
+            self._settle()
+            slots = self._known(subscription_id)
+            return None if slots is None else self._end(slots, (subscription_id,), [])
+
+    def _move_one(self, move: Move) -> Updates | None:
+        if self._journal is not None:
+            return None
+        with self._lock:
+            self._settle()
+            state, matcher = self._state, self._state.matcher
+            slots = self._known(move.id)
+            places = encode_region(move.region, matcher.space, matcher.form)
+            if slots is None or places is None or any(matcher.refused_moves(slots, places)):
+                return None
+            with self._lock.change():
+                return state.updates(state.move(slots, (move.id,), places), (move.id,))
+
+    def _publish_one(self, message: Message) -> Updates | None:
+        with self._lock:
+            self._settle()  # before words get their tokens
+            state = self._state
+            encoded = encode_message(
+                message, self.analyzer, state.vocabulary, state.matcher.space, state.matcher.form
+            )
+            if encoded is None:
+                return None
+            return self._match_published(encoded, np.maximum(encoded.times, state.clock_us))
+
+    def _known(self, subscription_id: Any) -> Int32s | None:
+        """Return the slot of a subscription in an array, None where there is none of that id."""
+        ids = (subscription_id,)
+        return self._state.ids.known_slots(ids) if is_usual_id(subscription_id) else None
+
+    @abstractmethod
+    def _settle(self) -> None:
+        """Let the matcher do what it put off."""
+
+    @abstractmethod
+    def _end(self, slots: Int32s, ids: Ids, rejects: list[InvalidRow]) -> Updates:
+        """End subscriptions."""
+
+    @abstractmethod
+    def _match_published(self, encoded: EncodedMessages, clocks_us: Int64s) -> Updates:
+        """Match messages that are not kept, each of which finds its own clock."""
