@@ -13,7 +13,7 @@ import pyarrow as pa
 
 from earshot.encoding import NO_TIME_US
 from earshot.engine.guard import Guard
-from earshot.engine.ids import Ids, kind_of
+from earshot.engine.ids import kind_of
 from earshot.engine.state import State
 from earshot.errors import InvalidInput
 from earshot.model.arrays import Space
