@@ -159,21 +159,23 @@ def test_what_kernels_use_can_be_told_apart() -> None:
     import dis
     import importlib
     import pkgutil
-    from types import ModuleType
+    from types import FunctionType, ModuleType
 
     import numpy as np
+    from numba.core.dispatcher import Dispatcher
+    from numba.extending import _Intrinsic
 
     import earshot
 
     known: Any = (
         bool | int | float | str | bytes | np.generic | np.ndarray | type | ModuleType
-        | compiled.FunctionType | compiled.Dispatcher | compiled._Intrinsic
+        | FunctionType | Dispatcher | _Intrinsic
     )  # fmt: skip
     for module in pkgutil.walk_packages(earshot.__path__, "earshot."):
         if ".kernels" not in module.name:
             continue
         for each in vars(importlib.import_module(module.name)).values():
-            if not isinstance(each, compiled.Dispatcher):
+            if not isinstance(each, Dispatcher):
                 continue
             scope = each.py_func.__globals__
             for step in dis.get_instructions(each.py_func):

@@ -101,7 +101,8 @@ def encode_subscription(
     threshold = subscription.threshold
     if threshold is not None and "threshold" not in form.columns:
         return None
-    if not (subscription.expression is subscription.k is subscription.alpha is None):
+    unusual = subscription.expression, subscription.k, subscription.alpha
+    if unusual != (None, None, None):
         return None
     end = _time_us(subscription.expires, NEVER_US)
     regions = encode_region(subscription.region, space, form)

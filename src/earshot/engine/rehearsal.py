@@ -6,7 +6,7 @@ from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING
 
 from earshot.model.messages import Message
-from earshot.model.regions import Circle, Point, Polygon, Rectangle
+from earshot.model.regions import Circle, Point, Polygon, Rectangle, RegionOrPoint
 from earshot.model.subscriptions import Subscription
 
 if TYPE_CHECKING:
@@ -25,7 +25,7 @@ _N_COMING = 1_100
 def rehearse(engine: Engine, identity: type[int | str] = str) -> None:
     """Let everything happen once to an empty engine, with ids of one type."""
     matcher = engine.matcher
-    places = (HERE,) if matcher.form.is_point else _SHAPES
+    places: tuple[RegionOrPoint, ...] = (HERE,) if matcher.form.is_point else _SHAPES
     ids = [identity(n) for n in range(_N_COMING)]
     first, *others = ids
     engine.subscribe(Subscription(first, ("wärm", "up"), region=places[0]))

@@ -73,7 +73,7 @@ def compile_ahead(
         say(f"compiled {name} matching for {processor or 'this machine'} in {seconds:.0f} s")
 
     with ThreadPoolExecutor(os.cpu_count()) as pool:
-        tasks = product(processors or (None,), reversed(SEMANTICS))  # those that take longest first
+        tasks = product(processors or (None,), reversed([*SEMANTICS]))  # what takes longest first
         list(pool.map(lambda task: work(*task), tasks))
     if into is not None:
         for path in into.iterdir():

@@ -20,6 +20,7 @@ import pickle
 import platform
 import sys
 import tempfile
+import time
 from collections.abc import Callable, Iterable, Iterator
 from functools import cache
 from pathlib import Path
@@ -30,7 +31,7 @@ import llvmlite
 import llvmlite.binding
 import numba
 import numpy as np
-from numba.core import caching, compiler, config, serialize, sigutils, types
+from numba.core import caching, compiler, config, event, serialize, sigutils, types
 from numba.core.dispatcher import Dispatcher
 from numba.extending import _Intrinsic, overload
 
@@ -47,6 +48,7 @@ LEVELS: dict[str, dict[str, tuple[str, ...]]] = {
 }
 """Kinds of processors that kernels are shipped for, best first, and what such a one must have."""
 
+_UNREADABLE = (OSError, EOFError, pickle.UnpicklingError, ImportError, AttributeError)
 _VERSIONS = (sys.version_info[:2], numba.__version__, llvmlite.__version__)
 
 loaded: list[str] = []
@@ -87,7 +89,7 @@ class CompiledKernels(caching._Cache):  # type: ignore[misc]  # Numba has no typ
         target.refresh()
         processor = target.codegen().magic_tuple()
         for folder, kind in ((directory(), processor), *_shipped_for(processor)):
-            with contextlib.suppress(OSError, EOFError, pickle.UnpicklingError):
+            with contextlib.suppress(*_UNREADABLE):
                 name = self._name(signature, kind)
                 content = (folder / name).read_bytes()
                 found = compiler.CompileResult._rebuild(target, *pickle.loads(content))
@@ -154,6 +156,45 @@ def levels_here() -> list[str]:
     features = llvmlite.binding.get_host_cpu_features()
     levels = LEVELS.get(platform.machine(), {}).items()
     return [level for level, needed in levels if all(features.get(each) for each in needed)]
+
+
+# ---- telling -------------------------------------------------------------------------------------
+
+
+class Compilations(event.Listener):  # type: ignore[misc]  # Numba has no types
+    """Counts what is compiled while it listens, and how long that takes.
+
+    Args:
+        say: Told the name of each kernel when its turn comes, and how many there were before.
+    """
+
+    def __init__(self, say: Callable[[str, int], None]) -> None:
+        self.n_kernels = 0
+        self.elapsed_s = 0.0
+        self._say = say
+        self._depth = 0  # of kernels that are compiled for others
+        self._began_s = 0.0
+
+    def on_start(self, started: Any) -> None:
+        """Note that a kernel is compiled."""
+        if self._depth == 0:
+            self._began_s = time.monotonic()
+        self._say(started.data["dispatcher"].py_func.__name__, self.n_kernels)
+        self._depth += 1
+        self.n_kernels += 1
+
+    def on_end(self, ended: Any) -> None:
+        """Note that it is done."""
+        self._depth -= 1
+        if self._depth == 0:
+            self.elapsed_s += time.monotonic() - self._began_s
+
+    def listening(self) -> contextlib.AbstractContextManager[Any]:
+        """Listen until this is left."""
+        watch: contextlib.AbstractContextManager[Any] = event.install_listener(
+            "numba:compile", self
+        )
+        return watch
 
 
 # ---- what a kernel depends on --------------------------------------------------------------------
@@ -255,10 +296,10 @@ def _value_name(value: Any) -> str:
 
 def _type_name(kind: Any, classes: set[type]) -> Any:
     """Return what a type is to compiled code, and collect the NamedTuples in it."""
-    if isinstance(kind, types.BaseNamedTuple):
+    if isinstance(kind, types.BaseNamedTuple):  # type: ignore[attr-defined]  # Numba has no types
         classes.add(kind.instance_class)
         parts = [_type_name(each, classes) for each in kind.types]
-        return kind.instance_class.__qualname__, kind.fields, parts
+        return _value_name(kind.instance_class), parts
     return str(kind)
 
 
