@@ -101,7 +101,9 @@ def encode_subscription(
     threshold = subscription.threshold
     if threshold is not None and "threshold" not in form.columns:
         return None
-    if not (subscription.expression is subscription.k is subscription.alpha is None):
+    if any(
+        each is not None for each in (subscription.expression, subscription.k, subscription.alpha)
+    ):
         return None
     end = _time_us(subscription.expires, NEVER_US)
     regions = encode_region(subscription.region, space, form)
