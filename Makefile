@@ -5,6 +5,7 @@
 #   make check   format, lint, types
 #   make docs    the generated parts of the documents
 #   make bench   the benchmark's smoke profile
+#   make wheel   a wheel in dist/ with compiled kernels, of what is committed; takes minutes
 #   make lock    pin the newest versions of all packages anew
 
 # Any Python from 3.11 on; the oldest one first, which the packages are locked with.
@@ -15,13 +16,13 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: demo test check docs bench lock clean
+.PHONY: demo test check docs bench wheel lock clean
 
 demo: $(READY)
 	$(BIN)/earshot demo
 
 test: $(READY)
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest --numprocesses auto --dist loadgroup
 
 check: $(READY)
 	$(BIN)/ruff format --check .
@@ -33,6 +34,12 @@ docs: $(READY)
 
 bench: $(READY)
 	$(BIN)/earshot bench --profile smoke
+
+# From a clean copy: what an earlier build left would go into the wheel as well.
+wheel: $(READY)
+	rm -rf .cache/wheel && mkdir -p .cache/wheel
+	git archive HEAD | tar -x -C .cache/wheel
+	$(BIN)/python -m pip wheel --no-deps --no-build-isolation --wheel-dir dist .cache/wheel
 
 # Byte-compiled on install, whatever the environment says: an import of Numba from source takes
 # three times as long.

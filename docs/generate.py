@@ -10,7 +10,7 @@ import inspect
 import io
 import os
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import redirect_stdout
 from dataclasses import is_dataclass
 from functools import partial
@@ -242,6 +242,42 @@ def markdown(docstring: str) -> str:
     return "\n".join(lines).strip()
 
 
+# ---- pipelines -----------------------------------------------------------------------------------
+
+
+def keys_table() -> str:
+    """Return the keys of a pipeline's file."""
+    config = import_module("earshot.spark.config")
+
+    def rows(kind: Any, name_of_table: str, condition: str) -> Iterator[list[str]]:
+        tables = []
+        keys = config.keys_of(kind)
+        first = next(iter(keys))
+        for name, (facts, hint) in keys.items():
+            only_for = config.as_toml(facts.only_for)
+            only = f" (with `{first} = {only_for}`)" if only_for else condition
+            if is_dataclass(hint):
+                tables.append((hint, f"`[{name}]`", only))
+                continue
+            default = "required" if facts.is_required else config.as_toml(facts.default)
+            kind_of_value = config.type_name(hint)
+            yield [name_of_table, f"`{name}`", kind_of_value, default, f"{facts.meaning}{only}"]
+        for each in tables:
+            yield from rows(*each)
+
+    header = ["table", "key", "value", "default", "meaning"]
+    return table(header, rows(config.PipelineConfig, "", ""))
+
+
+def settings_table() -> str:
+    """Return the settings of Spark that differ from its defaults."""
+    rows = [
+        [f"`{name}`", f"`{each.value}`", f"{each.reason}{' *(local)*' if each.local else ''}"]
+        for name, each in import_module("earshot.spark.session").SETTINGS.items()
+    ]
+    return table(["setting", "value", "why"], rows)
+
+
 # ---- the documents -------------------------------------------------------------------------------
 
 PARTS: dict[str, Callable[[], str]] = {
@@ -253,6 +289,8 @@ PARTS: dict[str, Callable[[], str]] = {
     "disseminations": partial(methods_table, "DISSEMINATIONS"),
     "reevaluations": partial(methods_table, "REEVALUATIONS"),
     "commands": commands_text,
+    "keys of a pipeline": keys_table,
+    "settings of a session": settings_table,
     **{
         f"reference of {module}": partial(reference_of, module)
         for module in ("earshot", "earshot.spark", "earshot.errors")

@@ -1,14 +1,18 @@
 """Engines of every semantics to save, and what may happen to a saved one.
 
-Run as a program, it tries many random damages and kills, and says what came of them::
+Run as a program, it tries many random damages, kills and full disks, and says what came of them; or
+it measures a journal::
 
-    python tests/saved_states.py --damages 5000 --kills 100
+    python tests/saved_states.py --damages 5000 --kills 100 --full 20
+    python tests/saved_states.py --journal-rates
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import random
+import resource
 import shutil
 import signal
 import subprocess
@@ -16,10 +20,14 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+import pyarrow as pa
 
 from earshot import (
     Circle,
@@ -45,6 +53,9 @@ KINDS: dict[str, Callable[[], Engine]] = {
     "topk-count": partial(Engine, TopK(20, 3, 0.5, 1e5)),
     "topk-time": partial(Engine, TopK(timedelta(minutes=5), 2, 0.5, 1e5)),
 }
+
+
+DEFAULTS = ["boolean-block_trie", "ranked-block_lists", "topk-count", "topk-time"]
 
 
 def subscription(kind: str, number: int) -> Subscription:
@@ -150,28 +161,197 @@ def outcome_of_kill(kind: str, directory: Path, seconds: float) -> int:
     return len(Engine.open(directory))
 
 
+# ---- full disks ----------------------------------------------------------------------------------
+
+Shortage = Callable[[int], contextlib.AbstractContextManager[None]]
+"""Within it, what is written to a directory has room for so many bytes."""
+
+
+@contextlib.contextmanager
+def small_disk(directory: Path) -> Iterator[Shortage]:
+    """Mount a small file system on a directory, and yield how to fill it."""
+    size = ["-o", "size=4m"]
+    subprocess.run(["mount", "-t", "tmpfs", *size, "tmpfs", str(directory)], check=True)
+
+    @contextlib.contextmanager
+    def filled_up(n_bytes: int) -> Iterator[None]:
+        filler = directory / "filler"
+        filler.write_bytes(bytes(max(shutil.disk_usage(directory).free - n_bytes, 0)))
+        yield
+        filler.unlink()
+
+    try:
+        yield filled_up
+    finally:
+        subprocess.run(["umount", "--lazy", str(directory)], check=True)  # engines may be open
+
+
+@contextlib.contextmanager
+def small_files(n_bytes: int) -> Iterator[None]:
+    """Let no file of this process grow beyond so many bytes, as on a disk that has no more."""
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (n_bytes, before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+
+
+def check_reason(error: SavedIndexError, directory: Path) -> None:
+    reasons = ("No space left on device", "File too large")
+    assert str(directory) in str(error), error
+    assert any(each in str(error) for each in reasons), error
+
+
+def outcomes_of_full_disk(kind: str, parent: Path, shortage: Shortage, seed: int) -> list[str]:
+    """Save, and write to a journal, where there is little room; what was there must stay."""
+    rng, directory = random.Random(seed), parent / "saved"
+    engine = filled(kind, 400)
+    engine.save(directory)
+    outcomes, expected = [], answers(Engine.open(directory))
+    engine.subscribe(*(subscription(kind, number) for number in range(1000, 1100)))
+    size = sum(path.stat().st_size for path in directory.iterdir())
+    for share in (0.0, rng.uniform(0, 1), rng.uniform(1, 1.6)):
+        with shortage(int(share * size)):
+            try:
+                engine.save(directory)
+                expected = answers(Engine.open(directory))
+                outcomes.append("saved")
+            except SavedIndexError as error:
+                check_reason(error, directory)
+                outcomes.append("not saved")
+            # Nothing is left of what was not saved, and the old state is whole.
+            assert len(list(directory.iterdir())) == 2
+            assert answers(Engine.open(directory, verify=True)) == expected
+    with Engine.open(directory, journal=True) as journaled:
+        journaled.subscribe(subscription(kind, 1999))
+        n_done = len(journaled)
+        with shortage(rng.randint(0, 50_000)):
+            try:
+                for number in range(2000, 3000):
+                    journaled.subscribe(subscription(kind, number))
+                    n_done += 1
+                outcomes.append("all in the journal")
+            except SavedIndexError as error:
+                check_reason(error, directory)
+                outcomes.append("not all in the journal")
+            with contextlib.suppress(SavedIndexError):
+                journaled.close()
+        # The call that failed may be there as well: its record may be whole.
+        assert len(Engine.open(directory, verify=True)) - n_done in (0, 1)
+    with Engine.open(directory, journal=True) as again:
+        again.subscribe(subscription(kind, 4000))
+    assert 4000 in Engine.open(directory)
+    shutil.rmtree(directory)
+    return outcomes
+
+
+def outcomes_of_full_disks(n: int, folder: Path, *, may_mount: bool) -> Counter[str]:
+    outcomes = Counter[str]()
+    with contextlib.ExitStack() as stack:
+        shortage: Shortage = small_files
+        with contextlib.suppress(OSError, subprocess.CalledProcessError):
+            if may_mount:
+                shortage = stack.enter_context(small_disk(folder))
+        outcomes["on a small file system" if shortage is not small_files else "by a limit"] = n
+        for number in range(n):
+            kind = DEFAULTS[number % len(DEFAULTS)]  # how it is written is the same for all
+            outcomes.update(outcomes_of_full_disk(kind, folder, shortage, number))
+    return outcomes
+
+
+# ---- the rate of a journal -----------------------------------------------------------------------
+
+
+class Rate(NamedTuple):
+    by_clock: float  # changes per second
+    by_processor: float  # changes per second of processor time, however busy the machine is
+
+
+def rate_of(n: int, work: Callable[[], object]) -> Rate:
+    """Return how many changes per second some work makes."""
+    clock, processor = time.perf_counter(), time.process_time()
+    work()
+    return Rate(n / (time.perf_counter() - clock), n / (time.process_time() - processor))
+
+
+def rates_of_journal(n: int, directory: Path) -> dict[str, Rate]:
+    """Return how fast changes are taken, each batch on disk before the next, and replayed."""
+    Engine().save(directory)
+    rng = np.random.default_rng(1)
+    corners = rng.uniform(-80, 80, (n, 2))
+    numbers = (rng.zipf(1.3, (n, 2)) % 100_000).tolist()
+    table = pa.table(
+        {
+            "id": np.arange(n),
+            "keywords": [[f"w{each}" for each in pair] for pair in numbers],
+            "min_x": corners[:, 0],
+            "min_y": corners[:, 1],
+            "max_x": corners[:, 0] + 0.1,
+            "max_y": corners[:, 1] + 0.1,
+        }
+    )
+    batches = [table.slice(first, 1000) for first in range(0, n, 1000)]
+    ids = [batch["id"].combine_chunks() for batch in batches]
+    with Engine.open(directory, journal=True) as engine:
+        rates = {"subscribed": rate_of(n, lambda: [*map(engine.subscribe_batch, batches)])}
+        rates["replayed"] = rate_of(n, lambda: Engine.open(directory))
+        ended = ids[: len(ids) // 4]
+        n_ended = sum(map(len, ended))
+        engine.warm_up()  # builds the structure, which the first to end would wait for
+        rates["ended"] = rate_of(n_ended, lambda: [*map(engine.unsubscribe_batch, ended)])
+    rates["replayed, and built"] = rate_of(n + n_ended, lambda: Engine.open(directory))
+    assert len(Engine.open(directory)) == n - n_ended
+    return rates
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--damages", type=int, default=5000)
-    parser.add_argument("--kills", type=int, default=100)
+    parser.add_argument("--damages", type=int, default=0)
+    parser.add_argument("--kills", type=int, default=0)
+    parser.add_argument("--full", type=int, default=0, help="full disks")
+    parser.add_argument("--no-mount", action="store_true", help="fill disks by a limit to files")
+    parser.add_argument("--journal-rates", action="store_true")
     arguments = parser.parse_args()
+    if arguments.journal_rates:
+        with tempfile.TemporaryDirectory() as folder:
+            rates_of_journal(20_000, Path(folder) / "first")  # which compiles
+            for name, rate in rates_of_journal(1_000_000, Path(folder) / "second").items():
+                print(f"{name}: {rate.by_clock:,.0f}/s, {rate.by_processor:,.0f}/s of processor")
+        return
+    if arguments.full:
+        with tempfile.TemporaryDirectory() as folder:
+            may_mount = not arguments.no_mount
+            found = outcomes_of_full_disks(arguments.full, Path(folder), may_mount=may_mount)
+            print("full disks:", dict(found))
+    if arguments.damages:
+        print("damages:", dict(outcomes_of_damages(arguments.damages)))
+    if arguments.kills:
+        print("states after kills, all whole:", dict(outcomes_of_kills(arguments.kills)))
+
+
+def outcomes_of_damages(n: int) -> Counter[str]:
     outcomes = Counter[str]()
     with tempfile.TemporaryDirectory() as folder:
         for number, kind in enumerate(KINDS):
             saved = Path(folder) / kind
             filled(kind).save(saved)
             expected = answers(Engine.open(saved))
-            for seed in range(number, arguments.damages, len(KINDS)):
+            for seed in range(number, n, len(KINDS)):
                 outcomes[outcome_of_damage(kind, saved, expected, seed)] += 1
-        print("damages:", dict(outcomes))
-        rng, killed = random.Random(1), Counter[str]()
-        for number in range(arguments.kills):
+    return outcomes
+
+
+def outcomes_of_kills(n: int) -> Counter[str]:
+    rng, killed = random.Random(1), Counter[str]()
+    with tempfile.TemporaryDirectory() as folder:
+        for number in range(n):
             kind = list(KINDS)[number % len(KINDS)]
             directory = Path(folder) / f"{kind}-killed"
             filled(kind, 2000).save(directory)
-            n = outcome_of_kill(kind, directory, rng.uniform(0.0, 0.4))
-            killed["old" if n == len(filled(kind, 2000)) else "new"] += 1
-        print("states after kills, all whole:", dict(killed))
+            found = outcome_of_kill(kind, directory, rng.uniform(0.0, 0.4))
+            killed["old" if found == len(filled(kind, 2000)) else "new"] += 1
+    return killed
 
 
 if __name__ == "__main__":

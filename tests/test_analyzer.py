@@ -166,6 +166,11 @@ def check_equals_oracle(texts: list[str]) -> None:
         ("cafe\u0301 CAFÉ", ["café"]),
         ("co\u00adoperate Ko\u200bala man\u200dgo", ["cooperate", "ko", "ala", "mango"]),
         ("don\u00ad\u2019\u00adt", ["don't"]),
+        ("fire\u2060man \ufefffire\ufeffman 3\u2060.5", ["fireman", "3.5"]),  # joined
+        ("#fire\u2060man x\u2060#y #\ufeffz", ["#fireman", "fireman", "x", "y", "#z", "z"]),
+        ("#1,2 #1,200 @a,b", ["#1", "1", "2", "200", "@a", "b"]),
+        ("\u0301#fire \u0301@bob", ["#fire", "fire", "@bob"]),  # a mark on nothing separates
+        ("x\u0323#y x\u0323@z", ["x\u0323", "y", "z"]),  # one on a letter is its
         ("हिन्दी में", ["हिन्दी", "में"]),
         ("سَلَام", ["سَلَام"]),
         ("I ❤️ NY❤👍🏽👍", ["i", "❤", "ny", "👍"]),

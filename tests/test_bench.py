@@ -204,7 +204,7 @@ def test_the_command_line_must_find_what_the_index_finds(
         facts = run_command(arguments)
         return {**facts, "n_updates": facts.get("n_updates", 0) - 1}
 
-    monkeypatch.setattr("earshot.bench.files.run_command", forgetting)
+    monkeypatch.setattr("earshot.bench.matching.run_command", forgetting)
     with pytest.raises(AnswersDiffer, match="earshot match"):
         measured(tmp_path, "command_line", n_subscriptions=1_000, n_messages=20)
     with pytest.raises(EarshotError, match="is not a saved index"):

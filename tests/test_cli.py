@@ -461,7 +461,10 @@ def test_places_that_cannot_be_written(folder: Folder) -> None:
 def test_paths_that_are_not_there(folder: Folder) -> None:
     messages = folder.messages("m.csv")
     (folder / "dir").mkdir()
-    for subscriptions, reason in (("no.csv", "no.csv is not a file"), ("dir", "not a saved index")):
+    for subscriptions, reason in (
+        ("no.csv", "no.csv does not exist"),
+        ("dir", "not a saved index"),
+    ):
         err = folder.refusal("match", folder / subscriptions, messages, "--out", folder / "o.csv")
         assert reason in err
     assert folder.run("index", "info", folder / "nowhere")[0] == 1
@@ -708,7 +711,7 @@ def test_the_command_and_the_module_are_the_same() -> None:
     assert importlib.util.find_spec("earshot.__main__") is not None
     done = python("-m", "earshot", "match", "no.csv", "m.csv", "--out", "o.csv")
     assert done.returncode == 1
-    assert done.stderr == "earshot: no.csv is not a file\n"
+    assert done.stderr == "earshot: no.csv does not exist\n"
     assert done.stdout == ""
 
 

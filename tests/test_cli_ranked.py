@@ -154,8 +154,8 @@ def test_explain(folder: Folder) -> None:
     [
         (["--alpha", "0.5"], "--alpha is only for --rank or --top-k"),
         (["--threshold", "0.5"], "--threshold is only for --rank"),
-        (["--rank", "--alpha", "1.5"], "alpha is 1.5; expected a number from 0 to 1"),
-        (["--rank", "--alpha", "nan"], "alpha is nan; expected a number from 0 to 1"),
+        (["--rank", "--alpha", "1.5"], "--alpha is 1.5; expected a number from 0 to 1"),
+        (["--rank", "--alpha", "nan"], "--alpha is nan; expected a number from 0 to 1"),
         (["--rank", "--threshold", "0"], "expected a number greater than 0 and at most 1"),
         (["--rank", "--structure", "block_trie"], "no ranked structure is called 'block_trie'"),
     ],

@@ -28,6 +28,7 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
+import earshot.semantics.contract
 import earshot.semantics.index_matcher
 from earshot import (
     Engine,
@@ -128,6 +129,7 @@ class EngineMachine(RuleBasedStateMachine):
         self.space, self.has_text_ids, self.n_threads = space, has_text_ids, n_threads
         self.patches.setattr(earshot.semantics.index_matcher, "REBUILD_LEAST", least)
         self.patches.setattr(earshot.semantics.index_matcher, "REBUILD_SMALL", least)
+        self.patches.setattr(earshot.semantics.contract, "FORGET_LEAST", least)
 
     # ---- what happens in the small world
 
@@ -347,9 +349,14 @@ class EngineMachine(RuleBasedStateMachine):
 
     @rule()
     def rebuild(self) -> None:
+        n_words = len(self.engine.vocabulary)
         self.engine.rebuild()
         if isinstance(self.oracle, MatchOracle):
             assert self.engine.matcher.index.n_changes == 0
+        elif len(self.engine.vocabulary) < n_words:
+            assert isinstance(self.oracle, TopkOracle)
+            self.oracle.forget_words()
+            assert len(self.engine.vocabulary) == len(self.oracle.numbers) + 1
 
     @rule()
     def wait(self) -> None:

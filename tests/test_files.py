@@ -651,7 +651,7 @@ def test_files_that_are_not_what_they_claim(
 
 
 def test_a_file_that_is_not_there(tmp_path: Path) -> None:
-    with pytest.raises(InvalidFile, match=r"no.csv is not a file"):
+    with pytest.raises(InvalidFile, match=r"no.csv does not exist"):
         read_messages(tmp_path / "no.csv")
 
 

@@ -344,12 +344,76 @@ def test_arrays_of_another_size_are_named(
     assert str(file) in str(caught.value)
 
 
-def test_a_damaged_array_is_named_unless_it_is_trusted(saved: Path) -> None:
+def test_a_damaged_array_is_named(saved: Path) -> None:
+    Saved.open(saved)
     (file,) = saved.glob("arrays-*")
     file.write_bytes(flipped(file.read_bytes(), 0))
-    with pytest.raises(SavedIndexError, match="damaged in array 'outer/boxes'"):
-        Saved.open(saved)
-    assert Saved.open(saved, verify=False).facts == {"colour": "grün"}
+    os.utime(file, ns=(1, 1))
+    for verify in (False, True, False):
+        with pytest.raises(SavedIndexError, match="damaged in array 'outer/boxes'"):
+            Saved.open(saved, verify=verify)
+
+
+def test_a_process_compares_a_file_once_unless_it_is_told_to(
+    saved: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    compared = []
+    monkeypatch.setattr(storage, "_verify", lambda path, *_: compared.append(path.name))
+    (file,) = saved.glob("arrays-*")
+    for verify, n in ((False, 1), (False, 1), (True, 2), (False, 2)):
+        Saved.open(saved, verify=verify)
+        assert len(compared) == n
+    os.utime(file, ns=(1, 1))
+    Saved.open(saved)
+    assert len(compared) == 3
+    storage.save(saved, example("rot"))
+    Saved.open(saved)
+    assert len(compared) == 4
+
+
+def place(name: str, **other: Any) -> Callable[[dict[str, Any]], object]:
+    return lambda header: header["arrays"][name].update(other)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        *(lambda header, name=name: header.pop(name) for name in ("state", "size", "arrays")),
+        lambda header: header.update(state=3),
+        lambda header: header.update(arrays=[]),
+        lambda header: header["arrays"].update({"outer/boxes": 3}),
+        lambda header: header["facts"].pop("own"),
+        *(
+            place("outer/boxes", **other)
+            for other in (
+                {"dtype": "|O"},
+                {"dtype": "<f4"},
+                {"dtype": "<i8"},
+                {"dtype": "no"},
+                {"shape": [-2, -2]},
+                {"shape": [2, 3]},
+                {"shape": [1 << 40, 1 << 40]},
+                {"shape": "many"},
+                {"shape": [2.0, 2.0]},
+                {"offset": -64},
+                {"offset": 1 << 62},
+                {"offset": None},
+                {"checksum": None},
+            )
+        ),
+    ],
+)
+def test_facts_that_are_wrong_and_yet_whole_are_refused(
+    change: Callable[[dict[str, Any]], object], saved: Path
+) -> None:
+    header = json.loads((saved / "facts.json").read_text())
+    del header["checksum"]
+    change(header)
+    header["checksum"] = storage._checksum_of_facts(header)
+    (saved / "facts.json").write_text(json.dumps(header))
+    with pytest.raises(SavedIndexError) as caught:
+        Saved.open(saved, verify=True).group("outer", Outer)
+    assert str(saved) in str(caught.value)
 
 
 def test_another_kind_of_state_is_told_apart(saved: Path) -> None:

@@ -105,7 +105,7 @@ def test_the_command_with_the_toy_semantics(
         (["--anywhere", "--rank"], "--rank and --anywhere choose different semantics"),
         (["--anywhere", "--alpha", "1"], "--alpha is only for --rank or --top-k"),
     ):
-        assert cli.main(["match", *map(str, files), "--out", str(out), *options]) == 1
+        assert cli.main(["match", *map(str, files), "--out", str(out), *options]) == 2
         assert words in capsys.readouterr().err
 
 

@@ -109,18 +109,17 @@ def _stream(
 ) -> tuple[Facts, list[str], int | None]:
     # The package is optional.
     from earshot.spark import FileSink, Stream, build, match_stream  # noqa: PLC0415
-    from earshot.spark.commands.run import Course, watch  # noqa: PLC0415
-    from earshot.spark.commands.session import spark_session  # noqa: PLC0415
+    from earshot.spark.commands import course_of, watch  # noqa: PLC0415
+    from earshot.spark.session import spark_session  # noqa: PLC0415
 
     index, out, checkpoint = (feed.root / name for name in ("index", "out", "checkpoint"))
     say("starting Spark …")
     with spark_session() as session:
         say(f"building an index of {feed.n_subscriptions:,} subscriptions …")
         build(session.createDataFrame(feed.subscriptions), index, unique_ids=True)
-        course, replay = Course(), _Replay(feed, index, out, checkpoint)
+        replay = _Replay(feed, index, out, checkpoint)
 
         def on_batch(status: Status) -> None:
-            course.add(status)
             replay.note(status)
             view.note(replay.samples)
             feed.is_warm.set()  # workers have started and opened the index
@@ -145,7 +144,7 @@ def _stream(
 
         number = watch(pipeline, view, is_enough=is_enough)
         feed.is_over.set()
-        facts = course.facts(pipeline.status(), time.monotonic() - started)
+        facts = course_of(pipeline, time.monotonic() - started)
     lines = [
         f"{facts['messages']:,} reports by Transport for NSW (Live Traffic, CC BY 4.0) in "
         f"{facts['batches']:,} batches: {facts['updates']:,} deliveries to "
@@ -166,7 +165,7 @@ def _stream(
 
 
 class _Feed:
-    """Directories into which messages and changes are put.
+    """Directories into which messages and changes are put, each file whole.
 
     Ids are integers in the order of events: a subscription's is its row in :attr:`drawn`, a
     message's is how many came before it.
@@ -175,8 +174,7 @@ class _Feed:
     def __init__(self, root: Path, n_subscriptions: int) -> None:
         self.root = root
         self.messages, self.changes = root / "messages", root / "changes"
-        self._drafts = root / "drafts"
-        for folder in (self.messages, self.changes, self._drafts):
+        for folder in (self.messages, self.changes):
             folder.mkdir()
         self.reports = bundled_messages().drop_columns(["kind"])
         self.n_subscriptions = n_subscriptions
@@ -212,7 +210,7 @@ class _Feed:
     def _add_messages(self, n: int) -> None:
         rows = self.message_rows(np.arange(self.n_messages, self.n_messages + n))
         self.n_messages += n
-        self._put(rows, self.messages / f"{self.n_messages:08d}.ndjson")
+        write_table(self.messages / f"{self.n_messages:08d}.ndjson", rows)
 
     def _add_changes(self) -> None:
         n = CHANGES_PER_FILE // 3
@@ -234,26 +232,20 @@ class _Feed:
         rows = pa.concat_tables([schema.empty_table(), *tables], promote_options="permissive")
         rows = rows.select(schema.names).cast(schema)
         self.all_changes = pa.concat_tables([self.all_changes, rows])
-        self._put(rows, self.changes / f"{len(self.all_changes):08d}.ndjson")
+        write_table(self.changes / f"{len(self.all_changes):08d}.ndjson", rows)
 
     def _draw(self, n: int, first_id: int) -> pa.Table:
         seed = int(self._random.integers(1 << 32))
         drawn = draw_subscriptions(self.reports, n, seed=seed, **DRAWN)
         return drawn.set_column(0, "id", pa.array(np.arange(first_id, first_id + n)))
 
-    def _put(self, rows: pa.Table, path: Path) -> None:
-        """Let a file appear whole."""
-        draft = self._drafts / path.name
-        write_table(draft, rows)
-        draft.rename(path)
-
 
 class _Replay:
     """What each batch saw and delivered, to be compared with what the engine says."""
 
     def __init__(self, feed: _Feed, index: Path, out: Path, checkpoint: Path) -> None:
-        from earshot.spark.batch_log import BatchLog  # noqa: PLC0415 - the package is optional
         from earshot.spark.store import IndexStore  # noqa: PLC0415
+        from earshot.spark.stream import BatchLog  # noqa: PLC0415 - the package is optional
 
         self._feed, self._out = feed, out
         self._store, self._log = IndexStore(index), BatchLog(checkpoint)
@@ -307,9 +299,8 @@ class _Replay:
         return match_s
 
     def _lists(self, batch: int) -> pa.Table:
-        # Not as part of the output, whose directories' names would become a column.
-        parts = sorted((self._out / f"batch={batch:08d}").glob("*.parquet"))
-        return pa.concat_tables([pq.ParquetFile(part).read() for part in parts])
+        # The name of its directory is no column.
+        return pq.read_table(self._out / f"batch={batch:08d}", partitioning=None)
 
     def _sample(self, batch: int) -> list[str]:
         lists = self._lists(batch)

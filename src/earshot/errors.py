@@ -50,13 +50,13 @@ class InvalidRow(InvalidInput):
     Attributes:
         source: File or batch the row came from, or ``""`` when it was passed in memory.
         row: Zero-based row number in ``source``.
-        field: Column that holds the wrong value.
+        field: Column that holds the wrong value, or ``""`` when the row as a whole is wrong.
         reason: What was wrong and what was expected.
     """
 
     def __init__(self, source: str, row: int, field: str, reason: str) -> None:
         where = f"{source}, row {row}" if source else f"row {row}"
-        super().__init__(f"{where}, field '{field}': {reason}")
+        super().__init__(f"{where}, field '{field}': {reason}" if field else f"{where}: {reason}")
         self.source = source
         self.row = row
         self.field = field
@@ -94,6 +94,15 @@ class MissingExtra(EarshotError, ImportError):
     """An optional package is needed; the message says how to install it."""
 
 
+def described(value: object) -> str:
+    """Return a value as Python writes it, shortened, for an error."""
+    try:
+        text = repr(value)
+    except ValueError:  # an integer of more digits than Python writes
+        return "a huge integer"
+    return text if len(text) <= 80 else f"{text[:80]}…"
+
+
 def raise_first(rejects: list[InvalidRow]) -> None:
     """Raise the first of the rows that are wrong, if any is."""
     if rejects:
@@ -102,5 +111,5 @@ def raise_first(rejects: list[InvalidRow]) -> None:
 
 def check_threads(n_threads: int) -> None:
     """Raise unless there is a thread to work."""
-    if n_threads < 1:
-        raise InvalidParameter(f"n_threads is {n_threads}; expected 1 or more")
+    if not isinstance(n_threads, int) or isinstance(n_threads, bool) or n_threads < 1:
+        raise InvalidParameter(f"n_threads is {described(n_threads)}; expected 1 or more")

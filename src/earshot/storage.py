@@ -2,8 +2,9 @@
 
 ``facts.json`` says what was saved, which file has the arrays, where in it each array is, and the
 checksum of each, of the facts too. All is checked when a directory is opened, before anything is
-answered from it. Arrays are then mapped copy-on-write: processes share one copy of the pages, and a
-change stays in the process that made it.
+answered from it; arrays that this process has compared before need not be compared again. They are
+mapped copy-on-write: processes share one copy of the pages, and a change stays in the process that
+made it.
 
 Saving to a directory that holds a state already replaces that. The arrays go to a file with a new
 name, and are on disk before ``facts.json`` is put in the place of the old one: whatever happens,
@@ -15,6 +16,7 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import json
+import math
 import mmap
 import os
 import re
@@ -30,7 +32,7 @@ import numpy as np
 import numpy.typing as npt
 import xxhash
 
-from earshot.errors import SavedIndexError
+from earshot.errors import InvalidInput, SavedIndexError, described
 
 FORMAT = "earshot-arrays"
 VERSION = 5
@@ -121,6 +123,16 @@ def _replace(target: Path, contents: Contents) -> str:
     (target / _DRAFT).replace(target / FACTS)
     sync(target)
     return state
+
+
+def checked_path(directory: str | Path) -> Path:
+    """Return a path, refusing what can be none."""
+    try:
+        if b"\0" not in os.fsencode(directory):
+            return Path(directory)
+    except (TypeError, UnicodeEncodeError):
+        pass
+    raise InvalidInput(f"directory is {described(directory)}; expected a path")
 
 
 def check_replaceable(directory: str | Path) -> None:
@@ -297,14 +309,13 @@ class Saved:
         self._arrays = arrays
 
     @classmethod
-    def open(cls, directory: str | Path | Saved, *, verify: bool = True) -> Self:
+    def open(cls, directory: str | Path | Saved, *, verify: bool = False) -> Self:
         """Check a directory and map its arrays; what is open already comes back as it is.
 
         Args:
             directory: Where a state was saved.
-            verify: Whether to compare all arrays with their checksums. Without that, damaged ones
-                can give wrong answers or end the process; for a state that was verified since it
-                was written.
+            verify: Whether to compare the arrays with their checksums even if this process has
+                compared the same file before.
         """
         if isinstance(directory, Saved):
             return typing.cast(Self, directory)
@@ -312,10 +323,11 @@ class Saved:
             header = _read_header(Path(directory))
             path = Path(directory) / _file_of(header["state"])
             try:
-                arrays = _map_arrays(path, header, verify=verify)
+                with understood(directory):
+                    arrays = _map_arrays(path, header, verify=verify)
+                    return cls(str(directory), header["state"], header["facts"], arrays)
             except FileNotFoundError:
                 continue  # another save has just taken its place
-            return cls(str(directory), header["state"], header["facts"], arrays)
         raise SavedIndexError(f"{path} is missing")
 
     @property
@@ -333,7 +345,7 @@ class Saved:
         return name in self._facts["groups"]
 
     def group(self, name: str, group_type: type[Group]) -> Group:
-        """Return one group of arrays as the given NamedTuple type."""
+        """Return one group of arrays as the given NamedTuple type, which says what they hold."""
         return self._group(name + "/", group_type)
 
     def inner(self, name: str) -> Saved:
@@ -351,11 +363,19 @@ class Saved:
         hints = typing.get_type_hints(group_type)
         values: list[Any] = []
         for field in group_type._fields:  # type: ignore[attr-defined]
-            path = prefix + field
+            path, hint = prefix + field, hints[field]
             if path in self._arrays:
-                values.append(self._arrays[path])
-            elif hasattr(hints[field], "_fields"):
-                values.append(self._group(path + "/", hints[field]))
+                array = self._arrays[path]
+                # Such as ndarray[shape, dtype[int64]]; kernels are compiled for these.
+                (wanted,) = typing.get_args(typing.get_args(hint)[1])
+                if wanted is not Any and array.dtype != wanted:
+                    raise SavedIndexError(
+                        f"{self.where} has {array.dtype} in array {path!r}, not "
+                        f"{np.dtype(wanted)}; save it again"
+                    )
+                values.append(array)
+            elif hasattr(hint, "_fields"):
+                values.append(self._group(path + "/", hint))
             else:
                 raise SavedIndexError(f"{self.where} has no array {path!r}; save it again")
         return group_type(*values)
@@ -376,16 +396,33 @@ def _read_header(directory: Path) -> dict[str, Any]:
         )
     if header.pop("checksum", None) != _checksum_of_facts(header):
         raise SavedIndexError(f"{directory / FACTS} is damaged: {_RESTORE}")
+    with understood(directory):
+        for name, kind in (("state", str), ("size", int), ("arrays", dict), ("facts", dict)):
+            if not isinstance(header[name], kind):
+                raise TypeError(f"{name} in {FACTS} is {header[name]!r}")
     return header
 
 
 _RESTORE = "it is not what was saved; restore it from a copy, or build it again"
 
 
+@contextlib.contextmanager
+def understood(where: str | Path) -> Iterator[None]:
+    """Refuse a state that is whole and yet not what this version saves."""
+    try:
+        yield
+    except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
+        raise SavedIndexError(
+            f"{where} is not as this Earshot saves it: {type(error).__name__}: {error}; build the "
+            f"index again"
+        ) from error
+
+
 def _map_arrays(path: Path, header: dict[str, Any], *, verify: bool) -> dict[str, npt.NDArray[Any]]:
     try:
         with path.open("rb") as file:
-            size = os.fstat(file.fileno()).st_size
+            found = os.fstat(file.fileno())
+            size = found.st_size
             if size != header["size"]:
                 raise SavedIndexError(f"{path} has {size} bytes, not {header['size']}: {_RESTORE}")
             whole = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY) if size else b""
@@ -395,17 +432,26 @@ def _map_arrays(path: Path, header: dict[str, Any], *, verify: bool) -> dict[str
         if isinstance(error, SavedIndexError):
             raise
         raise SavedIndexError(f"{path} cannot be opened: {error.strerror or error}") from error
-    arrays = {}
-    for name, place in header["arrays"].items():
-        dtype, shape = np.dtype(place["dtype"]), tuple(place["shape"])
-        n = int(np.prod(shape, dtype=np.int64))
-        if n:
-            arrays[name] = np.frombuffer(whole, dtype, n, place["offset"]).reshape(shape)
-        else:
-            arrays[name] = np.empty(shape, dtype)
-    if verify:
+    arrays = {name: _array_at(whole, place) for name, place in header["arrays"].items()}
+    file_id = found.st_dev, found.st_ino
+    content = size, found.st_mtime_ns, found.st_ctime_ns, header["state"]
+    if verify or _compared.get(file_id) != content:
         _verify(path, arrays, header["arrays"])
+        _compared[file_id] = content
     return arrays
+
+
+_compared: dict[tuple[int, int], tuple[int, int, int, str]] = {}
+"""Files, and how they were when this process compared them with their checksums."""
+
+
+def _array_at(whole: Any, place: dict[str, Any]) -> npt.NDArray[Any]:
+    """Return the array at a place; one that is not within the file raises."""
+    dtype, shape, offset = np.dtype(place["dtype"]), place["shape"], place["offset"]
+    if dtype.kind not in "biuf" or min(shape, default=0) < 0 or offset < 0:
+        raise ValueError(f"there cannot be {shape} of {dtype} at byte {offset}")
+    n = math.prod(shape)
+    return np.frombuffer(whole, dtype, n, offset).reshape(shape) if n else np.empty(shape, dtype)
 
 
 def _verify(path: Path, arrays: dict[str, npt.NDArray[Any]], places: dict[str, Any]) -> None:

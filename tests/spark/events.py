@@ -13,7 +13,7 @@ import pyarrow.dataset as ds
 from earshot import Engine
 from earshot.engine.changes import apply_changes
 from earshot.files import read_changes, read_messages, write_table
-from earshot.spark.batch_log import BatchLog
+from earshot.spark.stream import BatchLog
 from earshot.workloads.datasets import bundled_messages, draw_subscriptions
 
 ROUND_MESSAGES = 150

@@ -29,8 +29,8 @@ def results(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Pa
 
     folder = tmp_path_factory.mktemp("results")
     smoke = PROFILES["smoke"]
-    effort = smoke.spark._replace(
-        n_files=3, messages_per_file=50, files_per_batch=1, n_small=2, n_small_warm=1,
+    effort = replace(
+        smoke.spark, n_files=3, messages_per_file=50, files_per_batch=1, n_small=2, n_small_warm=1,
         sql_budget_s=0.0,
     )  # fmt: skip
     quick = replace(smoke, spark=effort, effort=smoke.effort._replace(repetitions=1))

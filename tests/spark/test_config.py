@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import tomllib
+from dataclasses import is_dataclass
 from pathlib import Path
 from typing import Any
 
@@ -22,8 +23,9 @@ from earshot.spark.config import (
     SinkConfig,
     SubscriptionsConfig,
     TriggerConfig,
-    keys,
+    keys_of,
     read_config,
+    type_name,
 )
 
 LEAST = """
@@ -145,22 +147,27 @@ def test_every_key_is_read(tmp_path: Path) -> None:
     assert config.uses_kafka
 
 
-def test_the_table_has_every_key_once_with_its_meaning() -> None:
-    found = {(key.table, key.name): key for key in keys()}
-    assert len(found) == len(keys())
-    assert all(key.meaning and key.type for key in keys())
+def test_every_key_has_its_meaning() -> None:
+    tables = {"": keys_of(PipelineConfig)}
+    for name, (_, hint) in tables[""].items():
+        if is_dataclass(hint):
+            tables[name] = keys_of(hint)
+    found = {(table, name): each for table in tables for name, each in tables[table].items()}
+    assert all(facts.meaning for facts, _ in found.values())
+    assert all(is_dataclass(hint) or type_name(hint) for _, hint in found.values())
     described = tomllib.loads(ALL)
-    tables = {name: value for name, value in described.items() if isinstance(value, dict)}
-    used = {("", name) for name in described if name not in tables} | {("", "spark")}
-    used |= {(table, name) for table in tables if table != "spark" for name in tables[table]}
+    inner = {name: value for name, value in described.items() if name in tables}
+    used = {("", name) for name in described}
+    used |= {(table, name) for table in inner for name in inner[table]}
     assert used <= set(found)
     # What is for Kafka or for files only is in one of two tables above.
     assert {name for _, name in set(found) - used} <= {name for _, name in used} | {"once", "kind"}
-    assert found["messages", "topic"] == (
-        "messages", "topic", "a string", "required", 'source = "kafka"', "the topic"
-    )  # fmt: skip
-    assert found["sink", "format"][2:5] == ('"parquet" or "ndjson"', '"parquet"', 'kind = "files"')
-    assert found["trigger", "once"][2:5] == ("true or false", "false", "")
+    topic, kind = found["messages", "topic"]
+    assert (topic.meaning, topic.is_required, topic.only_for) == ("the topic", True, "kafka")
+    assert type_name(kind) == "a string"
+    formats, kind = found["sink", "format"]
+    assert (type_name(kind), formats.default) == ('"parquet" or "ndjson"', "parquet")
+    assert found["trigger", "once"][0].default is False
 
 
 @pytest.mark.parametrize(
@@ -190,6 +197,8 @@ def test_the_table_has_every_key_once_with_its_meaning() -> None:
          r'structure in \[subscriptions\] is "block_lists"; .* block_trie'),
         ("[messages]", "merge = 3\n[messages]", r"merge is 3; expected a table \[merge\]"),
         ("[messages]", "spark = 3\n[messages]", r"spark is 3; expected a table \[spark\]"),
+        ('kind = "console"', 'kind = "kafka"\nservers = "a"\ntopic = "t"\noptions = 3',
+         r"options in \[sink\] is 3; expected a table \[sink.options\]"),
         ("[sink]", "columns = { x = 3 }\n[sink]",
          r"columns in \[messages\] is { x = 3 }; expected a table of strings"),
         ("[sink]", "files_per_batch = 0\n[sink]",

@@ -16,7 +16,7 @@ from pyspark.sql import SparkSession
 
 from earshot.files import write_table
 from earshot.spark import FileSink, Stream, build, match_stream
-from earshot.spark.batch_log import BatchLog
+from earshot.spark.stream import BatchLog
 from earshot.workloads.datasets import bundled_messages
 
 from .conftest import TEST_SETTINGS

@@ -34,7 +34,6 @@ from earshot.spark.build import BuildTask, _build_shard, _messages_like
 from earshot.spark.intake import _folded, merge, subscriptions, take_in
 from earshot.spark.notes import NOTE
 from earshot.spark.rows import RowReading
-from earshot.spark.shaping import Shaping
 from earshot.spark.shards import read_delta
 from earshot.spark.store import Base, IndexSettings, IndexStore, Version
 from earshot.spark.territory import Territory, open_territory
@@ -223,11 +222,15 @@ class Worker:
         self, store: IndexStore, version: Version, messages: pa.Table, clock_us: int | None = None
     ) -> set[tuple[str, str, float | None]]:
         reading = RowReading("messages", "columns", "string")
-        has_scores = store.settings.matcher.has_scores
-        shaping = Shaping("rows", "string", "string", pa.schema([]), has_scores)
         clocks = [each for each in (clock_us, version.clock_us) if each is not None]
         task = MatchTask(
-            store.folder.uri, version, store.settings, reading, shaping, max(clocks, default=None)
+            store.folder.uri,
+            version,
+            store.settings,
+            reading,
+            "rows",
+            pa.schema([]),
+            clock_us=max(clocks, default=None),
         )
         batches = messages.to_batches(max_chunksize=37)
         with self.working():
@@ -444,12 +447,10 @@ def test_parts_of_a_list_share_a_key(tmp_path: Path) -> None:
     same_id = messages.set_column(0, "id", pa.repeat("same", 40)).append_column(
         "text2", messages["id"]
     )
-    shaping = Shaping(
-        "lists", "string", "string", pa.schema([("text2", pa.string())]), keep_unmatched=True
-    )
     task = MatchTask(
         store.folder.uri, store.latest(), store.settings,
-        RowReading("messages", "columns", "string"), shaping,
+        RowReading("messages", "columns", "string"), "lists",
+        pa.schema([("text2", pa.string())]), keep_unmatched=True,
     )  # fmt: skip
     with Worker().working():
         sent = list(send_to_shards(task, same_id.to_batches(max_chunksize=7)))
@@ -458,7 +459,7 @@ def test_parts_of_a_list_share_a_key(tmp_path: Path) -> None:
     assert sent[0].schema.names == ["earshot_shard", KEY, *names, f"{CARRIED}text2", NOTE]
     lists: dict[int, set[str]] = {}
     for batch in found:
-        assert batch.schema == with_key(shaping).schema
+        assert batch.schema == with_key(task).schema
         for row in batch.to_pylist():
             assert row["message_id"] == "same"
             assert row["text2"] == f"m{row[KEY]}"
@@ -482,7 +483,7 @@ def test_a_message_is_analysed_once(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     task = MatchTask(
         both.store.folder.uri, version, both.store.settings,
         RowReading("messages", "columns", "string"),
-        Shaping("rows", "string", "string", pa.schema([])), version.clock_us,
+        "rows", pa.schema([]), clock_us=version.clock_us,
     )  # fmt: skip
     analysed: list[str] = []
     analyze = Analyzer.analyze

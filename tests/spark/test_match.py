@@ -12,13 +12,16 @@ from pyspark.sql import SparkSession
 from earshot import Engine
 from earshot.errors import InvalidInput
 from earshot.spark import build, match
-from earshot.spark.shaping import Shaping
+from earshot.spark.rows import RowReading
+from earshot.spark.store import Base, IndexSettings, Version
+from earshot.spark.workers import MatchTask
 from earshot.workloads.datasets import bundled_messages, draw_subscriptions
 
 from .events import pairs_of
 
 N_SUBSCRIPTIONS = 3_000
 N_MESSAGES = 1_200
+VERSION = Version(1, Base("base", "replicated", (0,), (0,), ("shard",)))
 
 
 @pytest.fixture(scope="module")
@@ -100,8 +103,10 @@ def test_many_deliveries_go_in_several_batches(
     engine = Engine()
     engine.subscribe_batch(subscriptions)
     found = engine.match_batch(some)
-    whole = Shaping(shape, "string", "string", pa.schema([("text", pa.string())]))
-    monkeypatch.setattr("earshot.spark.shaping.MOST_BYTES_PER_BATCH", most)
+    carried = pa.schema([("text", pa.string())])
+    reading = RowReading("messages", "columns", "string")
+    whole = MatchTask("", VERSION, IndexSettings("string"), reading, shape, carried)
+    monkeypatch.setattr("earshot.spark.workers.MOST_BYTES_PER_BATCH", most)
     batches = list(whole.batches(found, [some["text"].combine_chunks()]))
     assert (len(batches) > 1) == (most < 1 << 20)
     table = pa.Table.from_batches(batches)

@@ -173,7 +173,7 @@ format = "ndjson"
 def test_a_ranked_pipeline_from_its_file(
     spark: SparkSession, tmp_path: Path, subscriptions: pa.Table, messages: pa.Table
 ) -> None:
-    from earshot.spark.commands.run import run_pipeline
+    from earshot.spark.commands import run_pipeline
 
     rows = with_thresholds(subscriptions)
     write_table(tmp_path / "subscriptions.parquet", rows)

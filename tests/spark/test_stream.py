@@ -9,9 +9,8 @@ import pytest
 from pyspark.sql import SparkSession
 
 from earshot.spark import FileSink, Stream, build, match_stream
-from earshot.spark.batch_log import BatchLog
 from earshot.spark.store import IndexStore
-from earshot.spark.stream import Pipeline
+from earshot.spark.stream import BatchLog, Pipeline
 
 from .events import Feed, expected_updates, updates_in
 

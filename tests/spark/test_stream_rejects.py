@@ -18,12 +18,11 @@ from pyspark.sql import DataFrame, SparkSession
 
 from earshot.model.schemas import messages_schema, subscriptions_schema
 from earshot.spark import FileSink, build
-from earshot.spark.batch_log import BatchLog
 from earshot.spark.folders import Folder
 from earshot.spark.match import match_task
 from earshot.spark.rows import RowReading
 from earshot.spark.store import IndexStore
-from earshot.spark.stream import Pipeline
+from earshot.spark.stream import BatchLog, Pipeline
 
 BOX = {"min_x": 0.0, "min_y": 0.0, "max_x": 1.0, "max_y": 1.0}
 PLACE = {"x": 0.5, "y": 0.5}

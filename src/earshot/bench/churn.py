@@ -18,8 +18,7 @@ import pyarrow as pa
 
 from earshot.bench.checksums import check_agreement
 from earshot.bench.competitors import IndexCompetitor
-from earshot.bench.context import Context
-from earshot.bench.engines import open_engine, settled_index
+from earshot.bench.context import Context, open_engine
 from earshot.bench.measuring import (
     Case,
     Contender,
@@ -58,31 +57,6 @@ class Stage(NamedTuple):
     removes: Int32s
 
 
-class Changed(NamedTuple):
-    """What is changed: how a call's rows and slots are prepared, and what takes them."""
-
-    rows: Callable[[range], Any]
-    slots: Callable[[Int32s], Any]
-    insert: Callable[[Any], None]
-    remove: Callable[[Any], Any]
-
-    def rates(self, stage: Stage) -> Row:
-        """Insert and remove; return how many subscriptions per second."""
-        per_call, inserts, removes = stage
-        n = len(inserts)
-        starts = range(0, n, per_call)
-        added = [self.rows(inserts[at : at + per_call]) for at in starts]
-        left = [self.slots(removes[at : at + per_call]) for at in starts]
-        insert_s = sum(elapsed_s(self.insert, part) for part in added)
-        remove_s = sum(elapsed_s(self.remove, part) for part in left)
-        return {
-            "changes_per_call": per_call,
-            "inserts_per_s": n / insert_s,
-            "removes_per_s": n / remove_s,
-            "changes_per_s": 2 * n / (insert_s + remove_s),
-        }
-
-
 def measure(context: Context, workloads: Iterable[Workload]) -> Iterator[Row]:
     """Changes to the index alone and through the engine; matching with changes pending."""
     names = context.focus()
@@ -102,15 +76,38 @@ def _stages(n: int, seed: int) -> list[Stage]:
     ]
 
 
+def _rates(
+    stage: Stage,
+    insert: Callable[[Any], object],
+    remove: Callable[[Any], object],
+    rows_of: Callable[[range], Any],
+    slots_of: Callable[[Int32s], Any],
+) -> Row:
+    """Insert and remove what is made of rows and slots before; return subscriptions per second."""
+    per_call, inserts, removes = stage
+    n = len(inserts)
+    starts = range(0, n, per_call)
+    added = [rows_of(inserts[at : at + per_call]) for at in starts]
+    left = [slots_of(removes[at : at + per_call]) for at in starts]
+    insert_s = sum(elapsed_s(insert, part) for part in added)
+    remove_s = sum(elapsed_s(remove, part) for part in left)
+    return {
+        "changes_per_call": per_call,
+        "inserts_per_s": n / insert_s,
+        "removes_per_s": n / remove_s,
+        "changes_per_s": 2 * n / (insert_s + remove_s),
+    }
+
+
 def _index_rows(
     context: Context, workload: Workload, stages: list[Stage], names: list[str]
 ) -> list[Row]:
     """Return the rows of all indexes, once their answers agree."""
-    arena = context.arena(workload, names)
+    case, contenders = context.arena(workload, names)
     rows = []
     checksums: dict[str, dict[str, dict[int, int]]] = {}
-    for contender in arena.named(names):
-        for row, sums in _index_stages(context, arena.case, contender, workload, stages):
+    for contender in contenders:
+        for row, sums in _index_stages(context, case, contender, workload, stages):
             rows.append(row)
             stage = f"headline, changes in calls of {row['changes_per_call']}"
             checksums.setdefault(stage, {})[contender.name] = sums
@@ -128,17 +125,13 @@ def _index_stages(
     warm_up_changes(IndexCompetitor(competitor.index_type), case)
     n = workload.n_subscriptions
     inserted = workload.subscriptions(n, n + stages[-1].inserts.stop)
-    target = Changed(
-        lambda rows: take_clauses(inserted, np.array(rows)),
-        lambda slots: slots,
-        competitor.index.insert,
-        competitor.index.remove,
-    )
+    index = competitor.index
+    rows_of, slots_of = lambda rows: take_clauses(inserted, np.array(rows)), lambda slots: slots
+    measured = (_rates(stage, index.insert, index.remove, rows_of, slots_of) for stage in stages)
     # The first change prepares what all later ones use, such as where each clause stands.
-    first_change_s = 2 / target.rates(stages[0])["changes_per_s"]
+    first_change_s = 2 / next(measured)["changes_per_s"]
     n_pending = 1
-    for stage in stages[1:]:
-        rates = target.rates(stage)
+    for stage, rates in zip(stages[1:], measured, strict=True):
         n_pending += len(stage.inserts)
         first_pass(changed, case.messages, context.profile.effort.budget_s)
         before_s, changed.elapsed_s = [], []
@@ -166,30 +159,21 @@ def _engine_rows(context: Context, workload: Workload, stages: list[Stage]) -> I
 
     def insert(batch: pa.Table) -> None:
         engine.subscribe_batch(batch)
-        settled_index(engine)  # new subscriptions wait for the next message; not so here
+        _ = engine.matcher.index  # new subscriptions wait for the next use; not so here
 
-    target = Changed(
-        lambda rows: inserted.slice(rows.start, len(rows)),
-        lambda slots: pa.array(slots, pa.int64()),
-        insert,
-        engine.unsubscribe_batch,
-    )
-    target.rates(stages[0])
-    for stage in stages[1:]:
-        yield {
-            "workload": workload.name,
-            "competitor": "engine",
-            "n_subscriptions": n,
-            "n_threads": 1,
-            **target.rates(stage),
-        }
-    yield {
-        "workload": workload.name,
-        "competitor": "engine",
-        "n_subscriptions": n,
-        "n_threads": 1,
-        **_single_calls(context, engine, files.workload, n + stages[-1].inserts.stop),
-    }
+    facts = {"workload": workload.name, "competitor": "engine", "n_subscriptions": n}
+    for stage in stages:
+        rates = _rates(
+            stage,
+            insert,
+            engine.unsubscribe_batch,
+            lambda rows: inserted.slice(rows.start, len(rows)),
+            lambda slots: pa.array(slots, pa.int64()),
+        )
+        if stage is not stages[0]:
+            yield {**facts, "n_threads": 1, **rates}
+    single = _single_calls(context, engine, files.workload, n + stages[-1].inserts.stop)
+    yield {**facts, "n_threads": 1, **single}
 
 
 def _single_calls(context: Context, engine: Engine, workload: Workload, first: int) -> Row:

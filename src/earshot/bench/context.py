@@ -9,7 +9,9 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, field
+from functools import cached_property
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -17,7 +19,7 @@ from typing import Any, NamedTuple
 import pyarrow.parquet as pq
 
 from earshot.bench.checksums import check_agreement
-from earshot.bench.competitors import IndexCompetitor, new_competitor
+from earshot.bench.competitors import Competitor, IndexCompetitor, new_competitor
 from earshot.bench.measuring import (
     Case,
     Contender,
@@ -31,6 +33,7 @@ from earshot.bench.measuring import (
 )
 from earshot.bench.profiles import Profile
 from earshot.bench.results import Row
+from earshot.engine.engine import Engine
 from earshot.errors import EarshotError
 from earshot.indexes import default_structure, structures_of
 from earshot.workloads.synthetic import Workload, find_workload, message_table, subscription_table
@@ -39,22 +42,11 @@ SUBSCRIPTIONS_PER_WRITE = 500_000
 """Rows that are held as words at a time while a file of subscriptions is written."""
 
 
-class Arena(NamedTuple):
-    """A case and the competitors that were built for it."""
-
-    case: Case
-    contenders: list[Contender]
-
-    def named(self, names: Sequence[str]) -> list[Contender]:
-        """Return the competitors of these names."""
-        return [contender for contender in self.contenders if contender.name in names]
-
-
 class SavedFiles(NamedTuple):
     """A workload in files, and the index that the command line built of them."""
 
     workload: Workload
-    messages_file: Path
+    messages: Path
     index_directory: Path
     build_s: float
 
@@ -68,12 +60,17 @@ class Context:
     seed: int
     data: str | Path | None
     say: Callable[[str], None]
-    compile_s: dict[str, float] = field(default_factory=dict)
     shared: dict[str, Any] = field(default_factory=dict)  # what suites keep for each other, by name
-    _arena: Arena | None = None
+    _compile_s: dict[object, float] = field(default_factory=dict)
+    _arena: tuple[Case, list[Contender]] | None = None
     _rows: dict[tuple[str, int], list[Row]] = field(default_factory=dict)
-    _folder: tempfile.TemporaryDirectory[str] | None = None
-    _files: SavedFiles | None = None
+    _at_end: ExitStack = field(default_factory=ExitStack)
+
+    @cached_property
+    def folder(self) -> Path:
+        """A directory that goes with this run."""
+        made = tempfile.TemporaryDirectory(prefix="earshot-bench-")
+        return Path(self._at_end.enter_context(made))
 
     def workload(self, name: str, n_subscriptions: int | None = None) -> Workload:
         """Return a workload in the profile's size."""
@@ -85,43 +82,51 @@ class Context:
         taking_part = self.profile.focus or structures_of("boolean")
         return [name for name in self.competitors if name in taking_part]
 
-    def arena(self, given: Workload | Case, names: Sequence[str]) -> Arena:
+    def arena(self, given: Workload | Case, names: Sequence[str]) -> tuple[Case, list[Contender]]:
         """Return a case with competitors built; the last one is kept for the next suite."""
-        last, key = self._arena, (given.name, given.n_subscriptions)
-        if (
-            last is not None
-            and (last.case.name, last.case.n_subscriptions) == key
-            and set(names) <= {contender.name for contender in last.contenders}
-        ):
-            return last
+        if self._arena is not None:
+            case, built = self._arena
+            chosen = [each for each in built if each.name in names]
+            is_same = (case.name, case.n_subscriptions) == (given.name, given.n_subscriptions)
+            if is_same and len(chosen) == len(names):
+                return case, chosen
         self.release()
-        return self._prepare(given if isinstance(given, Case) else case_of(given), names)
+        case = given if isinstance(given, Case) else case_of(given)
+        self._arena = (case, self._prepare(case, names))
+        return self._arena
 
     def measure(self, given: Workload | Case) -> list[Row]:
         """Measure all competitors of this run, or return what was measured before."""
         key = (given.name, given.n_subscriptions)
         if key not in self._rows:
-            arena = self.arena(given, self.competitors)
-            time_in_turns(arena.case, arena.contenders, self.profile.effort)
+            case, contenders = self.arena(given, self.competitors)
+            time_in_turns(case, contenders, self.profile.effort)
             self.say(f"{given.name}: measured; {peak_memory()}")
-            self._rows[key] = [row_of(arena.case, contender) for contender in arena.contenders]
+            self._rows[key] = [row_of(case, contender) for contender in contenders]
         return self._rows[key]
 
     def files(self, workload: Workload) -> SavedFiles:
         """Return the headline in files, written and indexed when first asked for."""
-        if self._files is None:
+        if "files" not in self.shared:
             self.release()
-            self._folder = tempfile.TemporaryDirectory(prefix="earshot-bench-")
             # Enough that the rate is measured, not the start of a process.
             workload = workload.scaled(n_messages=10 * workload.n_messages)
-            self._files = _write_files(workload, Path(self._folder.name))
-            self.say(f"files: index built in {self._files.build_s:.1f} s; {peak_memory()}")
-        return self._files
+            made = self.shared["files"] = _write_files(workload, self.folder)
+            self.say(f"files: index built in {made.build_s:.1f} s; {peak_memory()}")
+        files: SavedFiles = self.shared["files"]
+        return files
+
+    def built(self, competitor: Competitor, case: Case, kernels: object) -> Contender:
+        """Build a competitor; the kernels that it uses are compiled before, once by that name."""
+        if kernels not in self._compile_s:
+            self._compile_s[kernels] = compile_seconds(competitor, case)
+        build_s = elapsed_s(competitor.build, case.clauses, case.space, case.n_tokens)
+        return Contender(competitor, build_s, self._compile_s[kernels])
 
     def release(self) -> None:
         """Let go of the last arena."""
         if self._arena is not None:
-            for contender in self._arena.contenders:
+            for contender in self._arena[1]:
                 contender.competitor.close()
             self._arena = None
             gc.collect()
@@ -129,18 +134,14 @@ class Context:
     def close(self) -> None:
         """Let go of everything."""
         self.release()
-        if self._folder is not None:
-            self._folder.cleanup()
+        self._at_end.close()
 
-    def _prepare(self, case: Case, names: Sequence[str]) -> Arena:
+    def _prepare(self, case: Case, names: Sequence[str]) -> list[Contender]:
         """Build all competitors, let each answer within its budget, and compare the answers."""
         effort, contenders = self.profile.effort, []
         for name in names:
-            competitor = new_competitor(name)
-            if name not in self.compile_s:
-                self.compile_s[name] = compile_seconds(competitor, case)
-            contender = Contender(competitor, compile_s=self.compile_s[name])
-            contender.build_s = elapsed_s(competitor.build, case.clauses, case.space, case.n_tokens)
+            contender = self.built(new_competitor(name), case, name)
+            competitor = contender.competitor
             is_opened = effort.opens_all or name == default_structure("boolean")
             if is_opened and isinstance(competitor, IndexCompetitor):
                 contender.open_s = open_seconds(competitor)
@@ -151,8 +152,7 @@ class Context:
             )
             contenders.append(contender)
         check_agreement(case.name, {each.name: each.checksums for each in contenders})
-        self._arena = Arena(case, contenders)
-        return self._arena
+        return contenders
 
 
 def run_command(arguments: Sequence[str]) -> dict[str, Any]:
@@ -163,6 +163,13 @@ def run_command(arguments: Sequence[str]) -> dict[str, Any]:
         raise EarshotError(f"'earshot {' '.join(arguments)}' failed: {done.stderr.strip()}")
     facts: dict[str, Any] = json.loads(done.stdout)
     return facts
+
+
+def open_engine(directory: Path, n_threads: int = 1) -> Engine:
+    """Open a saved engine; nothing is compiled or read in later."""
+    engine = Engine.open(directory, n_threads=n_threads)
+    engine.warm_up()
+    return engine
 
 
 def peak_memory() -> str:

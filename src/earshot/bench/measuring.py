@@ -96,12 +96,9 @@ def time_in_turns(case: Case, contenders: list[Contender], effort: Effort) -> No
             if repetition and spent_s + spent_s / repetition > 2 * effort.budget_s:
                 continue
             contender.elapsed_s.append(timed_pass(contender, case.messages))
-            if default in (None, contender):
-                continue
-            if default.n_messages >= contender.n_messages:
-                few = replace(
-                    default, n_messages=contender.n_messages, n_answers=contender.n_answers
-                )
+            if default not in (None, contender) and default.n_messages >= contender.n_messages:
+                n_messages, n_answers = contender.n_messages, contender.n_answers
+                few = replace(default, n_messages=n_messages, n_answers=n_answers)
                 contender.default_s.append(timed_pass(few, case.messages))
     for contender in contenders:
         contender.latencies_ns = _latencies(contender, case.messages, effort)
@@ -109,11 +106,9 @@ def time_in_turns(case: Case, contenders: list[Contender], effort: Effort) -> No
 
 def first_pass(contender: Contender, messages: MessageArrays, budget_s: float) -> None:
     """Answer longer and longer prefixes until the next would leave the budget."""
-    spent_s, last_s_per_message, total, contender.n_answers = 0.0, 0.0, 0, 0
-    contender.checksums, contender.prefixes = {}, {}
-    work = np.zeros(3, np.int64)
-    counted = True
-    start = 0
+    contender.n_answers, contender.checksums, contender.prefixes = 0, {}, {}
+    spent_s, last_s_per_message = 0.0, 0.0
+    start, total, work = 0, 0, np.zeros(3, np.int64)
     for length in prefix_lengths(len(messages.boxes)):
         # The last rate, not the mean: small batches are slow where each costs a scan.
         if start and spent_s + last_s_per_message * (length - start) > budget_s:
@@ -129,11 +124,9 @@ def first_pass(contender: Contender, messages: MessageArrays, budget_s: float) -
             nodes, candidates, _ = (work / max(length, 1)).tolist()
             costs = {"nodes": nodes, "candidates": candidates, "ms": 1e3 * spent_s / max(length, 1)}
             contender.prefixes[str(length)] = costs
-        else:
-            counted = False
         start = length
     contender.n_messages, contender.first_s = start, spent_s
-    contender.counters = Counters(*work.tolist()) if counted else None
+    contender.counters = Counters(*work.tolist()) if contender.prefixes else None
 
 
 def timed_pass(contender: Contender, messages: MessageArrays, n_threads: int = 1) -> float:
@@ -153,9 +146,7 @@ def timed(call: Callable[..., T], *arguments: Any) -> tuple[T, float]:
 
 def elapsed_s(call: Callable[..., Any], *arguments: Any) -> float:
     """Return the seconds that a call takes."""
-    began = time.perf_counter()
-    call(*arguments)
-    return time.perf_counter() - began
+    return timed(call, *arguments)[1]
 
 
 def row_of(case: Case, contender: Contender) -> Row:

@@ -28,7 +28,6 @@ from earshot.bench.competitors import IndexCompetitor
 from earshot.bench.context import Context
 from earshot.bench.measuring import elapsed_s, warm_up_changes
 from earshot.bench.points import (
-    CHANGED,
     DATA,
     MESSAGE_TOKENS,
     MIXTURES,
@@ -43,16 +42,7 @@ from earshot.bench.results import Row
 from earshot.indexes import default_structure, index_type
 from earshot.indexes.answers import Counters, Matches, concat_matches
 from earshot.indexes.contract import Index
-from earshot.model.arrays import (
-    ClauseArrays,
-    Int32s,
-    MessageArrays,
-    concat_clauses,
-    take_clauses,
-    take_messages,
-)
-
-__all__ = ["CHANGED", "measure"]
+from earshot.model.arrays import ClauseArrays, Int32s, MessageArrays, take_clauses, take_messages
 
 INSERT, REMOVE, MATCH = range(3)
 CHANGE_SHARE = 0.1
@@ -90,23 +80,11 @@ class Stage(NamedTuple):
 
 
 class Plan(NamedTuple):
-    """All operations of all stages; the same for every index."""
+    """All operations, the same for every index; the first changes may prepare what others use."""
 
-    clauses: ClauseArrays
-    first_insert: ClauseArrays  # one, not timed: it may prepare what all later ones use
+    first_insert: ClauseArrays
     first_removes: Int32s
     stages: list[Stage]
-
-    def live_clauses(self) -> tuple[ClauseArrays, Int32s]:
-        """Return what is left after all stages, renumbered 0, 1, …, and the old slots."""
-        inserts = [self.first_insert, *(stage.inserts for stage in self.stages)]
-        every = concat_clauses([self.clauses, *inserts])
-        alive = np.ones(len(every.subscriptions), np.bool_)
-        alive[self.first_removes] = False
-        alive[np.concatenate([stage.removes for stage in self.stages])] = False
-        live = take_clauses(every, np.flatnonzero(alive))
-        slots = live.subscriptions
-        return live._replace(subscriptions=np.arange(len(slots), dtype=np.int32)), slots
 
 
 def measure(context: Context, variants: Iterable[Variant]) -> Iterator[Row]:
@@ -116,19 +94,18 @@ def measure(context: Context, variants: Iterable[Variant]) -> Iterator[Row]:
     if not present:
         return
     store, size = store_of(context), context.profile.n_subscriptions
-    case = store.case(context, DATA, size, MIXTURES[0])
-    plan = _plan(context, case.clauses)
+    case = store.case(DATA, size, MIXTURES[0])
+    plan = _plan(context)
     rows: list[Row] = []
     sums: list[Sums] = [{} for _ in plan.stages]
     last: list[Sums] = [{} for _ in plan.stages]
     budget_s = context.profile.figures.operations_budget_s / len(MESSAGE_TOKENS["short"])
     for variant in present:
         warm_up_changes(variant.competitor(), case)
-        competitor = store.built(context, DATA, size, variant).competitor
+        competitor = store.built(DATA, size, variant).competitor
         assert isinstance(competitor, IndexCompetitor)
-        index = competitor.index
-        first_change_s = elapsed_s(index.insert, plan.first_insert)
-        first_change_s += elapsed_s(index.remove, plan.first_removes)
+        first_change_s = elapsed_s(competitor.index.insert, plan.first_insert)
+        first_change_s += elapsed_s(competitor.index.remove, plan.first_removes)
         facts = {
             "competitor": variant.name,
             "token_order": variant.token_order,
@@ -136,20 +113,24 @@ def measure(context: Context, variants: Iterable[Variant]) -> Iterator[Row]:
             "first_change_s": first_change_s,
         }
         for at, stage in enumerate(plan.stages):
-            row, sums[at][variant.label] = _operate(index, stage, budget_s)
+            row, sums[at][variant.label] = _operate(competitor.index, stage, budget_s)
             check_agreement(f"{stage.label}, operations", sums[at])
             rows.append({"workload": stage.workload, **facts, **row})
         for at, stage in enumerate(plan.stages):
-            last[at][variant.label] = {N_LAST: checksum(index.match(stage.last_messages))}
+            last[at][variant.label] = {N_LAST: checksum(competitor.match(stage.last_messages))}
         rates = [row["operations_per_s"] for row in rows[-len(plan.stages) :]]
         context.say(f"rt_updates: {variant.label} {min(rates):,.0f} to {max(rates):,.0f} per s")
         # Changed, and of no use to another suite.
         store.kept.pop((size, variant), None)
-        del index
         competitor.close()
-    clauses, slots = plan.live_clauses()
+    removed = np.concatenate([plan.first_removes, *(stage.removes for stage in plan.stages)])
+    n_inserted = sum(len(stage.removes) for stage in plan.stages) + 1
+    every = point_workload(context, DATA, POINTS[0]).subscriptions(0, size + n_inserted)
+    slots = np.delete(every.subscriptions, removed)
+    live = take_clauses(every, slots)
+    live = live._replace(subscriptions=np.arange(len(slots), dtype=np.int32))  # without gaps
     structure = index_type(default_structure("boolean"))
-    fresh = structure.build(clauses, space=case.space, n_tokens=case.n_tokens)
+    fresh = structure.build(live, space=case.space, n_tokens=case.n_tokens)
     for stage, of_stage in zip(plan.stages, last, strict=True):
         found = fresh.match(stage.last_messages)
         found = found._replace(subscriptions=slots[found.subscriptions])
@@ -158,33 +139,31 @@ def measure(context: Context, variants: Iterable[Variant]) -> Iterator[Row]:
     yield from rows
 
 
-def _plan(context: Context, clauses: ClauseArrays) -> Plan:
-    store, size = store_of(context), context.profile.n_subscriptions
+def _plan(context: Context) -> Plan:
+    size = context.profile.n_subscriptions
     n_operations = context.profile.figures.n_operations // len(MESSAGE_TOKENS["short"])
     n_changes = min(int(CHANGE_SHARE * n_operations), (size - 1) // len(POINTS))
     random = np.random.default_rng(context.seed)
     removes = random.permutation(size)[: 1 + n_changes * len(POINTS)].astype(np.int32)
+    workload = point_workload(context, DATA, POINTS[0])
     kinds = np.full(n_operations, MATCH, np.int8)
     kinds[:n_changes] = INSERT
     kinds[n_changes : 2 * n_changes] = REMOVE
     stages = []
     for at, point in enumerate(POINTS):
-        workload, first = point_workload(context, DATA, point), size + 1 + at * n_changes
-        inserts = workload.subscriptions(first, first + n_changes)
-        messages = store.case(context, DATA, size, point).messages
-        own = removes[1 + at * n_changes :][:n_changes]
-        stages.append(
-            Stage(point, workload.name, random.permutation(kinds), inserts, own, messages)
-        )
-    first_insert = point_workload(context, DATA, POINTS[0]).subscriptions(size, size + 1)
-    return Plan(clauses, first_insert, np.append(removes[:1], np.int32(size)), stages)
+        start, stop = 1 + at * n_changes, 1 + (at + 1) * n_changes
+        inserts = workload.subscriptions(size + start, size + stop)
+        order, case = random.permutation(kinds), store_of(context).case(DATA, size, point)
+        own = removes[start:stop]
+        stages.append(Stage(point, case.name, order, inserts, own, case.messages))
+    first_removes = np.append(removes[:1], np.int32(size))
+    return Plan(workload.subscriptions(size, size + 1), first_removes, stages)
 
 
 def _operate(index: Index, stage: Stage, budget_s: float) -> tuple[Row, dict[int, int]]:
     """Run the operations of a stage, as many as the budget allows, and make the other changes.
 
-    Returns:
-        What was measured, and the checksums of the answers by number of operations.
+    Returned are a row, and the checksums of the answers by number of operations.
     """
     n_messages, n_changes = len(stage.messages.boxes), len(stage.removes)
     calls = (index.insert, index.remove, index.match)
@@ -216,10 +195,8 @@ def _operate(index: Index, stage: Stage, budget_s: float) -> tuple[Row, dict[int
         checksums[start + len(kinds)] = total
         if sum(spent_ns) > budget_s * 1e9:
             break
-    if done[INSERT] < n_changes:
-        index.insert(take_clauses(stage.inserts, np.arange(done[INSERT], n_changes)))
-    if done[REMOVE] < n_changes:
-        index.remove(stage.removes[done[REMOVE] :])
+    index.insert(take_clauses(stage.inserts, np.arange(done[INSERT], n_changes)))
+    index.remove(stage.removes[done[REMOVE] :])
     counters = Counters(*(work / max(done[MATCH], 1)).tolist())
     row = {
         "message_tokens": stage.point.n_tokens,

@@ -8,10 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from itertools import product
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
 from earshot.bench.checksums import AnswersDiffer, Pairs, as_pairs, checksum, shown
 from earshot.bench.context import Context
@@ -22,6 +21,7 @@ from earshot.indexes import default_structure, index_type
 from earshot.indexes.answers import Matches
 from earshot.model.arrays import (
     ClauseArrays,
+    Float64s,
     Int32s,
     Int64s,
     MessageArrays,
@@ -29,9 +29,8 @@ from earshot.model.arrays import (
     take_clauses,
     take_messages,
 )
-from earshot.placement.cutting import MESSAGE_COST, Cut, Cutter, Node, cut_plan
+from earshot.placement.cutting import MESSAGE_COST, Cut, Cutter, Node, busiest_share, cut_plan
 from earshot.placement.kernels import CUT_X, CUT_Y
-from earshot.placement.report import busiest_share
 from earshot.placement.routing import Router, units_of
 from earshot.placement.samples import Samples
 from earshot.workloads.synthetic import Workload, find_workload
@@ -66,7 +65,7 @@ class Whole(NamedTuple):
 class Simulation(NamedTuple):
     """What was done by shards, and on the way to them."""
 
-    by_shard: dict[str, npt.NDArray[Any]]  # (n_shards,) each
+    by_shard: dict[str, Float64s]  # (n_shards,) each
     n_units: int
     route_s: float
     checksum: int
@@ -95,21 +94,19 @@ def simulate(scene: Scene, shards: Int32s, n_shards: int) -> Simulation:
     router.route(_first(messages))
     (offsets, targets), route_s = timed(router.route, messages)
     rows = np.repeat(np.arange(len(messages.boxes)), np.diff(offsets))
-    counts = np.zeros((4, n_shards), np.int64)
-    elapsed_s = np.zeros(n_shards)
-    total = 0
+    done, total = [], 0
     clauses_of = _members(shards[clauses.subscriptions], n_shards)
     messages_of = _members(targets, n_shards)
-    for shard in range(n_shards):
-        own, slots = _renumbered(take_clauses(clauses, clauses_of[shard]))
-        sent = rows[messages_of[shard]]
-        found, elapsed_s[shard] = _matched(scene, own, take_messages(messages, sent))
+    for own_clauses, own_messages in zip(clauses_of, messages_of, strict=True):
+        own, slots = _renumbered(take_clauses(clauses, own_clauses))
+        sent = rows[own_messages]
+        found, spent_s = _matched(scene, own, take_messages(messages, sent))
         work = found.counters
-        counts[:, shard] = len(slots), len(sent), work.candidates, work.answers
+        done.append((len(slots), len(sent), work.candidates, work.answers, spent_s))
         pairs = as_pairs(found)
         total += checksum(Pairs(sent[pairs.messages], slots[pairs.slots]))
-    names = ("subscriptions", "messages", "candidates", "answers")
-    by_shard = {**dict(zip(names, counts, strict=True)), "time": elapsed_s}
+    names = ("subscriptions", "messages", "candidates", "answers", "time")
+    by_shard = dict(zip(names, np.array(done).T, strict=True))
     return Simulation(by_shard, len(units.tokens), route_s, total % 2**64)
 
 
@@ -206,10 +203,8 @@ def scenes(context: Context) -> Iterator[Scene]:
 
 def _synthetic(workload: Workload, n: int) -> Scene:
     """Return ``n`` messages to cut a plan from, and as many others."""
-    clauses, sampled, asked = (
-        workload.subscriptions(), workload.messages(0, n), workload.messages(n, 2 * n)
-    )  # fmt: skip
-    frequencies = workload.frequencies()
+    sampled, asked = workload.messages(0, n), workload.messages(n, 2 * n)
+    clauses, frequencies = workload.subscriptions(), workload.frequencies()
     return Scene(workload.name, clauses, sampled, asked, frequencies, workload.space)
 
 

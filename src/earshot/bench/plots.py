@@ -7,8 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from earshot.bench.results import Row, value_of
-from earshot.bench.tables import Column, markdown, three_digits
+from earshot.bench.results import Column, Row, markdown, three_digits, value_of
 from earshot.errors import MissingExtra
 
 Rows = list[Row]

@@ -20,16 +20,7 @@ from typing import Any, NamedTuple
 from earshot.bench.checksums import check_agreement
 from earshot.bench.competitors import IndexCompetitor
 from earshot.bench.context import Context, peak_memory
-from earshot.bench.measuring import (
-    Case,
-    Contender,
-    Effort,
-    compile_seconds,
-    elapsed_s,
-    first_pass,
-    row_of,
-    time_in_turns,
-)
+from earshot.bench.measuring import Case, Contender, first_pass, row_of, time_in_turns
 from earshot.bench.results import Row
 from earshot.indexes import default_structure, structures_of
 from earshot.model.arrays import ClauseArrays, MessageArrays
@@ -114,64 +105,59 @@ def measure(context: Context, trials: Iterable[Trial]) -> Iterator[Row]:
     context.release()
     for trial in trials:
         if is_present(context, trial.variant):
-            yield from store_of(context).rows_of(context, trial)
+            yield from store_of(context).rows_of(trial)
 
 
 def is_present(context: Context, variant: Variant) -> bool:
     """Return whether a structure is registered and takes part in this run; if not, say so."""
-    why = ""
     if variant.name not in structures_of(variant.semantics):
-        why = "there is no index of that name"
+        context.say(f"{variant.label} left out, there is no index of that name")
     elif variant.semantics == "boolean" and variant.name not in context.competitors:
-        why = "it is not among the competitors"
-    if why:
-        context.say(f"{variant.label} left out, {why}")
-    return not why
+        context.say(f"{variant.label} left out, it is not among the competitors")
+    else:
+        return True
+    return False
 
 
 @dataclass
 class Store:
     """What the suites of one run keep for each other."""
 
+    context: Context
     clauses: dict[str, ClauseArrays] = field(default_factory=dict)  # of the last size, by data set
     messages: dict[tuple[str, Point], MessageArrays] = field(default_factory=dict)
     kept: dict[tuple[int, Variant], Contender] = field(default_factory=dict)
     rows: dict[Trial, list[Row]] = field(default_factory=dict)
     checksums: dict[tuple[Any, ...], dict[str, dict[int, int]]] = field(default_factory=dict)
-    warm: set[tuple[str, ...]] = field(default_factory=set)
 
-    def rows_of(self, context: Context, trial: Trial) -> list[Row]:
+    def rows_of(self, trial: Trial) -> list[Row]:
         """Return the rows of a trial, measured when first asked for."""
         if trial not in self.rows:
             data, size, variant, points = trial
-            contender = self.built(context, data, size, variant)
-            self.rows[trial] = [self._row(context, trial, point, contender) for point in points]
+            contender = self.built(data, size, variant)
+            self.rows[trial] = [self._row(trial, point, contender) for point in points]
             told = ", ".join(f"{name} {value}" for name, value in variant.told.items() if value)
-            context.say(f"{data}, {size:,}: {variant.name} {told} measured; {peak_memory()}")
-            if data == DATA and variant in CHANGED and size >= context.profile.n_subscriptions:
+            self.context.say(f"{data}, {size:,}: {variant.name} {told} measured; {peak_memory()}")
+            is_largest = size >= self.context.profile.n_subscriptions
+            if data == DATA and variant in CHANGED and is_largest:
                 self.kept[size, variant] = contender
             else:
                 contender.competitor.close()
         return self.rows[trial]
 
-    def built(self, context: Context, data: str, size: int, variant: Variant) -> Contender:
+    def built(self, data: str, size: int, variant: Variant) -> Contender:
         """Return an index, either kept from another suite or built now."""
         if data == DATA and (size, variant) in self.kept:
             return self.kept[size, variant]
-        case = self.case(context, data, size, MIXTURES[0])
-        competitor = variant.competitor()
-        contender = Contender(competitor)
-        kernels = (variant.semantics, variant.label)
-        if kernels not in self.warm:
-            contender.compile_s = compile_seconds(competitor, case)
-            self.warm.add(kernels)
-        contender.build_s = elapsed_s(competitor.build, case.clauses, case.space, case.n_tokens)
-        context.say(f"{data}, {size:,}: {variant.label} built in {contender.build_s:.1f} s")
+        case, kernels = self.case(data, size, MIXTURES[0]), (variant.semantics, variant.label)
+        contender = self.context.built(variant.competitor(), case, kernels)
+        told = f"{data}, {size:,}: {variant.label} built in {contender.build_s:.1f} s"
+        self.context.say(told)
         return contender
 
-    def case(self, context: Context, data: str, size: int, point: Point) -> Case:
+    def case(self, data: str, size: int, point: Point) -> Case:
         """Return the subscriptions of a data set, and the messages of a point."""
-        workload = point_workload(context, data, point).scaled(size)
+        workload = point_workload(self.context, data, point).scaled(size)
         clauses = self.clauses.get(data)
         if clauses is None or len(clauses.subscriptions) != size:
             self.clauses.pop(data, None)
@@ -181,20 +167,28 @@ class Store:
         messages = self.messages[data, point]
         return Case(workload.name, clauses, messages, workload.space, workload.n_tokens)
 
-    def _row(self, context: Context, trial: Trial, point: Point, contender: Contender) -> Row:
-        variant = trial.variant
-        case = self.case(context, trial.data, trial.size, point)
-        row = measure_point(case, contender, context.profile.figures.effort)
+    def _row(self, trial: Trial, point: Point, contender: Contender) -> Row:
+        """Answer the messages of a point within the budget; time them again if they kept it."""
+        variant, effort = trial.variant, self.context.profile.figures.effort
+        case = self.case(trial.data, trial.size, point)
+        contender.elapsed_s = []
+        first_pass(contender, case.messages, effort.budget_s)
+        if contender.first_s > effort.budget_s:
+            # Even the fewest messages took too long for a second pass.
+            contender.elapsed_s = [contender.first_s]
+        else:
+            time_in_turns(case, [contender], effort)
         # Answers depend on the ranking, not on the order of an index's tokens.
         sums = self.checksums.setdefault((trial.data, trial.size, point, variant.ranking), {})
         sums[variant.label] = contender.checksums
         check_agreement(f"{case.name}, {point.n_tokens or 'mixed'} tokens", sums)
-        return row | variant.told | {"message_tokens": point.n_tokens}
+        told = {"prefixes": contender.prefixes, "message_tokens": point.n_tokens}
+        return row_of(case, contender) | variant.told | told
 
 
 def store_of(context: Context) -> Store:
     """Return the store of a run, which its suites share."""
-    store: Store = context.shared.setdefault("points", Store())
+    store: Store = context.shared.setdefault("points", Store(context))
     return store
 
 
@@ -207,15 +201,3 @@ def point_workload(context: Context, data: str, point: Point) -> Workload:
     if point.n_tokens is None:
         return workload
     return replace(workload, tokens_min=point.n_tokens, tokens_max=point.n_tokens)
-
-
-def measure_point(case: Case, contender: Contender, effort: Effort) -> Row:
-    """Answer the messages within the budget, time them again if they kept it, return a row."""
-    contender.elapsed_s = []
-    first_pass(contender, case.messages, effort.budget_s)
-    if contender.first_s > effort.budget_s:
-        # Even the fewest messages took too long for a second pass.
-        contender.elapsed_s = [contender.first_s]
-    else:
-        time_in_turns(case, [contender], effort)
-    return row_of(case, contender) | {"prefixes": contender.prefixes}

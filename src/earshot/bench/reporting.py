@@ -5,9 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 from earshot.bench.plots import draw, images_of, points_table
-from earshot.bench.results import Row, merged_rows
+from earshot.bench.results import Row, merged_rows, table
 from earshot.bench.suites import HEADLINE_COLUMNS, SUITES, Suite
-from earshot.bench.tables import table
 from earshot.bench.targets import SECTIONS, target_table
 from earshot.errors import InvalidFile
 from earshot.workloads.synthetic import WORKLOADS

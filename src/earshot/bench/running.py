@@ -65,14 +65,13 @@ def run(
         sizes = tuple(size for size in chosen.sizes if size < n_subscriptions)
         chosen = replace(chosen, n_subscriptions=n_subscriptions, sizes=(*sizes, n_subscriptions))
     if n_messages is not None:
-        spark = chosen.spark._replace(n_messages=n_messages)
+        spark = replace(chosen.spark, n_messages=n_messages)
         chosen = replace(chosen, n_messages=n_messages, spark=spark)
-    chosen = replace(
-        chosen,
-        workloads=chosen.workloads if workloads is None else tuple(workloads),
-        suites=chosen.suites if suites is None else tuple(suites),
-    )
-    for suite in chosen.suites:
+    if workloads is not None:
+        chosen = replace(chosen, workloads=tuple(workloads))
+    if suites is None:
+        suites = [name for name in SUITES if not name.startswith(chosen.by_name)]
+    for suite in suites:
         named("suite", suite, SUITES)
     names = list(competitor_names() if competitors is None else competitors)
     for name in names:
@@ -83,7 +82,7 @@ def run(
     facts = run_facts(profile, seed)
     try:
         with _new_file(Path(results), profile) as file:
-            for suite in [name for name in SUITES if name in chosen.suites]:
+            for suite in [name for name in SUITES if name in suites]:
                 began = time.perf_counter()
                 for row in SUITES[suite].rows(context):
                     file.write(json.dumps({"suite": suite, **row, "run": facts}) + "\n")

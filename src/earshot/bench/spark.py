@@ -8,14 +8,11 @@ up its workers, sums up a hash of every pair.
 from __future__ import annotations
 
 import os
-import shutil
 import tempfile
-import weakref
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
-from functools import lru_cache, partial
-from itertools import pairwise
+from functools import partial
+from itertools import pairwise, starmap
 from pathlib import Path
 from typing import NamedTuple
 
@@ -27,11 +24,11 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - its usual name
 
 from earshot.bench.checksums import AnswersDiffer, Pairs, check_agreement, checksum, shown
-from earshot.bench.context import Context, peak_memory
-from earshot.bench.engines import match_files, open_engine
+from earshot.bench.context import Context, open_engine, peak_memory
 from earshot.bench.measuring import elapsed_s, rates, timed
 from earshot.bench.results import Row, basics
 from earshot.engine.engine import Engine
+from earshot.files import read_messages
 from earshot.model.schemas import BOX_FIELDS
 from earshot.spark import build, local_session, match
 from earshot.spark.store import IndexStore, Version
@@ -59,13 +56,10 @@ class Answers(NamedTuple):
     checksum: int
 
     @classmethod
-    def total(cls, parts: Iterable[Answers]) -> Answers:
+    def total(cls, parts: Iterable[tuple[int, int]]) -> Answers:
         """Return all together."""
-        n = total = 0
-        for part in parts:
-            n += part.n
-            total += part.checksum
-        return cls(n, total % 2**64)
+        n, checksums = map(sum, zip((0, 0), *parts, strict=True))
+        return cls(n, checksums % 2**64)
 
     @classmethod
     def of_ids(cls, message_ids: pa.Array, subscription_ids: pa.Array) -> Answers:
@@ -75,26 +69,25 @@ class Answers(NamedTuple):
         return cls(len(message_ids), checksum(pairs))
 
 
-@dataclass(frozen=True, eq=False)
-class Stage:
+class Stage(NamedTuple):
     """Subscriptions in files, and the index that Spark built of them."""
 
     session: SparkSession
     workload: Workload
-    folder: Path  # holds ``subscriptions``, ``index`` and ``small``; goes with this object
+    folder: Path  # holds ``subscriptions``, ``index`` and ``small``
     build_s: float
     version: Version  # of ``index``
     small: Version  # of ``small``, an index of few subscriptions
 
     @property
-    def index(self) -> Path:
+    def index_folder(self) -> Path:
         """Directory of the index."""
         return self.folder / "index"
 
     def engine(self, n_threads: int) -> Engine:
         """Open the index in this process."""
         base = self.version.base
-        folder = IndexStore(self.index).base_folder(base).local(f"shards/{base.shards[0]}")
+        folder = IndexStore(self.index_folder).base_folder(base).local(f"shards/{base.shards[0]}")
         return open_engine(Path(folder), n_threads)
 
     def basics(self, competitor: str, n_messages: int, n_threads: int = N_CORES) -> Row:
@@ -107,23 +100,22 @@ def stages(context: Context, workloads: Iterable[Workload]) -> Iterator[tuple[St
     """Yield a run's stages, made by its first Spark suite, and a folder for a suite's files."""
     for workload in workloads:
         context.release()
-        made = _stage(workload)
-        context.say(
-            f"{workload.n_subscriptions:,} subscriptions, built on Spark in {made.build_s:.1f} s; "
-            f"{peak_memory()}"
-        )
+        if "spark" not in context.shared:
+            made = context.shared["spark"] = _stage(workload, context.folder / "spark")
+            context.say(
+                f"{workload.n_subscriptions:,} subscriptions, built on Spark in "
+                f"{made.build_s:.1f} s; {peak_memory()}"
+            )
         with tempfile.TemporaryDirectory(prefix="earshot-bench-") as name:
-            yield made, Path(name)
+            yield context.shared["spark"], Path(name)
 
 
-@lru_cache(maxsize=1)
-def _stage(workload: Workload) -> Stage:
+def _stage(workload: Workload, folder: Path) -> Stage:
     memory_gb = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30
     # Spark's 1 GB is too little for the join; Earshot's workers are processes of their own.
     session = local_session(MASTER, extra={"spark.driver.memory": f"{max(1, int(memory_gb / 3))}g"})
-    folder = Path(tempfile.mkdtemp(prefix="earshot-bench-"))
     subscriptions = folder / "subscriptions"
-    subscriptions.mkdir()
+    subscriptions.mkdir(parents=True)
     n = workload.n_subscriptions
     for start, stop in pairwise([*range(0, n, SUBSCRIPTIONS_PER_FILE), n]):
         part = subscription_table(workload, start, stop)
@@ -133,9 +125,7 @@ def _stage(workload: Workload) -> Stage:
     replicated = partial(build, placement="replicated", space="planar")
     small = replicated(rows.limit(1_000), folder / "small")
     built, build_s = timed(replicated, rows, folder / "index")
-    made = Stage(session, workload, folder, build_s, built.version, small.version)
-    weakref.finalize(made, shutil.rmtree, folder, ignore_errors=True)
-    return made
+    return Stage(session, workload, folder, build_s, built.version, small.version)
 
 
 def write_messages(messages: pa.Table, folder: Path, n_files: int) -> list[Path]:
@@ -152,23 +142,27 @@ def write_messages(messages: pa.Table, folder: Path, n_files: int) -> list[Path]
 # ---- answers ------------------------------------------------------------------------------------
 
 
-def engine_pass(engine: Engine, paths: Sequence[Path]) -> int:
-    """Match files in this process, from Parquet to the users' ids; return the number of answers."""
-    return sum(len(found.subscription_ids) for found in match_files(engine, paths))
+def match_files(engine: Engine, paths: Iterable[Path]) -> Iterator[tuple[pa.Array, pa.Array]]:
+    """Match files in this process, from Parquet to the users' ids, batch by batch."""
+    for path in paths:
+        for part in read_messages(path, space=engine.space):
+            found = engine.match_batch(part.batch)
+            yield found.message_ids, found.subscription_ids
 
 
-def engine_answers(engine: Engine, paths: Sequence[Path]) -> Answers:
+def engine_pass(engine: Engine, paths: Iterable[Path]) -> int:
+    """Return the number of the engine's answers."""
+    return sum(len(subscription_ids) for _, subscription_ids in match_files(engine, paths))
+
+
+def engine_answers(engine: Engine, paths: Iterable[Path]) -> Answers:
     """Return the answers of the engine."""
-    matched = match_files(engine, paths)
-    return Answers.total(
-        Answers.of_ids(each.message_ids, each.subscription_ids) for each in matched
-    )
+    return Answers.total(starmap(Answers.of_ids, match_files(engine, paths)))
 
 
 def spark_answers(deliveries: DataFrame) -> Answers:
     """Return the answers of a table in the shape ``rows`` or ``lists``."""
-    rows = deliveries.mapInArrow(_sum_task, "n long, checksum long").collect()
-    return Answers.total(Answers(row["n"], row["checksum"]) for row in rows)
+    return Answers.total(deliveries.mapInArrow(_sum_task, "n long, checksum long").collect())
 
 
 def _sum_task(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -269,7 +263,7 @@ def _engine_jobs(made: Stage, engine: Engine, folder: Path, n_messages: int) -> 
 
 def _spark_jobs(made: Stage, folder: Path, n_messages: int, n_some: int) -> Iterator[Job]:
     """Yield Earshot's jobs; each has run once when it is yielded."""
-    session, index = made.session, made.index
+    session, index = made.session, made.index_folder
     everything, some = str(folder / f"first-{n_messages}"), str(folder / f"first-{n_some}")
     files = session.read.format("binaryFile").load(everything).drop("content")
     found = {

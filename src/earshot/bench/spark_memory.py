@@ -41,7 +41,7 @@ def measure_memory(context: Context, workloads: Iterable[Workload]) -> Iterator[
         answers = engine_answers(made.engine(1), [path])
         gc.collect()  # whatever this process has mapped would look shared
         small = ((made.folder / "small").as_uri(), made.small)
-        task = partial(_task, small, (made.index.as_uri(), made.version), path)
+        task = partial(_task, small, (made.index_folder.as_uri(), made.version), path)
         workers = made.session.range(0, N_CORES, 1, N_CORES)
         with fresh_workers(made.session):
             rows = workers.mapInArrow(task, "told string", True).collect()

@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import pyarrow as pa
 from pyspark.sql import SparkSession
+from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.streaming.query import StreamingQuery
 
 from earshot.bench.checksums import shown
@@ -33,7 +34,6 @@ from earshot.bench.spark import (
     write_messages,
 )
 from earshot.spark import FileSink, Stream, match_stream
-from earshot.spark.schemas import spark_schema
 from earshot.spark.stream import Pipeline, Status
 from earshot.workloads.synthetic import Workload, message_table
 
@@ -102,13 +102,15 @@ def _start_matched(
 ) -> Pipeline:
     files = Stream.of_files(made.session, incoming, ids="integer", files_per_batch=files_per_batch)
     checkpoint = Path(f"{target}-checkpoint")
-    return match_stream(files, made.index, FileSink(target), checkpoint, shape="lists", **options)
+    return match_stream(
+        files, made.index_folder, FileSink(target), checkpoint, shape="lists", **options
+    )
 
 
 def _start_alone(
     session: SparkSession, incoming: Path, target: Path, files_per_batch: int, **trigger: bool
 ) -> StreamingQuery:
-    reader = session.readStream.schema(spark_schema(MESSAGE_SCHEMA))
+    reader = session.readStream.schema(from_arrow_schema(MESSAGE_SCHEMA))
     rows = reader.option("maxFilesPerTrigger", files_per_batch).parquet(str(incoming))
     writer = (
         rows.mapInArrow(_pass_task, rows.schema)

@@ -14,11 +14,19 @@ from itertools import pairwise
 from typing import Any, NamedTuple
 
 from earshot.bench.churn import CHANGES_PER_CALL
-from earshot.bench.engines import default_method
 from earshot.bench.points import BEST_TREE, GROUPS, TOKEN_ORDERS, TREES, Variant
-from earshot.bench.results import KIND, Row, key_of, lead, newest_first, shared_costs, value_of
+from earshot.bench.results import (
+    KIND,
+    Row,
+    key_of,
+    lead,
+    markdown,
+    newest_first,
+    shared_costs,
+    value_of,
+)
 from earshot.bench.suites import MAIN_DATA
-from earshot.bench.tables import markdown
+from earshot.bench.topk import default_method
 from earshot.indexes import default_structure, structures_of
 from earshot.workloads.topk import TOPK_WORKLOADS
 

@@ -14,10 +14,9 @@ import hashlib
 import os
 import shutil
 import tempfile
-import time
-import weakref
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
+from functools import cached_property, lru_cache, partial
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -27,15 +26,16 @@ import numpy as np
 from earshot import storage
 from earshot.bench.checksums import check_agreement, shown
 from earshot.bench.context import Context, peak_memory
-from earshot.bench.engines import Method, default_method, part_label
 from earshot.bench.measuring import elapsed_s, rates, timed
 from earshot.bench.results import Row, basics
-from earshot.model.arrays import CountedMessages, Int64s, take_messages
+from earshot.model.arrays import CountedMessages, Float64s, Int64s, take_messages
 from earshot.model.ranking import idf_weights
-from earshot.semantics.topk.contract import Scan
+from earshot.semantics.topk import DISSEMINATIONS, find_dissemination, find_reevaluation
+from earshot.semantics.topk.contract import Dissemination, Scan
+from earshot.semantics.topk.igpt import ALL_RULES, Igpt
 from earshot.semantics.topk.kernels.arrays import Changes
 from earshot.semantics.topk.monitor import Counters, Monitor
-from earshot.semantics.topk.reevaluation import Reevaluation
+from earshot.semantics.topk.reevaluation import Kmax, Reevaluation, Skyband
 from earshot.workloads.topk import MAX_DISTANCE, TopkWorkload, find_topk_workload
 
 FIRST_ARRIVAL = 1 << 24
@@ -47,6 +47,56 @@ CALLS = 10
 
 MARGIN = 1.25
 """A window by time is filled from so many times its mean number of messages."""
+
+GROUP_RULES = ("cells", "groups", "early")
+"""Rules of [PVLDB16] section 5.3, for many subscriptions at once; IPT has none of them."""
+
+
+class Method(NamedTuple):
+    """How messages find subscriptions, and how results are kept full."""
+
+    dissemination: Dissemination
+    reevaluation: Reevaluation
+
+    @property
+    def label(self) -> str:
+        """Name in reports."""
+        return f"{part_label(self.dissemination)}+{part_label(self.reevaluation)}"
+
+    @property
+    def parameters(self) -> dict[str, Any]:
+        """Parameters of both, as JSON takes them."""
+        both = asdict(self.dissemination) | asdict(self.reevaluation)
+        return {name: sorted(value) if isinstance(value, frozenset) else value
+                for name, value in both.items()}  # fmt: skip
+
+
+def part_label(part: Dissemination | Reevaluation) -> str:
+    """Return the name of one half of a method, with the parameters that are not the default's."""
+    default = asdict(type(part)())
+    changed = {name: value for name, value in asdict(part).items() if value != default[name]}
+    if isinstance(part, Igpt) and changed.pop("rules", None) is not None:
+        is_individual = part.rules == ALL_RULES - set(GROUP_RULES)
+        left_out = " ".join(f"-{rule}" for rule in sorted(ALL_RULES - part.rules))
+        changed["rules"] = "individual" if is_individual else left_out
+    # A factor is what these two are about, so it is told even where it is the default's.
+    if isinstance(part, Kmax | Skyband):
+        changed["factor"] = part.factor
+    shown = ", ".join(f"{name}={value}" for name, value in changed.items())
+    return f"{part.name}({shown})" if shown else part.name
+
+
+def default_method() -> Method:
+    """Return the method that an engine has when nothing is said."""
+    return Method(find_dissemination(None), find_reevaluation(None))
+
+
+def disseminations() -> list[Dissemination]:
+    """Return every registered way in which messages find subscriptions, the default first."""
+    return [each() for each in DISSEMINATIONS.values() if each is not Scan]
+
+
+# ---- cases ---------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -111,9 +161,9 @@ class Trial(NamedTuple):
 def measure(context: Context, trials: Iterable[Trial]) -> Iterator[Row]:
     """Yield the row of each trial."""
     context.release()
-    store: Store = context.shared.setdefault("topk", Store())
+    store: Store = context.shared.setdefault("topk", Store(context))
     for case, method, told in trials:
-        yield store.row_of(context, case, method) | told
+        yield store.row_of(case, method) | told
 
 
 class State(NamedTuple):
@@ -128,25 +178,25 @@ class State(NamedTuple):
 class Store:
     """What the suites of one run keep for each other."""
 
-    folder: Path = field(default_factory=lambda: Path(tempfile.mkdtemp(prefix="earshot-bench-")))
+    context: Context
     states: dict[tuple[Case, Reevaluation], State] = field(default_factory=dict)  # latest use last
-    n_states: int = 0
     rows: dict[tuple[Case, Method], Row] = field(default_factory=dict)
     checksums: dict[Case, dict[str, dict[int, int]]] = field(default_factory=dict)
-    messages: tuple[Any, CountedMessages] | None = None  # arrivals of the last case
-    weights: dict[TopkWorkload, Any] = field(default_factory=dict)
     compile_s: dict[str, float] = field(default_factory=dict)
 
-    def __post_init__(self) -> None:
-        """Have the folder removed together with the store."""
-        weakref.finalize(self, shutil.rmtree, self.folder, ignore_errors=True)
+    @cached_property
+    def folder(self) -> Path:
+        """A directory for the states."""
+        return Path(tempfile.mkdtemp(dir=self.context.folder))
 
-    def row_of(self, context: Context, case: Case, method: Method) -> Row:
+    def row_of(self, case: Case, method: Method) -> Row:
         """Return the row of a method, measured when first asked for."""
         if (case, method) not in self.rows:
-            compile_s = self._compile_s(method)
-            state = self.state(context, case, method)
-            effort = context.profile.topk
+            name = method.dissemination.name
+            if name not in self.compile_s:
+                self.compile_s[name] = elapsed_s(_compile, name)
+            state = self.state(case, method)
+            effort = self.context.profile.topk
             passes: list[Row] = []
             while len(passes) < effort.repetitions and (
                 sum(each["elapsed_s"] for each in passes) <= effort.budget_s
@@ -156,73 +206,34 @@ class Store:
             whole = [each for each in passes if each["n_messages"] == n]
             best = min(whole, key=lambda each: float(each["elapsed_s"]))
             rated = rates([each["elapsed_s"] for each in whole], n, best.pop("n_changes"))
-            self.rows[case, method] = row = best | rated | {"compile_s": compile_s}
-            context.say(
+            self.rows[case, method] = row = best | rated | {"compile_s": self.compile_s[name]}
+            self.context.say(
                 f"{case.label}: {method.label}, {n:,} messages, "
                 f"{row['messages_per_s']:,.0f}/s; {peak_memory()}"
             )
         return self.rows[case, method]
 
-    def _compile_s(self, method: Method) -> float:
-        """Compile what a method needs, so that it is not measured; return the seconds it took."""
-        name = method.dissemination.name
-        if name not in self.compile_s:
-            workload = replace(find_topk_workload("gn"), messages_per_day=100.0)
-            began = time.perf_counter()
-            for is_by_time in (False, True):
-                case = Case(workload, 200, 100, 100, is_by_time=is_by_time)
-                monitor = self._filled(case, method)[0]
-                monitor.restructure(method.dissemination)
-                monitor.publish(_messages(case, 0, case.n_arrivals))
-            self.compile_s[name] = time.perf_counter() - began
-        return self.compile_s[name]
-
-    def state(self, context: Context, case: Case, method: Method) -> State:
-        """Return a saved state, made when first asked for."""
+    def state(self, case: Case, method: Method) -> State:
+        """Return a saved state, made when first asked for; those used last are kept."""
         key = (case, method.reevaluation)
         if key not in self.states:
-            self.forget_states(context.profile.topk.states_kept - 1)
-            (monitor, digest), setup_s = timed(self._filled, case, method)
-            self.n_states += 1
-            directory = self.folder / str(self.n_states)
+            while len(self.states) >= self.context.profile.topk.states_kept:
+                shutil.rmtree(self.states.pop(next(iter(self.states))).directory)
+            (monitor, digest), setup_s = timed(_filled, case, method)
+            directory = Path(tempfile.mkdtemp(dir=self.folder))
             storage.save(directory, monitor.contents())
             self.states[key] = State(directory, setup_s, digest)
             told = part_label(method.reevaluation)
-            context.say(f"{case.label}: {told} filled in {setup_s:.1f} s")
+            self.context.say(f"{case.label}: {told} filled in {setup_s:.1f} s")
         self.states[key] = self.states.pop(key)
         return self.states[key]
-
-    def forget_states(self, n: int) -> None:
-        """Keep the ``n`` states that were used last."""
-        for key in list(self.states)[: max(len(self.states) - n, 0)]:
-            shutil.rmtree(self.states.pop(key).directory)
-
-    def _filled(self, case: Case, method: Method) -> tuple[Monitor, int]:
-        """Return a monitor with all subscriptions over a full window, and what they began with."""
-        if case.workload not in self.weights:
-            self.weights = {case.workload: idf_weights(case.workload.frequencies())}
-        # Without structure: each measurement builds the one that it is about.
-        monitor = case.monitor(method)
-        monitor.reweigh(*self.weights[case.workload])
-        n = round(MARGIN * case.window) if case.is_by_time else case.window
-        monitor.publish(_messages(case, -n - case.n_aging, -case.n_aging))
-        digest = Digest()
-        n = case.n_subscriptions
-        for start, stop in pairwise([*range(0, n, SUBSCRIPTIONS_PER_CALL), n]):
-            digest.add(monitor.subscribe(*case.workload.subscriptions(start, stop)))
-        if case.n_aging:
-            monitor.restructure(default_method().dissemination)
-            for start, stop in pairwise([*range(-case.n_aging, 0, MESSAGES_PER_CALL), 0]):
-                digest.add(monitor.publish(_messages(case, start, stop)))
-            monitor.restructure("scan")
-        return monitor, digest.value
 
     def _measure(self, case: Case, method: Method, state: State, budget_s: float) -> Row:
         """Let messages arrive over a fresh copy of a state; return a row but for the rates."""
         # Copied, as opened arrays are mapped and every first touch of a page would be measured.
         monitor = copy.deepcopy(Monitor.open(storage.Saved.open(state.directory)))
         build_s = elapsed_s(monitor.restructure, method.dissemination)
-        messages = self._arrivals(case)
+        messages = _arrivals(case.workload, stop=case.n_arrivals)
         before: Int64s = np.array(monitor.counters, np.int64)
         ticks: Int64s = np.array(monitor.ticks, np.int64)
         first_sequence = monitor.next_sequence
@@ -272,11 +283,46 @@ class Store:
             "checksums": told,
         }
 
-    def _arrivals(self, case: Case) -> CountedMessages:
-        key = (case.workload, case.n_arrivals)
-        if self.messages is None or self.messages[0] != key:
-            self.messages = (key, _messages(case, 0, case.n_arrivals))
-        return self.messages[1]
+
+def _filled(case: Case, method: Method) -> tuple[Monitor, int]:
+    """Return a monitor with all subscriptions over a full window, and what they began with."""
+    # Without structure: each measurement builds the one that it is about.
+    monitor = case.monitor(method)
+    monitor.reweigh(*_weights(case.workload))
+    n = round(MARGIN * case.window) if case.is_by_time else case.window
+    monitor.publish(_messages(case.workload, -n - case.n_aging, -case.n_aging))
+    digest = Digest()
+    n = case.n_subscriptions
+    for start, stop in pairwise([*range(0, n, SUBSCRIPTIONS_PER_CALL), n]):
+        digest.add(monitor.subscribe(*case.workload.subscriptions(start, stop)))
+    if case.n_aging:
+        monitor.restructure(default_method().dissemination)
+        for start, stop in pairwise([*range(-case.n_aging, 0, MESSAGES_PER_CALL), 0]):
+            digest.add(monitor.publish(_messages(case.workload, start, stop)))
+        monitor.restructure("scan")
+    return monitor, digest.value
+
+
+def _compile(name: str) -> None:
+    """Compile what a dissemination needs, so that it is not measured."""
+    workload = replace(find_topk_workload("gn"), messages_per_day=100.0)
+    for is_by_time in (False, True):
+        monitor = _filled(Case(workload, 200, 100, 100, is_by_time=is_by_time), default_method())[0]
+        monitor.restructure(name)
+        monitor.publish(_messages(workload, 0, 100))
+
+
+@lru_cache(maxsize=1)
+def _weights(workload: TopkWorkload) -> tuple[Float64s, float]:
+    return idf_weights(workload.frequencies())
+
+
+def _messages(workload: TopkWorkload, start: int, stop: int) -> CountedMessages:
+    """Return messages, counted from the first that is measured."""
+    return CountedMessages(*workload.messages(FIRST_ARRIVAL + start, FIRST_ARRIVAL + stop))
+
+
+_arrivals = lru_cache(maxsize=1)(partial(_messages, start=0))
 
 
 class Digest:
@@ -294,11 +340,6 @@ class Digest:
     def value(self) -> int:
         """The checksum of all changes so far."""
         return int.from_bytes(self._hash.digest(), "big")
-
-
-def _messages(case: Case, start: int, stop: int) -> CountedMessages:
-    """Return messages, counted from the first that is measured."""
-    return CountedMessages(*case.workload.messages(FIRST_ARRIVAL + start, FIRST_ARRIVAL + stop))
 
 
 def _costs(ticks: Int64s, spent_s: float, n_messages: int) -> Row:

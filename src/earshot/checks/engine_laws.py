@@ -60,7 +60,7 @@ class EngineSubject(NamedTuple):
 
     def told(self, space: Space, seed: int = 1) -> list[tuple[Call, list[Line]]]:
         """Return each call of a story with the oracle's updates."""
-        return list(zip(self.story(space, seed), _told(self.settings, space, seed), strict=True))
+        return _told(self.settings, space, seed)
 
     @property
     def keeps_results(self) -> bool:
@@ -72,10 +72,9 @@ EngineLaw: TypeAlias = Callable[[EngineSubject], None]
 
 
 @lru_cache(maxsize=64)  # every structure is asked for the same
-def _told(settings: Any, space: Space, seed: int) -> list[list[Line]]:
-    oracle = oracle_of(settings, space)
-    calls = Author(settings, space, Random(seed)).story()
-    return [getattr(oracle, call.method)(*call.arguments) for call in calls]
+def _told(settings: Any, space: Space, seed: int) -> list[tuple[Call, list[Line]]]:
+    oracle, calls = oracle_of(settings, space), Author(settings, space, Random(seed)).story()
+    return [(call, getattr(oracle, call.method)(*call.arguments)) for call in calls]
 
 
 def engine_laws_for(subject: EngineSubject) -> list[EngineLaw]:

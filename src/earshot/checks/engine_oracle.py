@@ -215,6 +215,7 @@ class TopkOracle(EngineOracle):
         self.slots: dict[Id, int] = {}
         self.messages: list[Message] = []  # by sequence
         self.numbers: dict[str, int] = {}  # of the words, in the order in which they came
+        self.n_numbers = 0
         self.counts: Counter[str] = Counter()
         self.n_counted = 0
 
@@ -231,6 +232,18 @@ class TopkOracle(EngineOracle):
         """Count from 0 again."""
         self.counts.clear()
         self.n_counted = 0
+
+    def forget_words(self) -> None:
+        """Let the words leave that nobody has, now, and that have no weight of their own."""
+        held = (self.messages[each.sequence] for each in self.monitor.messages)
+        used = {word for each in held for word in words_of(each)}
+        used |= {
+            word for each in self.live.values() for key in each.keywords for word in words_in(key)
+        }
+        used |= {word for word, weight in self.weights.items() if weight != self.later_weight}
+        for word in set(self.numbers) - used:
+            del self.numbers[word]
+            self.counts.pop(word, None)
 
     def refuses(self, message: Message) -> bool:
         """Whether a message is too late for the window, or has no time where one is needed."""
@@ -288,11 +301,16 @@ class TopkOracle(EngineOracle):
         return self.counts, self.n_counted
 
     def _reweighed(self) -> list[Line]:
-        weights = [1.0, *map(self.weight, self.numbers)]
+        weights = [1.0] * (self.n_numbers + 1)
+        for word, number in self.numbers.items():
+            weights[number] = self.weight(word)
         return self._lines(self.monitor.reweigh(np.array(weights), self.later_weight), self.clock)
 
     def _number(self, word: str) -> int:
-        return self.numbers.setdefault(word, len(self.numbers) + 1)
+        if word not in self.numbers:
+            self.n_numbers += 1
+            self.numbers[word] = self.n_numbers
+        return self.numbers[word]
 
     def _places(self, place: Any) -> Any:
         """Return a point in space: on the plane, or on the sphere."""

@@ -73,7 +73,7 @@ class OracleMonitor:
         self._weights: list[float] = []
         self._later_weight = 1.0
         self._subscriptions: dict[int, _Subscription] = {}  # by slot, ascending
-        self._messages: list[_Message] = []  # those in the window, by arrival
+        self.messages: list[_Message] = []  # those in the window, by arrival
         self._results: dict[int, list[Scored]] = {}
 
     @property
@@ -89,12 +89,12 @@ class OracleMonitor:
     @property
     def n_messages(self) -> int:
         """Number of messages in the window."""
-        return len(self._messages)
+        return len(self.messages)
 
     @property
     def first_sequence(self) -> int:
         """Least sequence in the window; that of the next message where it is empty."""
-        return min((each.sequence for each in self._messages), default=self.next_sequence)
+        return min((each.sequence for each in self.messages), default=self.next_sequence)
 
     # ---- subscriptions
 
@@ -156,8 +156,8 @@ class OracleMonitor:
             start, stop = ends[row], ends[row + 1]
             words = dict(zip(tokens[start:stop], counts[start:stop], strict=True))
             if self.window is not None:
-                if len(self._messages) == self.window:
-                    self._expire(steps, row, self._messages[0])
+                if len(self.messages) == self.window:
+                    self._expire(steps, row, self.messages[0])
             else:
                 self._advance(steps, row, time)
                 if self._is_over(time):
@@ -166,7 +166,7 @@ class OracleMonitor:
                         f"{self.clock_us}; expected late messages to be dropped before"
                     )
             message = _Message(self.next_sequence, time, words, place, self._vector(words))
-            self._messages.append(message)
+            self.messages.append(message)
             self.next_sequence += 1
             self._step(steps, row, came="match", went="displaced")
         return steps
@@ -180,7 +180,7 @@ class OracleMonitor:
 
     def _advance(self, steps: list[Line], row: int, time: int) -> None:
         self.clock_us = time if self.clock_us is None else max(self.clock_us, time)
-        due = [message for message in self._messages if self._is_over(message.time)]
+        due = [message for message in self.messages if self._is_over(message.time)]
         for message in sorted(due, key=lambda each: (each.time, each.sequence)):
             self._expire(steps, row, message)
 
@@ -190,7 +190,7 @@ class OracleMonitor:
         return time <= self.clock_us - self.duration_us
 
     def _expire(self, steps: list[Line], row: int, message: _Message) -> None:
-        self._messages.remove(message)
+        self.messages.remove(message)
         self._step(steps, row, came="refill", went="expired")
 
     # ---- scores and results
@@ -199,7 +199,7 @@ class OracleMonitor:
         """Give words other weights, by token; those beyond the array have the later weight."""
         self._weights = weights.tolist()
         self._later_weight = later_weight
-        for message in self._messages:
+        for message in self.messages:
             message.vector = self._vector(message.counts)
         for subscription in self._subscriptions.values():
             subscription.vector = self._vector(dict.fromkeys(subscription.tokens, 1))
@@ -228,7 +228,7 @@ class OracleMonitor:
 
     def _result(self, subscription: _Subscription) -> list[Scored]:
         known, relevant = subscription.scored, []
-        for message in self._messages:
+        for message in self.messages:
             if message.sequence not in known:
                 known[message.sequence] = self._scored(subscription, message)
             scored = known[message.sequence]

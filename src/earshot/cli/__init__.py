@@ -6,22 +6,25 @@ Commands import what they need themselves, so that ``--help`` answers at once.
 from __future__ import annotations
 
 import argparse
+import os
+import signal
 import sys
 from collections.abc import Sequence
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 
-from earshot.cli import bench, compilation, demo, explain, generate, index, match, pipeline
+from earshot.cli import bench, compilation, compile, demo, explain, generate, index, match, pipeline
 from earshot.cli.options import CommandParser
 from earshot.errors import EarshotError, InvalidParameter
 
-COMMANDS = (match, index, explain, pipeline, generate, bench, demo)
+COMMANDS = (match, index, explain, pipeline, compile, generate, bench, demo)
 """Each adds itself to the parser."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run one command; return the exit code: 0, or 1 after an error, 130 after Ctrl-C.
+    """Run one command; return the exit code.
 
-    A pipeline that SIGTERM stopped gives 143.
+    0, 1 after an error, 2 for a wrong option, 130 after Ctrl-C, 141 where nobody reads the output
+    any more, 143 for a pipeline that SIGTERM stopped.
     """
     argv = list(sys.argv[1:] if argv is None else argv)
     if argv[:1] == ["bench"]:  # its options are its own; argparse would claim those that come first
@@ -31,7 +34,13 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         is_silent = not getattr(arguments, "compiles", False) or arguments.json or arguments.quiet
         with nullcontext() if is_silent else compilation.told():
-            return int(arguments.run(arguments) or 0)
+            code = int(arguments.run(arguments) or 0)
+        sys.stdout.flush()
+        return code
+    except BrokenPipeError:
+        with suppress(OSError, ValueError):  # so that Python does not try again when it ends
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 128 + signal.SIGPIPE
     except (EarshotError, OSError) as error:
         print(f"earshot: {error}", file=sys.stderr)
         return 2 if isinstance(error, InvalidParameter) else 1

@@ -7,7 +7,7 @@ from dataclasses import asdict
 from typing import Any
 
 from earshot.cli.match import add_inputs
-from earshot.cli.options import add_engine, file_options, load
+from earshot.cli.options import add_engine, load, local_files
 from earshot.cli.output import show
 
 
@@ -23,11 +23,12 @@ def add(commands: Any) -> None:
 
 
 def run(arguments: argparse.Namespace) -> None:
+    from earshot.files import is_stream
     from earshot.jobs import RejectSink, explain_file
 
-    files = file_options(arguments)
-    with RejectSink(files.rejects) as rejects:
-        engine = load(arguments, files, rejects)
+    files = local_files(arguments, ["SUBSCRIPTIONS", "MESSAGES"])
+    with RejectSink(files.rejects, files.out_format) as rejects:
+        engine = load(arguments, files, rejects, learns=not is_stream(arguments.messages))
         explanation = explain_file(
             engine, arguments.messages, arguments.message, arguments.subscription, files
         )

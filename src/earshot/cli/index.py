@@ -6,7 +6,7 @@ import argparse
 import time
 from typing import Any
 
-from earshot.cli.options import FORMATS, add_engine, add_output, file_options, load, refuse_clashes
+from earshot.cli.options import FORMATS, add_engine, add_output, load, local_files
 from earshot.cli.output import counted, rejected, show, show_facts
 from earshot.cli.semantics import chosen_semantics
 from earshot.errors import InvalidParameter
@@ -40,15 +40,14 @@ def run_build(arguments: argparse.Namespace) -> None:
     from earshot.jobs import RejectSink
     from earshot.storage import check_replaceable
 
-    files = file_options(arguments)
-    refuse_clashes(arguments, ["SUBSCRIPTIONS", "--messages"], ["--out", "--rejects"])
+    files = local_files(arguments, ["SUBSCRIPTIONS", "--messages"], directories=["--out"])
     check_replaceable(arguments.out)  # before anything takes time
     semantics, given = chosen_semantics(arguments)
     if arguments.messages is not None and not semantics.n_learned(given):
         raise InvalidParameter("--messages is for semantics that weigh words by them, as --top-k")
     if arguments.weights is not None and arguments.messages is None:
         raise InvalidParameter("--weights needs --messages SAMPLE, in which words are counted")
-    with RejectSink(files.rejects) as rejects:
+    with RejectSink(files.rejects, files.out_format) as rejects:
         started = time.perf_counter()
         engine = load(arguments, files, rejects)
         engine.save(arguments.out)
@@ -75,7 +74,7 @@ def run_verify(arguments: argparse.Namespace) -> None:
     from earshot.storage import Saved
 
     started = time.perf_counter()
-    saved = Saved.open(arguments.directory)
+    saved = Saved.open(arguments.directory, verify=True)
     elapsed_s = time.perf_counter() - started
     facts = {"directory": arguments.directory, "n_arrays": saved.n_arrays,
              "n_bytes": saved.n_bytes, "elapsed_s": round(elapsed_s, 3)}  # fmt: skip

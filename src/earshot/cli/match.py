@@ -7,7 +7,7 @@ import time
 from dataclasses import asdict
 from typing import Any
 
-from earshot.cli.options import FORMATS, add_engine, file_options, load, refuse_clashes
+from earshot.cli.options import FORMATS, add_engine, load, local_files
 from earshot.cli.output import against, counted, progress_bar, rejected, show
 from earshot.cli.semantics import SEMANTICS_OPTIONS
 
@@ -18,11 +18,12 @@ def add(commands: Any) -> None:
         help="match a file of messages against subscriptions",
         description="Write message_id and subscription_id of every match; with --rank, its score "
         "too; with --top-k, every change of a result: a message is among the best of a "
-        "subscription (+), or no longer (-).",
+        "subscription (+), or no longer (-). With - for a file, messages come from standard input, "
+        "each matched as it comes, and updates go to standard output.",
     )
     add_inputs(parser)
     parser.add_argument(
-        "--out", required=True, metavar="UPDATES", help="Parquet, NDJSON or CSV file"
+        "--out", required=True, metavar="UPDATES", help="Parquet, NDJSON or CSV file, or -"
     )
     parser.add_argument("--results", metavar="FILE",
                         help="with --top-k, write the results at the end there")  # fmt: skip
@@ -38,22 +39,23 @@ def add_inputs(parser: argparse.ArgumentParser) -> None:
         "subscriptions", metavar="SUBSCRIPTIONS",
         help=f"{FORMATS} file, or a directory made by 'earshot index build' or --save",
     )  # fmt: skip
-    parser.add_argument("messages", metavar="MESSAGES", help=f"{FORMATS} file, in order")
+    parser.add_argument("messages", metavar="MESSAGES", help=f"{FORMATS} file, in order, or -")
 
 
 def run(arguments: argparse.Namespace) -> None:
+    from earshot.files import is_stream
     from earshot.jobs import RejectSink, match_files
     from earshot.storage import check_replaceable
 
-    files = file_options(arguments)
-    refuse_clashes(
-        arguments, ["SUBSCRIPTIONS", "MESSAGES"], ["--out", "--results", "--rejects", "--save"]
+    # Before anything takes time.
+    files = local_files(
+        arguments, ["SUBSCRIPTIONS", "MESSAGES"], ["--out", "--results"], ["--save"]
     )
     if arguments.save is not None:
-        check_replaceable(arguments.save)  # before anything takes time
-    with RejectSink(files.rejects) as rejects:
+        check_replaceable(arguments.save)
+    with RejectSink(files.rejects, files.out_format) as rejects:
         started = time.perf_counter()
-        engine = load(arguments, files, rejects)
+        engine = load(arguments, files, rejects, learns=not is_stream(arguments.messages))
         load_s = time.perf_counter() - started
         with progress_bar(arguments, "Matching messages") as progress:
             summary = match_files(

@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Sequence
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from earshot.cli.output import progress_bar
+from earshot.cli.output import progress_bar, sayer
 from earshot.cli.semantics import (
     Option,
     add_semantics,
     all_options,
     chosen_semantics,
     given_options,
+    options_named,
     semantics_for,
     structures_text,
 )
@@ -49,7 +52,17 @@ class CommandParser(argparse.ArgumentParser):
 def add_engine(parser: CommandParser) -> None:
     """Add everything about how an engine is made from files, and what is printed."""
     add_building(parser)
-    add_reading(parser)
+    group = add_reading(parser)
+    group.add_argument("--place", choices=["point", "box"],
+                       help="which place of a message counts where it has both; box also takes the "
+                       "box around a polygon")  # fmt: skip
+    group.add_argument("--format", choices=["ndjson", "csv", "geojson"],
+                       help="format of - (default: ndjson); updates of geojson are "
+                       "NDJSON")  # fmt: skip
+    group.add_argument("--delimiter", metavar="C",
+                       help="character between the values of CSV, or tab (default: ,)")  # fmt: skip
+    group.add_argument("--encoding", metavar="NAME",
+                       help="encoding of CSV, such as latin-1 (default: utf-8)")  # fmt: skip
     add_output(parser)
 
 
@@ -70,12 +83,15 @@ def add_building(parser: CommandParser, *, is_on_spark: bool = False) -> None:
     text.add_argument("--stop-words", action="store_true", help="ignore the language's stop words")
 
 
-def add_reading(parser: argparse.ArgumentParser, *, rejects: str = "FILE") -> None:
+def add_reading(
+    parser: argparse.ArgumentParser, *, rejects: str = "FILE"
+) -> argparse._ArgumentGroup:
     """Add how files of subscriptions and messages are read."""
     group = parser.add_argument_group("reading")
     add_on_error(group, rejects)
     add_columns(group, "subscription", "id=key")
     add_columns(group, "message", "x=lon")
+    return group
 
 
 def add_columns(parser: argparse._ActionsContainer, row: str, example: str) -> None:
@@ -114,6 +130,52 @@ def file_options(arguments: argparse.Namespace, rejects: str = "FILE") -> FileOp
     )
 
 
+def local_files(
+    arguments: argparse.Namespace,
+    inputs: Sequence[str],
+    outputs: Sequence[str] = (),
+    directories: Sequence[str] = (),
+) -> FileOptions:
+    """Return how files and streams of this machine are read; check what can be checked at once.
+
+    Args:
+        arguments: What was given.
+        inputs: Names of the positional arguments, and flags, of files that are read.
+        outputs: Flags of files that are written; ``--rejects`` is one in any case.
+        directories: Flags of directories that are written.
+    """
+    from earshot.files import check_place, format_of, is_stream
+    from earshot.files.csv import Dialect
+
+    outputs = (*outputs, "--rejects")
+    files = replace(file_options(arguments), place=arguments.place)
+    refuse_clashes(arguments, inputs, (*outputs, *directories))
+    sources = [each for each in map(partial(_given, arguments), inputs) if each is not None]
+    targets = [each for each in map(partial(_given, arguments), outputs) if each is not None]
+    if arguments.format is not None:
+        if not any(map(is_stream, (*sources, *targets))):
+            raise InvalidParameter("--format is for -; the names of files say theirs")
+        files = replace(files, stream_format=arguments.format)
+    for flag, name in (("--delimiter", "delimiter"), ("--encoding", "encoding")):
+        value = getattr(arguments, name)
+        if value is None:
+            continue
+        if not any(
+            format_of(each, files.stream_format) == "csv"
+            for each in sources
+            if is_stream(each) or not Path(each).is_dir()
+        ):
+            raise InvalidParameter(f"{flag} is for CSV, and nothing that is read is CSV")
+        value = "\t" if name == "delimiter" and value in ("tab", "\\t") else value
+        changed: dict[str, Any] = {name: value}
+        files = replace(files, **changed)
+    with options_named({"delimiter": "--delimiter", "encoding": "--encoding"}):
+        Dialect(files.delimiter, files.encoding).check()
+    for each in targets:
+        check_place(each)
+    return files
+
+
 def check_rejects(arguments: argparse.Namespace, metavar: str = "FILE") -> None:
     """Refuse a place for rejected rows without such rows, and the other way round."""
     if arguments.on_error == "reject" and arguments.rejects is None:
@@ -132,17 +194,25 @@ def refuse_clashes(
         inputs: Names of the positional arguments, and flags, of files that are read.
         outputs: Flags of files and directories that are written.
     """
-    taken: dict[Path, str] = {}
+    taken: dict[object, str] = {}
     for name in (*inputs, *outputs):
-        given = getattr(arguments, name.removeprefix("--").lower(), None)
+        given = _given(arguments, name)
         if given is None:
             continue
-        path = Path(given).resolve()
-        if path in taken and name in outputs:
+        # Standard input and standard output are two things, and each is there once.
+        is_standard = given == "-"
+        place = ("-", name in outputs) if is_standard else Path(given).resolve()
+        if place in taken and (name in outputs or is_standard):
             raise InvalidParameter(
-                f"{name} is {given}, and so is {taken[path]}; name another place for {name}"
+                f"{name} is {given}, and so is {taken[place]}; name another place for {name}"
             )
-        taken[path] = name
+        taken[place] = name
+
+
+def _given(arguments: argparse.Namespace, name: str) -> str | None:
+    """Return the value of a positional argument or flag by its name, None where there is none."""
+    given: str | None = getattr(arguments, name.removeprefix("--").lower(), None)
+    return given
 
 
 def column_names(arguments: argparse.Namespace, row: str) -> dict[str, str]:
@@ -177,8 +247,13 @@ def refuse_building(arguments: argparse.Namespace) -> None:
         )
 
 
-def load(arguments: argparse.Namespace, files: FileOptions, rejects: RejectSink) -> Engine:
-    """Return the engine that the arguments ask for, with its subscriptions."""
+def load(
+    arguments: argparse.Namespace, files: FileOptions, rejects: RejectSink, *, learns: bool = True
+) -> Engine:
+    """Return the engine that the arguments ask for, with its subscriptions.
+
+    It ``learns`` how words weigh from messages that can be read for that.
+    """
     from earshot.jobs import is_saved, load_engine
     from earshot.text import Analyzer
 
@@ -190,9 +265,19 @@ def load(arguments: argparse.Namespace, files: FileOptions, rejects: RejectSink)
     else:
         space = arguments.space or "lonlat"
         semantics, given = chosen_semantics(arguments)
+        n_learned = semantics.n_learned(given)
+        if n_learned and not learns:
+            advice = "'earshot index build --messages SAMPLE' weighs words by others"
+            if "weights" in given:
+                raise InvalidParameter(f"--weights: a stream cannot be read twice; {advice}")
+            sayer(arguments)(f"all words weigh the same, since a stream comes once; {advice}")
+            n_learned = 0
+        for flag, is_given in (("--stem", arguments.stem), ("--stop-words", arguments.stop_words)):
+            if is_given and arguments.language is None:
+                raise InvalidParameter(f"{flag} needs a language, such as --language en")
         options = {
-            "n_learned": semantics.n_learned(given),
-            "semantics": semantics.settings(given, space),
+            "n_learned": n_learned,
+            "semantics": semantics.checked_settings(given, space),
             "structure": arguments.structure,
             "space": space,
             "analyzer": Analyzer(arguments.language, arguments.stop_words, arguments.stem),

@@ -15,8 +15,16 @@ if TYPE_CHECKING:
 
 
 def show(arguments: argparse.Namespace, facts: dict[str, Any], lines: Sequence[str]) -> None:
-    """Print facts as one JSON object, or lines for a person."""
-    print(json.dumps(facts, default=str) if arguments.json else "\n".join(lines))
+    """Print facts as one JSON object, or lines for a person; beside updates, as an error is."""
+    print(
+        json.dumps(facts, default=str) if arguments.json else "\n".join(lines),
+        file=sys.stderr if _writes_rows(arguments) else sys.stdout,
+    )
+
+
+def _writes_rows(arguments: argparse.Namespace) -> bool:
+    """Whether standard output is taken."""
+    return "-" in (getattr(arguments, name, None) for name in ("out", "results", "rejects"))
 
 
 def show_facts(arguments: argparse.Namespace, facts: dict[str, Any]) -> None:
@@ -56,7 +64,8 @@ def sayer(arguments: argparse.Namespace) -> Callable[[str], None]:
 @contextmanager
 def progress_bar(arguments: argparse.Namespace, label: str) -> Iterator[Progress | None]:
     """Show a progress bar on the terminal's error output, where there is one."""
-    if arguments.quiet or arguments.json or not sys.stderr.isatty():
+    is_wanted = not (arguments.quiet or arguments.json or _writes_rows(arguments))
+    if not is_wanted or not sys.stderr.isatty():
         yield None
         return
     from rich.console import Console

@@ -234,5 +234,5 @@ def _subscriptions_config(arguments: argparse.Namespace, files: FileOptions) -> 
         stem=arguments.stem,
         stop_words=arguments.stop_words,
         structure=arguments.structure,
-        semantics=semantics.settings(given, space),
+        semantics=semantics.checked_settings(given, space),
     )

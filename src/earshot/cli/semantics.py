@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import argparse
 import re
-from collections.abc import Callable, Mapping, Sequence
-from datetime import timedelta
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 from earshot.cli.output import counted
@@ -63,6 +64,14 @@ class SemanticsOptions:
     def settings(self, given: Mapping[str, Any], space: Any) -> Any:
         """Return what the engine takes, from the options that were given, by name."""
         raise NotImplementedError
+
+    def checked_settings(self, given: Mapping[str, Any], space: Any) -> Any:
+        """Return the settings; what is wrong with them is said of the options."""
+        flags = {option.name: option.flag for option in self.all_options}
+        if self.chooser is not None and self.chooser.metavar is not None:
+            flags[self.chooser.metavar.lower()] = self.chooser.flag
+        with options_named(flags):
+            return self.settings(given, space)
 
     @property
     def all_options(self) -> tuple[Option, ...]:
@@ -145,7 +154,9 @@ class TopkOptions(SemanticsOptions):
             settings["max_distance"] = read_distance(given["max_distance"], space)
         if "lateness" in given:
             settings["lateness"] = read_duration(given["lateness"])
-        return TopK(**settings)
+        chosen = TopK(**settings)
+        chosen.distance_in(space)  # which says what is missing on a plane
+        return chosen
 
     def structures(self) -> str:
         """Name how messages find subscriptions, and how results are kept full."""
@@ -243,6 +254,17 @@ def structures_text(listed: Sequence[SemanticsOptions]) -> str:
     return "".join(["structures, the default first:\n", *lines])
 
 
+@contextmanager
+def options_named(flags: Mapping[str, str]) -> Iterator[None]:
+    """Let what is wrong with a parameter, with whose name it begins, be said of its option."""
+    try:
+        yield
+    except InvalidParameter as error:
+        name, space, rest = str(error).partition(" ")
+        rest = rest.replace("a timedelta", "a time")
+        raise InvalidParameter(f"{flags.get(name, name)}{space}{rest}") from None
+
+
 # ---- values as texts -----------------------------------------------------------------------------
 
 
@@ -260,9 +282,12 @@ def read_duration(text: str, name: str = "lateness", expected: str = "a time") -
         raise InvalidParameter(f"{name} is {text!r}; expected {expected} such as 30s, 10m, 2h, 7d")
     unit = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days"}[found[2]]
     try:
-        return timedelta(**{unit: float(found[1])})
+        duration = timedelta(**{unit: float(found[1])})
     except OverflowError:
-        raise InvalidParameter(f"{name} is {text!r}, longer than any time can be") from None
+        duration = timedelta.max
+    if duration > datetime.max - datetime.min:
+        raise InvalidParameter(f"{name} is {text!r}, longer than any time can be")
+    return duration
 
 
 def read_distance(text: str, space: str) -> float:

@@ -10,7 +10,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from earshot.errors import InvalidInput, InvalidRow
+from earshot.errors import InvalidInput, InvalidRow, described
 from earshot.model.arrays import Float64s, Int64s
 from earshot.model.regions import Problem
 from earshot.model.schemas import (
@@ -30,6 +30,8 @@ NEVER_US = int(np.iinfo(np.int64).max)
 NO_TIME_US = int(np.iinfo(np.int64).min)
 """Time of a message that has none."""
 
+NOT_UTF8 = "is not valid UTF-8; CSV in another encoding is read with --encoding (encoding=)"
+
 Bools = npt.NDArray[np.bool_]
 
 
@@ -37,6 +39,11 @@ class Columns:
     """The columns of a batch by name, and what is wrong with its rows."""
 
     def __init__(self, batch: pa.RecordBatch | pa.Table) -> None:
+        if not isinstance(batch, pa.RecordBatch | pa.Table):
+            raise InvalidInput(
+                f"batch is {described(batch)}; expected a table of Arrow, as pa.table({{...}}) or "
+                f"pa.Table.from_pylist([...]) makes one"
+            )
         self.n: int = batch.num_rows
         self.problems = Problems(self.n)
         self._arrays: dict[str, pa.Array] = {}
@@ -149,7 +156,14 @@ class Problems:
 
 def row_numbers(n: int, first_row: int, rows: Int64s | None) -> Int64s:
     """Return the number that each row has at its source."""
-    return np.arange(first_row, first_row + n) if rows is None else np.asarray(rows)
+    if not isinstance(first_row, int):
+        raise InvalidInput(f"first_row is {described(first_row)}; expected an integer")
+    if rows is None:
+        return np.arange(first_row, first_row + n)
+    numbers = np.asarray(rows)
+    if numbers.shape != (n,) or (n and numbers.dtype.kind not in "iu"):
+        raise InvalidInput(f"rows is {described(rows)}; expected {n} integers, one for each row")
+    return numbers
 
 
 def text_of(array: pa.Array, row: int) -> str:
@@ -221,7 +235,7 @@ def check_utf8(columns: Columns, name: str) -> None:
     """Refuse texts that are not valid UTF-8."""
     texts = columns.get(name)
     if texts is not None:
-        columns.problems.mark(broken_texts(texts), name, "is not valid UTF-8")
+        columns.problems.mark(broken_texts(texts), name, NOT_UTF8)
 
 
 def broken_texts(texts: pa.Array) -> Bools:

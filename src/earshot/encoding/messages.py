@@ -10,6 +10,7 @@ import pyarrow as pa
 
 from earshot.encoding.columns import (
     NO_TIME_US,
+    NOT_UTF8,
     Bools,
     Columns,
     broken_texts,
@@ -39,7 +40,7 @@ from earshot.model.arrays import (
     take_messages,
 )
 from earshot.model.regions import cartesian, point_problems, rectangle_problems
-from earshot.model.schemas import BOX_FIELDS, POINT_FIELDS
+from earshot.model.schemas import BOX_FIELDS, POINT_FIELDS, WHICH_PLACE
 from earshot.text import Analyzer, TokenCounts, Vocabulary, merge_counts
 
 _TOO_MANY = "holds a word more than 65,535 times; leave some out"
@@ -173,7 +174,7 @@ def row_words(columns: Columns, analyzer: Analyzer) -> Words:
     )
     if texts is not None:
         broken, too_long = broken_texts(texts), long_texts(texts, analyzer)
-        problems.mark(broken, "text", "is not valid UTF-8")
+        problems.mark(broken, "text", NOT_UTF8)
         for row in np.flatnonzero(too_long).tolist():
             n_bytes = texts[row].as_buffer().size
             reason = f"has {n_bytes} bytes; at most {analyzer.max_text_bytes} are allowed"
@@ -193,7 +194,7 @@ def _places(columns: Columns, space: Space) -> Float64s:
     problems.mark(
         has_point & has_box,
         "x",
-        "a point is given beside a box; expected one place, so leave one of the two empty",
+        f"a point is given beside a box; leave one of the two empty, or {WHICH_PLACE}",
     )
     problems.mark(
         ~(has_point | has_box),

@@ -23,6 +23,7 @@ from earshot.model.topk import MAX_COORDINATE, MAX_K
 from earshot.text import Analyzer, Vocabulary
 
 _POINTS = f"top-k over a window needs a point; give {' and '.join(POINT_FIELDS)}"
+_LEAVE_OUT = "top-k over a window needs a point alone; with --place point (place='point') it counts"
 _COORDINATES = f"coordinates from -{MAX_COORDINATE:g} to {MAX_COORDINATE:g}"
 
 
@@ -103,11 +104,13 @@ def message_points(columns: Columns, space: Space) -> Float64s:
 
 def _given_points(columns: Columns) -> tuple[Bools, Float64s]:
     """Return which rows have x and y, and their points; refuse boxes."""
+    has_point, points = column_group(columns, POINT_FIELDS, "a point")
     for field in BOX_FIELDS:
         sides = columns.floats(field)
         if sides is not None:
+            both = sides[1] & has_point
+            columns.problems.mark(both, field, f"a box is given beside a point; {_LEAVE_OUT}")
             columns.problems.mark(sides[1], field, f"a box is given; {_POINTS} instead")
-    has_point, points = column_group(columns, POINT_FIELDS, "a point")
     return has_point, points if len(points) else np.zeros((columns.n, 2))
 
 

@@ -101,9 +101,8 @@ def encode_subscription(
     threshold = subscription.threshold
     if threshold is not None and "threshold" not in form.columns:
         return None
-    if any(
-        each is not None for each in (subscription.expression, subscription.k, subscription.alpha)
-    ):
+    others = (subscription.expression, subscription.k, subscription.alpha)
+    if any(each is not None for each in others):
         return None
     end = _time_us(subscription.expires, NEVER_US)
     regions = encode_region(subscription.region, space, form)

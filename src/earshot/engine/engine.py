@@ -25,7 +25,7 @@ from dataclasses import asdict
 from datetime import datetime, timedelta
 from functools import partial
 from pathlib import Path
-from typing import Any, Self, TypeAlias, get_args
+from typing import Any, Self, get_args
 
 import numpy as np
 import pyarrow as pa
@@ -43,7 +43,8 @@ from earshot.encoding import (
 from earshot.engine import rehearsal
 from earshot.engine.guard import Guard
 from earshot.engine.ids import Ids, IdTable, as_array
-from earshot.engine.journal import Journal, Kind, Record, new_journal, read_records, replay, rows_of
+from earshot.engine.journal import Journal, Record, new_journal, read_records, replay
+from earshot.engine.noting import Batch, Noting
 from earshot.engine.questions import Questions
 from earshot.engine.rebuilding import Background
 from earshot.engine.rejects import OnError, by_name, by_row, check_on_error, unknown_rows
@@ -57,12 +58,15 @@ from earshot.errors import (
     InvalidParameter,
     InvalidRow,
     LateRow,
-    SavedIndexError,
     UnknownSubscription,
+    check_threads,
+    described,
     raise_first,
 )
 from earshot.model.arrays import Int32s, Int64s, Space, take_places
 from earshot.model.batches import (
+    check_kind,
+    checked_id_array,
     id_array,
     message_batch,
     region_batch,
@@ -73,16 +77,14 @@ from earshot.model.boolean import Boolean
 from earshot.model.events import Event, Move, Publish, Subscribe, Unsubscribe
 from earshot.model.messages import Message
 from earshot.model.regions import RegionOrPoint as Region
-from earshot.model.subscriptions import Id, Subscription, check_time
+from earshot.model.subscriptions import Id, Subscription, check_time, checked_id
 from earshot.model.updates import Update
 from earshot.semantics import matcher_type
-from earshot.semantics.contract import Changes, Rebuild
+from earshot.semantics.contract import Rebuild
 from earshot.text import Analyzer
 
-Batch: TypeAlias = pa.RecordBatch | pa.Table
 
-
-class Engine(SingleCalls, Questions):
+class Engine(SingleCalls, Noting, Questions):
     """Matches messages with subscriptions.
 
     Every call returns :class:`~earshot.engine.updates.Updates`. Batches are all or nothing: with
@@ -97,7 +99,8 @@ class Engine(SingleCalls, Questions):
         space: ``lonlat`` (degrees, radii in metres) or ``planar`` (any unit).
         analyzer: How text and keywords become tokens.
         n_threads: Threads that work on a batch.
-        rebuild_in_background: Whether many changes start a rebuild of the index by themselves.
+        rebuild_in_background: Whether many changes start a rebuild of the index by themselves,
+            and many words that nothing uses are forgotten.
     """
 
     def __init__(
@@ -111,8 +114,12 @@ class Engine(SingleCalls, Questions):
         n_threads: int = 1,
         rebuild_in_background: bool = True,
     ) -> None:
-        if space not in get_args(Space):
-            raise InvalidParameter(f"space is {space!r}; expected 'lonlat' or 'planar'")
+        if not isinstance(space, str) or space not in get_args(Space):
+            raise InvalidParameter(f"space is {described(space)}; expected 'lonlat' or 'planar'")
+        if not isinstance(structure, str | None):
+            raise InvalidParameter(f"structure is {described(structure)}; expected a name")
+        if not isinstance(analyzer, Analyzer | None):
+            raise InvalidParameter(f"analyzer is {described(analyzer)}; expected an Analyzer")
         matcher = matcher_type(semantics).create(
             Boolean() if semantics is None else semantics,
             structure=structure,
@@ -134,6 +141,7 @@ class Engine(SingleCalls, Questions):
 
     def subscribe(self, *subscriptions: Subscription) -> Updates:
         """Add subscriptions, whose ids must be new; return their first results, if any."""
+        check_kind(subscriptions, Subscription, "subscribe")
         with self._lock:
             updates = self._subscribe_one(*subscriptions) if len(subscriptions) == 1 else None
             if updates is not None:
@@ -153,7 +161,8 @@ class Engine(SingleCalls, Questions):
         if updates is not None:
             return updates
         with by_name():
-            return self.unsubscribe_batch(id_array(ids))
+            given = [checked_id(each, "subscription") for each in ids]
+            return self.unsubscribe_batch(id_array(given))
 
     def move(self, subscription_id: Id, region: Region) -> Updates:
         """Let a subscription listen elsewhere; what else it asks for stays."""
@@ -166,6 +175,7 @@ class Engine(SingleCalls, Questions):
 
     def publish(self, *messages: Message) -> Updates:
         """Publish messages in this order."""
+        check_kind(messages, Message, "publish")
         updates = self._publish_one(*messages) if len(messages) == 1 else None
         if updates is not None:
             return updates
@@ -186,10 +196,13 @@ class Engine(SingleCalls, Questions):
             on_reject: Called with each event that is refused, a late message for instance, and
                 with the reason; then the next one is taken. By default the reason is raised.
         """
+        if not isinstance(events, Iterable):
+            raise InvalidInput(f"events is {described(events)}; expected a list of events")
         for event in events:
             if not isinstance(event, Publish | Subscribe | Unsubscribe | Move):
                 raise InvalidInput(
-                    f"{event!r} is not an event; expected Subscribe, Unsubscribe, Move or Publish"
+                    f"{described(event)} is not an event; expected Subscribe, Unsubscribe, Move "
+                    f"or Publish"
                 )
             if not isinstance(event, Publish) and event.time is not None:
                 yield from self.advance(event.time)
@@ -204,6 +217,8 @@ class Engine(SingleCalls, Questions):
 
     def advance(self, time: datetime) -> Updates:
         """Set the clock to ``time`` if that is later; subscriptions may end, messages leave."""
+        if time is None:
+            raise InvalidInput("time is None; expected a datetime with a time zone")
         check_time(time, "time")
         with self._lock:
             with self._lock.change():
@@ -259,6 +274,8 @@ class Engine(SingleCalls, Questions):
         with self._lock:
             check_on_error(on_error)
             n_words = len(self._state.vocabulary)
+            if "id" in batch.schema.names:
+                self._state.expect_ids(batch.schema.field("id").type)
             with self._lock.change(unless=Exception):  # the vocabulary grows; errors come before it
                 encoded = encode_subscriptions(
                     batch, self.analyzer, self._state.vocabulary, self.space,
@@ -285,6 +302,7 @@ class Engine(SingleCalls, Questions):
 
         The arguments are as for :meth:`subscribe_batch`.
         """
+        ids = checked_id_array(ids)
         with self._lock:
             check_on_error(on_error)
             self._settle()
@@ -380,7 +398,7 @@ class Engine(SingleCalls, Questions):
                 encoded, clocks_us = take_encoded(encoded, kept), clocks_us[kept]
             if matcher.keeps_messages:
                 try:
-                    state.message_ids.check_kind(encoded.ids)
+                    state.expect_message_ids(encoded.ids)
                 except InvalidInput:
                     self._note_refused("publish", batch, n_words)
                     raise
@@ -414,6 +432,7 @@ class Engine(SingleCalls, Questions):
                 raise InvalidInput(
                     f"{state.matcher.form.noun} depends on the messages before; publish them"
                 )
+            self._settle()  # before words get their tokens
             encoded = self._encode_messages(batch, on_error, source, first_row, rows)
             if on_error == "raise":
                 raise_first(encoded.rejects)
@@ -422,8 +441,10 @@ class Engine(SingleCalls, Questions):
     def match_encoded(self, encoded: EncodedMessages, *, at: datetime | None = None) -> Updates:
         """Match as :meth:`match_batch` does what has the tokens of this engine's vocabulary.
 
-        For those who analyse a message once and ask several engines.
+        For those who analyse a message once and ask several engines. The vocabulary must be as it
+        is now: the engine has not changed since, nor been rebuilt, in the background either.
         """
+        check_time(at, "at")
         with self._lock:
             self._settle()
             state = self._state
@@ -453,7 +474,7 @@ class Engine(SingleCalls, Questions):
             if on_error == "raise":
                 self._refuse(encoded.rejects, "learn", batch, n_words)
             with self._lock.change():
-                state.count_messages(encoded)
+                state.learn(encoded)
                 self._note_batch("learn", batch, encoded.rejects)
             changes = state.matcher.no_changes(len(encoded.ids))
             return state.updates(changes, encoded.ids, encoded.rejects, encoded.times)
@@ -466,11 +487,12 @@ class Engine(SingleCalls, Questions):
         A state that was saved there before is replaced: at any moment, and after a crash, the old
         one is there or the new one. Who has the old one open keeps it.
         """
+        path = storage.checked_path(directory)
         with self._lock:
             self._settle()
             contents = self._state.contents({"analyzer": asdict(self.analyzer)})
             journal = self._journal
-            if journal is None or journal.directory != Path(directory).resolve():
+            if journal is None or journal.directory != path.resolve():
                 storage.save(directory, contents)
                 return
             try:
@@ -488,7 +510,7 @@ class Engine(SingleCalls, Questions):
         *,
         n_threads: int = 1,
         rebuild_in_background: bool = True,
-        verify: bool = True,
+        verify: bool = False,
         journal: bool | timedelta = False,
     ) -> Self:
         """Open a saved engine of any semantics by memory-mapping its arrays.
@@ -499,21 +521,23 @@ class Engine(SingleCalls, Questions):
             directory: Where it was saved.
             n_threads: As for an engine.
             rebuild_in_background: The same.
-            verify: Whether to compare all of it with its checksums: a damaged state is refused.
-                Turn it off only for a state that was verified since it was written.
+            verify: Whether to compare every byte with its checksum even if this process has
+                compared the same file before. A damaged state is refused either way.
             journal: Whether changes outlive this process. With True each call has them on disk
                 before it returns; with a time that happens so often. Else they stay in this
                 process, until it is saved.
         """
-        path = Path(directory).resolve()
+        check_threads(n_threads)
+        path = storage.checked_path(directory).resolve()
         kept = new_journal(path, journal)
         follow = partial(read_records, path) if kept is None else kept.follow
         self = cls.__new__(cls)
         try:
             for _ in range(storage.N_TRIES):
                 saved = storage.Saved.open(directory, verify=verify)
-                state, facts = State.open(saved, n_threads=n_threads)
-                self._start(state, Analyzer(**facts["analyzer"]), rebuild_in_background=False)
+                with storage.understood(directory):
+                    state, facts = State.open(saved, n_threads=n_threads)
+                    self._start(state, Analyzer(**facts["analyzer"]), rebuild_in_background=False)
                 replay(self, follow(saved.state))
                 if storage.current_state(path) == saved.state:
                     break  # else another process has saved, and its journal is another one
@@ -544,9 +568,16 @@ class Engine(SingleCalls, Questions):
     # ---- upkeep -------------------------------------------------------------------------------
 
     def rebuild(self) -> None:
-        """Merge all changes into a new structure now; matching is faster afterwards."""
+        """Merge all changes into a new structure now, and give memory back that is not in use.
+
+        Matching is faster afterwards. Where there are many words of which nothing uses most, those
+        are forgotten; docs/semantics says what is in use.
+        """
         with self._lock:
             self._settle()
+            if self._state.matcher.keeps_messages:
+                self._clear_up()
+                return
             rebuild = self._state.matcher.rebuild(is_forced=True)
             if rebuild is None:
                 return
@@ -580,44 +611,6 @@ class Engine(SingleCalls, Questions):
         engine = Engine.__new__(Engine)
         engine._start(State(other), self.analyzer, rebuild_in_background=False)
         rehearsal.rehearse(engine)
-
-    # ---- journal ------------------------------------------------------------------------------
-
-    def _note(self, record: Record) -> None:
-        """Write down what has changed, within the change: the engine is no further than that."""
-        if self._journal is not None:
-            self._journal.append(record)
-
-    def _note_batch(self, kind: Kind, batch: Batch, rejects: list[InvalidRow]) -> None:
-        if self._journal is not None and len(batch):
-            self._note(Record(kind, rows_of(batch), is_clean=not rejects, rejects=True))
-
-    def _note_refused(self, kind: Kind, batch: Batch, n_words: int) -> None:
-        """Write down a call that changed nothing but the words: those have come to stay."""
-        if self._journal is not None and len(self._state.vocabulary) > n_words:
-            with self._lock.change():
-                self._note(Record(kind, rows_of(batch), is_clean=False))
-
-    def _refuse(self, rejects: list[InvalidRow], kind: Kind, batch: Batch, n_words: int) -> None:
-        """Raise the first wrong row, if any."""
-        if rejects:
-            self._note_refused(kind, batch, n_words)
-        raise_first(rejects)
-
-    def _advance(self, clock_us: int) -> Changes:
-        if clock_us > self._state.clock_us:
-            self._note(Record("advance", argument=clock_us))
-        return self._state.advance(clock_us)
-
-    def _commit(self) -> None:
-        """Have what was noted on disk; where that fails, nobody knows what a crash would leave."""
-        journal = self._journal
-        if journal is not None:
-            try:
-                journal.commit()
-            except SavedIndexError:
-                self._lock.give_up()
-                raise
 
     # ---- inside -------------------------------------------------------------------------------
 
@@ -673,8 +666,18 @@ class Engine(SingleCalls, Questions):
         if kept is not None:
             with self._lock.change():
                 self._state.renumber(kept)
-        if self.rebuild_in_background and self._background.is_free:
+        if not self.rebuild_in_background:
+            return
+        if self._state.matcher.keeps_messages:
+            if self._state.is_cluttered:
+                self._clear_up()
+        elif self._background.is_free:
             self._start_rebuild()
+
+    def _clear_up(self) -> None:
+        with self._lock.change():
+            self._state.clear_up()
+            self._note(Record("rebuild"))
 
     def _start_rebuild(self) -> None:
         rebuild = self._state.matcher.rebuild()

@@ -1,6 +1,7 @@
 """User ids of subscriptions, by slot, and slots by id.
 
-Ids are all 64-bit integers or all strings; the first batch decides. They come back unchanged.
+Ids are all 64-bit integers or all strings; the first batch decides, and the first one after all
+subscriptions have ended. They come back unchanged.
 """
 
 from __future__ import annotations
@@ -39,10 +40,7 @@ class IdTable:
 
     def __init__(self, kind: IdKind | None = None, arrays: IdArrays | None = None) -> None:
         self.kind = kind
-        if arrays is None:
-            # The kernels know integers by their lack of offsets.
-            offsets = np.zeros(0 if kind == "integer" else 1, np.int64)
-            arrays = IdArrays(np.empty(0, np.uint8), offsets, np.full(64, FREE, np.int32))
+        arrays = arrays or _ended(kind, 0)
         self._data = GrowingArray(arrays.data)
         self._offsets = GrowingArray(arrays.offsets)
         self._table = arrays.table
@@ -50,6 +48,11 @@ class IdTable:
         self._sequence_first: int | None = None
         # Places of the table that are taken, removed ids included; they are never freed.
         self._n_taken = len(self)
+
+    @classmethod
+    def without_ids(cls, kind: IdKind | None, n_slots: int) -> IdTable:
+        """Return a table in which so many slots have ended; what their ids were is forgotten."""
+        return cls(kind, _ended(kind, n_slots))
 
     def __len__(self) -> int:
         return len(self._data) // 8 if self.kind == "integer" else max(len(self._offsets) - 1, 0)
@@ -195,6 +198,14 @@ class IdTable:
                 f"these ids are of kind {kind or 'other'}, the subscriptions' are of kind "
                 f"{self.kind}; ids must be all integers or all strings"
             )
+
+
+def _ended(kind: IdKind | None, n_slots: int) -> IdArrays:
+    # The kernels know integers by their lack of offsets.
+    is_integer = kind == "integer"
+    data = np.zeros(8 * n_slots if is_integer else 0, np.uint8)
+    offsets = np.zeros(0 if is_integer else n_slots + 1, np.int64)
+    return IdArrays(data, offsets, np.full(64, FREE, np.int32))
 
 
 def kind_of(ids: Ids) -> IdKind | None:

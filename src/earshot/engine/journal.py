@@ -6,8 +6,9 @@ give the engine as it was after its last call. Saving the engine where it came f
 journal.
 
 A record is a header, and an Arrow stream with the rows of the call. Opening makes the same calls
-again, in the same order. So calls that were refused are noted as well, where they left words in the
-vocabulary: words are numbered in the order in which they came, and scores are sums in that order.
+again, in the same order. Words are numbered in the order in which they came, and scores are sums in
+that order. So calls that were refused are noted as well, where they left words in the vocabulary,
+and when it is that words leave it.
 
 A record that was not written to its end is dropped, with what follows: none of those calls
 returned. A damaged record that was on disk for certain, as a later one says, is refused.
@@ -40,7 +41,7 @@ from earshot.model.batches import instant
 from earshot.model.schemas import COLUMN_TYPES, id_kind
 
 Kind: TypeAlias = Literal[
-    "subscribe", "unsubscribe", "move", "publish", "learn", "advance", "reweigh"
+    "subscribe", "unsubscribe", "move", "publish", "learn", "advance", "reweigh", "rebuild"
 ]
 KINDS: tuple[Kind, ...] = get_args(Kind)
 
@@ -253,6 +254,7 @@ def _numbered(records: Iterator[Record]) -> Iterator[tuple[int, Record]]:
     """Yield records with numbers, which are equal for neighbours that may go together."""
     number = n_rows = n_bytes = 0
     schemas: dict[Kind, pa.Schema] = {}
+    id_type = None
     for record in records:
         may_join = record.is_clean and record.kind in ("subscribe", "unsubscribe", "publish")
         # Words of texts are numbered before keywords, batch by batch.
@@ -264,12 +266,15 @@ def _numbered(records: Iterator[Record]) -> Iterator[tuple[int, Record]]:
             and n_bytes + record.rows.nbytes <= _MERGED_BYTES
             and schemas.get(record.kind, record.rows.schema) == record.rows.schema
             and (record.kind == "publish") == ("publish" in schemas)
+            # Those of either kind never live together: some end before others begin.
+            and id_type == record.rows.schema.field("id").type
         )
         if not fits or not schemas:
             number += 1
             n_rows = n_bytes = 0
             schemas = {}
         if may_join:
+            id_type = record.rows.schema.field("id").type
             n_rows += record.rows.num_rows
             n_bytes += record.rows.nbytes
             schemas[record.kind] = record.rows.schema
@@ -354,6 +359,7 @@ class Replayable(typing.Protocol):
     def learn(self, batch: pa.Table, *, on_error: Any) -> Rejecting: ...  # noqa: D102
     def advance(self, time: datetime) -> Rejecting: ...  # noqa: D102
     def reweigh(self, *, forget: bool) -> Rejecting: ...  # noqa: D102
+    def rebuild(self) -> None: ...  # noqa: D102
 
 
 def replay(engine: Replayable, records: Iterator[Record]) -> None:
@@ -377,6 +383,9 @@ def replay(engine: Replayable, records: Iterator[Record]) -> None:
                     found = engine.advance(instant(argument))
                 case "reweigh":
                     found = engine.reweigh(forget=bool(argument))
+                case "rebuild":
+                    engine.rebuild()
+                    continue
         except InvalidInput:
             if is_clean or rejects:
                 raise

@@ -29,6 +29,9 @@ class MessageIds:
     Kept as runs of which each is at most half as long as the one before, so that adding is cheap on
     average, one at a time or many; short ones are always joined, so that there are few. Ids are all
     64-bit integers or all strings; the first decides. They begin with sequence number ``first``.
+
+    Attributes:
+        next: Sequence number of the next message.
     """
 
     def __init__(
@@ -37,7 +40,7 @@ class MessageIds:
         self.kind = kind
         self._runs: list[pa.Array] = []
         self._firsts: list[int] = []  # sequence number that each run begins with
-        self._next = first
+        self.next = first  # sequence number
         if arrays is not None and kind == "integer":
             self.append(pa.array(arrays.data.view(np.int64)))
         elif arrays is not None and kind == "string":
@@ -69,8 +72,8 @@ class MessageIds:
         self.check_kind(ids)
         if self.kind is None:
             self.kind = id_kind(ids.type)
-        first = self._next
-        self._next += len(ids)
+        first = self.next
+        self.next += len(ids)
         # Large strings: the ids of a whole window may take more than 2 GiB.
         run = ids.cast(self.type)
         while self._runs and len(self._runs[-1]) < max(2 * len(run), _SHORT_RUN):
@@ -107,7 +110,7 @@ class MessageIds:
     @property
     def first(self) -> int:
         """Sequence number of the first id that is there, or that will be."""
-        return self._firsts[0] if self._firsts else self._next
+        return self._firsts[0] if self._firsts else self.next
 
     @property
     def arrays(self) -> MessageIdArrays:

@@ -13,14 +13,14 @@ import pyarrow as pa
 
 from earshot.encoding import NO_TIME_US
 from earshot.engine.guard import Guard
-from earshot.engine.ids import Ids, kind_of
+from earshot.engine.ids import kind_of
 from earshot.engine.state import State
 from earshot.errors import InvalidInput
 from earshot.model.arrays import Space
-from earshot.model.batches import id_array, instant
+from earshot.model.batches import check_kind, checked_id_array, id_array, instant
 from earshot.model.explanations import Explanation
 from earshot.model.messages import Message
-from earshot.model.subscriptions import Id
+from earshot.model.subscriptions import Id, checked_id
 from earshot.model.updates import Result
 from earshot.text import Analyzer, Vocabulary
 
@@ -60,8 +60,13 @@ class Questions:
 
     @property
     def vocabulary(self) -> Vocabulary:
-        """All words that subscriptions have named, and messages where the semantics keeps them."""
-        return self._state.vocabulary
+        """The words that subscriptions name, and messages where the semantics keeps them.
+
+        And some that nothing uses any more. What they are numbered is good until the next change.
+        """
+        with self._lock:
+            self._settle()
+            return self._state.vocabulary
 
     @property
     def id_type(self) -> pa.DataType:
@@ -104,8 +109,9 @@ class Questions:
             return False
         return bool(self.contains_batch(ids)[0])
 
-    def contains_batch(self, ids: Ids) -> npt.NDArray[np.bool_]:
+    def contains_batch(self, ids: pa.Array) -> npt.NDArray[np.bool_]:
         """Return which of the ids belong to a subscription; none do that are of another kind."""
+        ids = checked_id_array(ids)
         with self._lock:
             if self._state.ids.kind != kind_of(ids):
                 return np.zeros(len(ids), bool)
@@ -113,7 +119,7 @@ class Questions:
 
     def results(self, subscription_id: Id) -> list[Result]:
         """Return the messages that a subscription holds, best first."""
-        table = self.results_table(id_array([subscription_id]))
+        table = self.results_table(id_array([checked_id(subscription_id, "subscription")]))
         pairs = zip(table["message_id"].to_pylist(), table["score"].to_pylist(), strict=True)
         return [Result(message_id, score) for message_id, score in pairs]
 
@@ -131,13 +137,15 @@ class Questions:
                     f"{self._state.matcher.form.noun} keeps no results: a message is delivered "
                     f"once, when it is published"
                 )
-            return self._state.results_table(ids)
+            return self._state.results_table(None if ids is None else checked_id_array(ids))
 
     def explain(self, message: Message, subscription_id: Id) -> Explanation:
         """Say in words why a message would be delivered to a subscription now, or why not."""
+        check_kind([message], Message, "explain")
         with self._lock:
             self._settle()
-            return self._state.explain(message, subscription_id, self.analyzer)
+            wanted = checked_id(subscription_id, "subscription")
+            return self._state.explain(message, wanted, self.analyzer)
 
     def memory(self) -> dict[str, int]:
         """Return the bytes of memory by part."""

@@ -8,7 +8,13 @@ from typing import Literal, TypeAlias, get_args
 
 import pyarrow as pa
 
-from earshot.errors import InvalidParameter, InvalidRow, UnknownRow, UnknownSubscription
+from earshot.errors import (
+    InvalidParameter,
+    InvalidRow,
+    UnknownRow,
+    UnknownSubscription,
+    described,
+)
 from earshot.model.arrays import Int64s
 
 OnError: TypeAlias = Literal["raise", "reject"]
@@ -17,7 +23,7 @@ OnError: TypeAlias = Literal["raise", "reject"]
 def check_on_error(on_error: str) -> None:
     """Refuse what is no policy."""
     if on_error not in get_args(OnError):
-        raise InvalidParameter(f"on_error is {on_error!r}; expected 'raise' or 'reject'")
+        raise InvalidParameter(f"on_error is {described(on_error)}; expected 'raise' or 'reject'")
 
 
 def unknown_rows(ids: pa.Array, at: Int64s, numbers: Int64s, source: str) -> list[InvalidRow]:

@@ -75,13 +75,13 @@ class SingleCalls:
 
     def _publish_one(self, message: Message) -> Updates | None:
         with self._lock:
+            self._settle()  # before words get their tokens
             state = self._state
             encoded = encode_message(
                 message, self.analyzer, state.vocabulary, state.matcher.space, state.matcher.form
             )
             if encoded is None:
                 return None
-            self._settle()
             return self._match_published(encoded, np.maximum(encoded.times, state.clock_us))
 
     def _known(self, subscription_id: Any) -> Int32s | None:

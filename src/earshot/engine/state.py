@@ -24,15 +24,19 @@ from earshot.model.arrays import EVERYWHERE_TOKEN, Int32s, Int64s, take_messages
 from earshot.model.batches import id_array, instant, message_batch
 from earshot.model.explanations import Explanation
 from earshot.model.messages import Message
+from earshot.model.schemas import id_kind
 from earshot.model.subscriptions import Id
 from earshot.semantics import SEMANTICS
 from earshot.semantics.contract import (
+    FORGET_LEAST,
     Changes,
+    Kept,
     Matcher,
     Question,
     Rebuild,
     chosen_changes,
     joined_changes,
+    kept_tokens,
 )
 from earshot.text import Analyzer, TokenLists, Vocabulary
 from earshot.text.vocabulary import VocabularyArrays
@@ -52,6 +56,8 @@ class State:
         self.message_ids = MessageIds()  # those that the semantics keeps, by sequence
         self.expiry = Expiry()
         self.clock_us = NO_TIME_US  # latest time of any event
+        self.has_learned = False  # whether words were counted by learning, and not weighed since
+        self._n_words_enough = FORGET_LEAST
 
     # ---- events -------------------------------------------------------------------------------
 
@@ -141,11 +147,17 @@ class State:
     def reweigh(self, *, forget: bool) -> Changes:
         """Weigh words anew; ``forget`` what was counted, afterwards."""
         changes = self.matcher.reweigh(len(self.vocabulary), self.vocabulary.frequencies)
+        self.has_learned = False
         if forget:
             words = self.vocabulary.arrays
             nothing = np.zeros_like(words.frequencies)
             self.vocabulary = Vocabulary.from_arrays(words._replace(frequencies=nothing))
         return changes
+
+    def learn(self, encoded: EncodedMessages) -> None:
+        """Count the words of messages, which are kept until they are weighed."""
+        self.has_learned = True
+        self.count_messages(encoded)
 
     def count_messages(self, encoded: EncodedMessages) -> None:
         """Count the words of messages; the token that every message has counts the messages."""
@@ -185,6 +197,22 @@ class State:
 
     def _count_words(self, tokens: Int32s) -> None:
         self.vocabulary.add_documents(TokenLists(np.array([0, len(tokens)], np.int64), tokens))
+
+    # ---- ids ----------------------------------------------------------------------------------
+
+    def expect_ids(self, id_type: pa.DataType) -> None:
+        """Make ready for subscriptions' ids: where there is none they may be of either kind."""
+        kind = id_kind(id_type)
+        if None in (kind, self.ids.kind) or kind == self.ids.kind:
+            return
+        if self.matcher.n_subscriptions == 0:
+            self.ids = IdTable.without_ids(kind, len(self.ids))
+
+    def expect_message_ids(self, ids: pa.Array) -> None:
+        """Make ready for messages' ids, in the same way; refuse those of another kind."""
+        if len(ids) and self.matcher.n_messages == 0:
+            self.message_ids = MessageIds(None, self.message_ids.next)
+        self.message_ids.check_kind(ids)
 
     # ---- questions ----------------------------------------------------------------------------
 
@@ -230,20 +258,46 @@ class State:
 
     # ---- slots --------------------------------------------------------------------------------
 
-    def renumber(self, kept: Int32s, ids: IdTable | None = None) -> None:
-        """Let slot i be what ``kept[i]`` was; ``ids`` are theirs, if they are known already."""
-        self.ids = self.ids.renumbered(kept) if ids is None else ids
-        self.expiry.renumber(kept)
+    def renumber(self, kept: Kept, ids: IdTable | None = None) -> None:
+        """Follow the matcher to other numbers; ``ids`` are those of the slots, if known already."""
+        self.ids = self.ids.renumbered(kept.slots) if ids is None else ids
+        self.expiry.renumber(kept.slots)
+        if kept.tokens is not None:
+            self.vocabulary = self.vocabulary.only(kept.tokens)
 
     def take_over(self, rebuild: Rebuild, ids: IdTable) -> None:
         """Use what was rebuilt, unless it is out of date; ``ids`` are those of its slots."""
         since = self.matcher.take_over(rebuild)
         if since is None:
             return
-        removed, added = since
+        removed, kept = since
         ids.forget(removed)
-        ids.append(self.ids.ids_of(added))
-        self.renumber(np.concatenate([rebuild.old_slots, added]), ids)
+        ids.append(self.ids.ids_of(kept.slots[len(rebuild.old_slots) :]))
+        self.renumber(kept, ids)
+
+    def clear_up(self) -> None:
+        """Give back what is not in use, for a matcher that keeps messages.
+
+        Words that are left keep their order, and so every sum its bits. One that comes back is new:
+        its number is the next, and it has been counted 0 times.
+        """
+        tokens = self._kept_words()
+        self.matcher.clear_up(tokens)
+        if tokens is not None:
+            self.vocabulary = self.vocabulary.only(tokens)
+
+    @property
+    def is_cluttered(self) -> bool:
+        """Whether there are many words, and most are not in use."""
+        return len(self.vocabulary) > self._n_words_enough and self._kept_words() is not None
+
+    def _kept_words(self) -> Int32s | None:
+        if self.has_learned:  # the next reweighing needs all of them
+            return None
+        is_used = self.matcher.used_tokens(len(self.vocabulary))
+        # To look takes as long as there are words of subscriptions and messages.
+        self._n_words_enough = max(FORGET_LEAST, 3 * int(np.count_nonzero(is_used)))
+        return kept_tokens(is_used)
 
     # ---- saving -------------------------------------------------------------------------------
 
@@ -255,6 +309,7 @@ class State:
             "message_id_kind": self.message_ids.kind,
             "first_message": self.message_ids.first,
             "clock_us": self.clock_us,
+            "has_learned": self.has_learned,
         }
         groups = {
             "vocabulary": self.vocabulary.arrays,
@@ -285,4 +340,5 @@ class State:
         )
         self.expiry = Expiry(saved.group("expiry", ExpiryArrays))
         self.clock_us = facts["clock_us"]
+        self.has_learned = facts["has_learned"]
         return self, facts

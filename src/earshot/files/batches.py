@@ -9,7 +9,13 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from earshot.files.geometries import floats_of, nulls_of, settle_circles, settle_places
+from earshot.files.geometries import (
+    floats_of,
+    keep_place,
+    nulls_of,
+    settle_circles,
+    settle_geometries,
+)
 from earshot.files.layout import Layout
 from earshot.files.rejects import OnError, Problems, Reject, add_problems
 from earshot.model.arrays import Int64s
@@ -68,8 +74,11 @@ def finish_batch(
             arrays[field] = _whole(arrays[field], field, problems)
     if layout.content == "changes":
         _check_operations(arrays.get("op", pa.nulls(n, pa.string())), problems)
-    if "geometry" in arrays and layout.content == "messages":
-        settle_places(arrays, problems, n)
+    if layout.content == "messages":
+        if "geometry" in arrays:
+            settle_geometries(arrays, problems, n, layout)
+        if layout.place is not None:
+            keep_place(arrays, n, layout.place)
     elif "geometry" in arrays and "radius" in arrays:
         settle_circles(arrays, problems, n)
     schema = schema_of(layout.content, id_type(ids))

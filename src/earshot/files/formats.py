@@ -1,7 +1,14 @@
-"""Which format a file has, by its name, and how its bytes are opened."""
+"""Which format a file has, by its name, and how its bytes are opened.
+
+``-`` is standard input where something is read, and standard output where it is written. It and
+named pipes are streams: what has arrived is read, and what is written goes out at once.
+"""
 
 from __future__ import annotations
 
+import io
+import os
+import sys
 from pathlib import Path
 from typing import Any, Literal
 
@@ -11,6 +18,10 @@ import pyarrow.compute as pc
 from earshot.errors import InvalidFile
 
 Format = Literal["parquet", "ndjson", "json", "geojson", "csv"]
+StreamFormat = Literal["ndjson", "csv", "geojson"]
+"""What can be read as it comes; updates go out as CSV or NDJSON."""
+
+STANDARD = "-"
 
 _BY_SUFFIX: dict[str, Format] = {
     ".parquet": "parquet",
@@ -25,8 +36,18 @@ _BY_SUFFIX: dict[str, Format] = {
 _COMPRESSIONS = {".gz": "gzip", ".zst": "zstd", ".bz2": "bz2"}
 
 
-def format_of(path: str | Path) -> Format:
-    """Return the format that a file's name claims; ``json`` may be lines, a list or GeoJSON."""
+def is_stream(path: str | Path) -> bool:
+    """Whether it is standard input or output, or a named pipe: it can be read once, as it comes."""
+    return str(path) == STANDARD or Path(path).is_fifo()
+
+
+def format_of(path: str | Path, stream_format: StreamFormat = "ndjson") -> Format:
+    """Return the format that a file's name claims; ``json`` may be lines, a list or GeoJSON.
+
+    A stream has the format that is given.
+    """
+    if is_stream(path):
+        return stream_format
     path = Path(path)
     suffixes = [suffix.lower() for suffix in path.suffixes[-2:]]
     if len(suffixes) == 2 and suffixes[1] in _COMPRESSIONS:
@@ -46,11 +67,40 @@ def compression_of(path: str | Path) -> str | None:
 
 
 def open_bytes(path: str | Path) -> Any:
-    """Open a file's (decompressed) bytes for reading."""
+    """Open a file's (decompressed) bytes for reading; a stream gives what has arrived."""
     try:
+        if is_stream(path):
+            return io.FileIO(0 if str(path) == STANDARD else path, closefd=str(path) != STANDARD)
         return pa.input_stream(str(path), compression=compression_of(path))
     except OSError as error:
-        raise InvalidFile(f"{path} cannot be opened: {error}") from error
+        raise InvalidFile(f"{path} cannot be opened: {error.strerror or error}") from error
+
+
+class OutputStream(io.RawIOBase):
+    """A stream to write to, without a buffer: a row is out when it is written."""
+
+    def __init__(self, path: str | Path) -> None:
+        if str(path) == STANDARD:
+            sys.stdout.flush()  # what was printed comes first
+            self._file = io.FileIO(1, "w", closefd=False)
+        else:
+            self._file = io.FileIO(path, "w")
+
+    def writable(self) -> bool:
+        """It is."""
+        return True
+
+    def write(self, data: Any) -> int:
+        """Write all of it."""
+        rest = memoryview(data)
+        while rest:
+            rest = rest[os.write(self._file.fileno(), rest) :]
+        return len(data)
+
+    def close(self) -> None:
+        """Close it; standard output stays open."""
+        self._file.close()
+        super().close()
 
 
 def iso_times(times: pa.Array | pa.ChunkedArray) -> pa.Array:

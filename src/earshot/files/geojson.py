@@ -21,7 +21,7 @@ from earshot.files.batches import FileBatch
 from earshot.files.formats import open_bytes
 from earshot.files.geometries import with_geometry
 from earshot.files.layout import Layout, check_columns, present_fields
-from earshot.files.ndjson import flatten_feature, json_fields, json_objects
+from earshot.files.ndjson import flatten_feature, json_fields, json_objects, kind_of_ids
 from earshot.files.records import batch_of_records
 from earshot.files.rejects import Reject, row_json
 from earshot.model.arrays import Space
@@ -37,12 +37,12 @@ _LONLAT_NAMES = ("CRS84", "4326")
 
 
 def read_geojson(
-    path: str, layout: Layout, space: Space, ids: IdKind | None, batch_rows: int
+    path: str, layout: Layout, ids: IdKind | None, batch_rows: int
 ) -> Iterator[FileBatch]:
     """Yield the features of a file; see :func:`earshot.files.reading.read_rows`."""
     kind = ids
     first_row = 0
-    all_features = _features(_Source(path), space)
+    all_features = _features(_Source(path, layout.source), layout.space)
     while features := list(islice(all_features, min(batch_rows, MAX_BATCH_ROWS))):
         records, rows, rejects = [], [], []
         for row, feature in enumerate(features, first_row):
@@ -51,21 +51,15 @@ def read_geojson(
                 rows.append(row)
             else:
                 reason = f"is a JSON {type(feature).__name__}; expected a feature object"
-                rejects.append(Reject(path, row, "", reason, row_json({"value": feature})))
+                rejects.append(Reject(layout.source, row, "", reason, row_json({"value": feature})))
         first_row += len(features)
         if kind is None:
             if records:
                 present = {key for record in records for key in record}
                 check_columns(layout, present_fields(layout, present), present)
-            kind = _kind_of_ids(records, layout)
+            kind = kind_of_ids(records, layout) or "integer"
         result = batch_of_records(layout, records, kind, np.array(rows, np.int64))
         yield result.with_rejects(rejects, layout.on_error)
-
-
-def _kind_of_ids(records: list[dict[str, Any]], layout: Layout) -> IdKind:
-    ids = (record.get(name) for record in records for name in layout.names["id"])
-    first = next((each for each in ids if each is not None), None)
-    return "string" if isinstance(first, str) else "integer"
 
 
 def _features(source: _Source, space: Space) -> Iterator[Any]:
@@ -109,8 +103,8 @@ def _check_crs(source: _Source, crs: Any, space: Space) -> None:
 class _Source:
     """JSON text of which only a window is held in memory."""
 
-    def __init__(self, path: str) -> None:
-        self.path = path
+    def __init__(self, path: str, name: str) -> None:
+        self.name = name
         self._stream = open_bytes(path)
         self._decoder = json.JSONDecoder()
         # Broken bytes become half surrogates, which the feature that holds them is refused for.
@@ -122,7 +116,7 @@ class _Source:
 
     def error(self, reason: str) -> InvalidFile:
         """Return the exception that names file and position."""
-        return InvalidFile(f"{self.path}, near character {self._n_gone + self._at}: {reason}")
+        return InvalidFile(f"{self.name}, near character {self._n_gone + self._at}: {reason}")
 
     def peek(self) -> str:
         """Return the next character that is not blank, "" at the end."""
@@ -185,7 +179,7 @@ class _Source:
         try:
             data: bytes = self._stream.read(n_bytes)
         except (OSError, pa.ArrowException) as error:
-            raise InvalidFile(f"{self.path} cannot be read: {error}") from error
+            raise InvalidFile(f"{self.name} cannot be read: {error}") from error
         self._at_end = not data
         text = self._utf8.decode(data, final=self._at_end)
         self._n_gone += self._at
@@ -197,13 +191,13 @@ class _Source:
 class GeoJsonSink:
     """Writes tables to a file."""
 
-    def __init__(self, path: str, schema: pa.Schema, compression: str | None) -> None:
+    def __init__(self, target: Any, schema: pa.Schema, compression: str | None) -> None:
         if "id" not in schema.names:
             raise InvalidFile(
                 f"only subscriptions and messages can be written as GeoJSON, not a table of "
                 f"{', '.join(schema.names)}"
             )
-        self._stream = pa.output_stream(path, compression=compression)
+        self._stream = pa.output_stream(target, compression=compression)
         self._stream.write(b'{"type":"FeatureCollection","features":[')
         self._is_first = True
 

@@ -13,13 +13,25 @@ import pyarrow.compute as pc
 import shapely
 
 from earshot.errors import InvalidInput
+from earshot.files.layout import Layout, PlaceKind
 from earshot.files.rejects import Problems, add_problems
-from earshot.model.regions import Point, Rectangle, parse_geometry, read_geometries
-from earshot.model.schemas import BOX_FIELDS, POINT_FIELDS
+from earshot.model.regions import (
+    Point,
+    Polygon,
+    Rectangle,
+    parse_geometry,
+    polygon_box,
+    read_geometries,
+)
+from earshot.model.schemas import BOX_FIELDS, POINT_FIELDS, WHICH_PLACE
 
 _POINT_HEAD = struct.pack("<BI", 1, 1)
 _POLYGON_HEAD = struct.pack("<BI", 1, 3)
 _NUMBER_TYPES = frozenset((int, float))
+_POLYGON = (
+    "is a polygon; a message is at a point or in an axis-parallel rectangle: give one of these, or "
+    "take the box around it with --place box (place='box')"
+)
 _PLACE_COLUMNS = frozenset((*BOX_FIELDS, *POINT_FIELDS, "geometry"))
 
 
@@ -66,7 +78,9 @@ def _packed(values: Sequence[Any]) -> bytes:
     return struct.pack(f"<{len(values)}d", *values)
 
 
-def settle_places(arrays: dict[str, pa.Array], problems: Problems, n: int) -> None:
+def settle_geometries(
+    arrays: dict[str, pa.Array], problems: Problems, n: int, layout: Layout
+) -> None:
     """Turn the geometries of messages into points and boxes."""
     geometry = arrays.pop("geometry")
     given = ~nulls_of(geometry)
@@ -74,16 +88,23 @@ def settle_places(arrays: dict[str, pa.Array], problems: Problems, n: int) -> No
         return
     shapes = shapely.from_wkb(geometry.to_numpy(zero_copy_only=False), on_invalid="ignore")
     columns = {field: floats_of(arrays.get(field), n) for field in (*POINT_FIELDS, *BOX_FIELDS)}
-    placed = np.zeros(n, bool)
-    for column in columns.values():
-        placed |= ~np.isnan(column)
-    points = given & (shapely.get_type_id(shapes) == 0) & ~shapely.is_empty(shapes) & ~placed
+    has_point, has_box = (
+        ~np.logical_and.reduce([np.isnan(columns[field]) for field in fields])
+        for fields in (POINT_FIELDS, BOX_FIELDS)
+    )
+    is_point = given & (shapely.get_type_id(shapes) == 0) & ~shapely.is_empty(shapes)
+    if layout.place is None:
+        is_twice = given & (has_point | has_box)
+        reason = f"is given beside another place; give one, or {WHICH_PLACE}"
+    else:
+        is_twice = given & np.where(is_point, has_point, has_box)
+        reason = "is given beside another place of its kind; give one"
+        if layout.place == "point":
+            given &= is_point | ~has_point  # the others do not count
+    add_problems(problems, is_twice, "geometry", lambda _: reason)
+    points = is_point & ~is_twice
     columns["x"][points] = shapely.get_x(shapes[points])
     columns["y"][points] = shapely.get_y(shapes[points])
-    is_twice = given & placed
-    add_problems(
-        problems, is_twice, "geometry", lambda _: "is given beside another place; give one"
-    )
     for position in np.flatnonzero(given & ~points & ~is_twice).tolist():
         try:
             place = parse_geometry(geometry[position].as_py())
@@ -95,13 +116,25 @@ def settle_places(arrays: dict[str, pa.Array], problems: Problems, n: int) -> No
         elif isinstance(place, Rectangle):
             for field in BOX_FIELDS:
                 columns[field][position] = getattr(place, field)
+        elif isinstance(place, Polygon) and layout.place == "box":
+            for field, side in zip(BOX_FIELDS, polygon_box(place.rings, layout.space), strict=True):
+                columns[field][position] = side
         else:
-            reason = "a message's place is a point or an axis-parallel rectangle, not a polygon"
-            problems.setdefault(position, ("geometry", reason))
+            problems.setdefault(position, ("geometry", _POLYGON))
     # A field that was given as NaN stays NaN for the encoder to refuse; only nulls were filled.
     for field, column in columns.items():
         was_null = nulls_of(arrays.get(field), n)
         arrays[field] = pa.array(column, mask=was_null & np.isnan(column))
+
+
+def keep_place(arrays: dict[str, pa.Array], n: int, place: PlaceKind) -> None:
+    """Where a message has a point and a box, leave the other one out."""
+    kept, left = (POINT_FIELDS, BOX_FIELDS) if place == "point" else (BOX_FIELDS, POINT_FIELDS)
+    dropped = ~np.logical_or.reduce([nulls_of(arrays.get(field), n) for field in kept])
+    for field in left:
+        if field in arrays:
+            nothing = pa.scalar(None, arrays[field].type)
+            arrays[field] = pc.if_else(pa.array(dropped), nothing, arrays[field])
 
 
 def settle_circles(arrays: dict[str, pa.Array], problems: Problems, n: int) -> None:

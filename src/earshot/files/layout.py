@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from typing import NamedTuple
+from typing import Literal, NamedTuple, get_args
 
 import pyarrow as pa
 
 from earshot.errors import InvalidFile, InvalidParameter
 from earshot.files.rejects import OnError
+from earshot.model.arrays import Space
 from earshot.model.schemas import (
     BOX_FIELDS,
     CIRCLE_FIELDS,
@@ -27,6 +28,10 @@ from earshot.model.schemas import (
 _LISTS = (pa.ListType, pa.LargeListType, pa.FixedSizeListType)
 
 
+PlaceKind = Literal["point", "box"]
+"""Which place counts where a message has both."""
+
+
 class Layout(NamedTuple):
     """What a file is read as, and under which names its columns may appear."""
 
@@ -34,13 +39,22 @@ class Layout(NamedTuple):
     names: dict[str, tuple[str, ...]]  # canonical field -> names in the file, best first
     source: str
     on_error: OnError
+    space: Space = "lonlat"
+    place: PlaceKind | None = None  # None: a message with a point and a box is refused
 
 
 def make_layout(
-    content: Content, columns: Mapping[str, str] | None, source: str, on_error: OnError
+    content: Content,
+    columns: Mapping[str, str] | None,
+    source: str,
+    on_error: OnError,
+    space: Space = "lonlat",
+    place: PlaceKind | None = None,
 ) -> Layout:
     """Return the layout for a file whose columns may be renamed by ``{canonical: in the file}``."""
     columns = columns or {}
+    if place not in (None, *get_args(PlaceKind)):
+        raise InvalidParameter(f"place is {place!r}; expected 'point' or 'box'")
     names = {
         field.name: (columns[field.name],)
         if field.name in columns
@@ -50,10 +64,10 @@ def make_layout(
     unknown = sorted(set(columns) - set(names))
     if unknown:
         raise InvalidParameter(
-            f"columns maps unknown field '{unknown[0]}'; the fields of {content} are "
-            f"{', '.join(names)}"
+            f"unknown field '{unknown[0]}' among the names of columns; the fields of {content} "
+            f"are {', '.join(names)}"
         )
-    return Layout(content, names, source, on_error)
+    return Layout(content, names, source, on_error, space, place)
 
 
 def choose_columns(layout: Layout, present: Collection[str]) -> dict[str, str]:
@@ -66,7 +80,7 @@ def choose_columns(layout: Layout, present: Collection[str]) -> dict[str, str]:
         if found[0] != names[0] and len(found) > 1:
             raise InvalidFile(
                 f"{layout.source}: columns {_quoted(found)} could each be '{field}'; choose one "
-                f"with columns={{'{field}': '{found[0]}'}}"
+                f"with {_renaming(layout, field, found[0])}"
             )
         chosen[field] = found[0]
     check_columns(layout, chosen, present)
@@ -87,7 +101,7 @@ def check_columns(layout: Layout, chosen: Collection[str], present: Collection[s
         return InvalidFile(
             f"{layout.source}: no {expected}; its columns are {_quoted(sorted(present))}, "
             f"expected for {layout.content}: {', '.join(layout.names)}; rename with "
-            f"columns={{field: column}}"
+            f"{_renaming(layout)}"
         )
 
     for field in ("id", "op"):
@@ -119,6 +133,11 @@ def check_columns(layout: Layout, chosen: Collection[str], present: Collection[s
         and not {"keywords", "expression"} & set(chosen)
     ):
         raise lacking("column 'keywords' or 'expression' and no region column")
+
+
+def _renaming(layout: Layout, field: str = "FIELD", column: str = "COLUMN") -> str:
+    """Say how columns are renamed: on the command line, and in Python and pipelines."""
+    return f"--{layout.content[:-1]}-column {field}={column} (columns={{'{field}': '{column}'}})"
 
 
 def _quoted(names: Sequence[str]) -> str:

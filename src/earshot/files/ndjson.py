@@ -20,7 +20,7 @@ from pyarrow import json as arrow_json
 from earshot.errors import InvalidFile, InvalidInput
 from earshot.files.batches import FileBatch, only_reject
 from earshot.files.columns import batch_of_columns
-from earshot.files.formats import iso_times, open_bytes
+from earshot.files.formats import is_stream, iso_times, open_bytes
 from earshot.files.geometries import shapes_of
 from earshot.files.layout import Layout, check_columns, present_fields
 from earshot.files.records import batch_of_records
@@ -41,15 +41,18 @@ def read_ndjson(path: str, layout: Layout, ids: IdKind | None) -> Iterator[FileB
     """Yield the rows of an NDJSON file; see :func:`earshot.files.reading.read_rows`."""
     next_row = 0
     shape: _Shape | None = None
-    for block, is_too_long in _blocks(path):
+    is_live = is_stream(path)  # the first lines may be few, and there may be none
+    for block, is_too_long in _blocks(path, layout.source):
         if is_too_long:
             reason = f"the line is longer than {MAX_LINE_BYTES} bytes"
             kind = ids or (shape.ids if shape else "integer")
-            yield only_reject(layout, kind, Reject(path, next_row, "", reason, _raw(block)))
+            yield only_reject(
+                layout, kind, Reject(layout.source, next_row, "", reason, _raw(block))
+            )
             next_row += 1
             continue
-        if shape is None:
-            shape = _peek(block, layout, ids)
+        if shape is None or not shape.is_sure:
+            shape = _peek(block, layout, ids, is_lenient=is_live and layout.on_error == "reject")
         columns = shape.columns_of(block)
         if columns is not None:
             n = len(columns["id"])
@@ -60,8 +63,8 @@ def read_ndjson(path: str, layout: Layout, ids: IdKind | None) -> Iterator[FileB
             n = len(lines)
             yield _batch_of_texts(enumerate(lines, next_row), "line", layout, shape.ids)
         next_row += n
-    if shape is None:
-        raise InvalidFile(f"{path} is empty; expected one JSON object per line")
+    if shape is None and not is_live:
+        raise InvalidFile(f"{layout.source} is empty; expected one JSON object per line")
 
 
 def batch_of_values(values: pa.Array, layout: Layout, ids: IdKind, rows: Int64s) -> FileBatch:
@@ -104,7 +107,7 @@ def flatten_feature(record: dict[str, Any]) -> dict[str, Any]:
     return flat
 
 
-def _blocks(path: str) -> Iterator[tuple[bytes, bool]]:
+def _blocks(path: str, name: str) -> Iterator[tuple[bytes, bool]]:
     """Yield blocks of whole lines; a line that is too long comes alone, cut short and marked."""
     with open_bytes(path) as stream:
         pending: list[bytes] = []
@@ -115,7 +118,7 @@ def _blocks(path: str) -> Iterator[tuple[bytes, bool]]:
             try:
                 data: bytes = stream.read(BLOCK_BYTES)
             except (OSError, pa.ArrowException) as error:
-                raise InvalidFile(f"{path} cannot be read: {error}") from error
+                raise InvalidFile(f"{name} cannot be read: {error}") from error
             if not data:
                 break
             if is_first:
@@ -134,7 +137,9 @@ def _blocks(path: str) -> Iterator[tuple[bytes, bool]]:
                     yield pending[0][:4096], True
                     pending, n_pending, is_skipping = [], 0, True
                 continue
-            yield b"".join([*pending, data[:cut]]), False
+            block = b"".join([*pending, data[:cut]])
+            if not block.isspace():
+                yield block, False
             pending, n_pending = [data[cut:]], len(data) - cut
         rest = b"".join(pending)
         if rest.strip():
@@ -147,6 +152,7 @@ class _Shape(NamedTuple):
     ids: IdKind
     schema: pa.Schema | None  # to hand to Arrow; None: to be read line by line
     layout: Layout
+    is_sure: bool = True  # else the next lines are looked at as well
 
     def columns_of(self, block: bytes) -> dict[str, pa.Array] | None:
         """Return the block's columns, None when it has to be read line by line."""
@@ -178,8 +184,8 @@ class _Shape(NamedTuple):
         return columns
 
 
-def _peek(block: bytes, layout: Layout, ids: IdKind | None) -> _Shape:
-    """Decide from the first lines what the file holds."""
+def _peek(block: bytes, layout: Layout, ids: IdKind | None, *, is_lenient: bool = False) -> _Shape:
+    """Decide from the first lines what the file holds; lenient, lines are judged one by one."""
     records = []
     is_feature = False
     for line in block.split(b"\n", _N_PEEKED)[:_N_PEEKED]:
@@ -187,23 +193,28 @@ def _peek(block: bytes, layout: Layout, ids: IdKind | None) -> _Shape:
         if isinstance(record, dict):
             is_feature |= record.get("type") == "Feature"
             records.append(flatten_feature(record))
-    if not records:
-        if layout.on_error == "raise":
-            return _Shape(ids or "integer", None, layout)
-        raise InvalidFile(
-            f"{layout.source}: none of the first lines is a JSON object; expected one per line"
-        )
+    found = ids or kind_of_ids(records, layout)
+    kind: IdKind = found or "integer"
     present = {key for record in records for key in record}
-    check_columns(layout, present_fields(layout, present), present)
+    try:
+        if not records and layout.on_error == "reject":
+            raise InvalidFile(
+                f"{layout.source}: none of the first lines is a JSON object; expected one per line"
+            )
+        if records:
+            check_columns(layout, present_fields(layout, present), present)
+    except InvalidFile:
+        if not is_lenient:
+            raise
+        return _Shape(kind, None, layout, is_sure=False)
     samples = {
         field: next(
             (record[n] for record in records for n in names if record.get(n) is not None), 0
         )
         for field, names in layout.names.items()
     }
-    kind: IdKind = ids or ("string" if isinstance(samples["id"], str) else "integer")
-    if is_feature or isinstance(samples["geometry"], dict):
-        return _Shape(kind, None, layout)
+    if not records or is_feature or isinstance(samples["geometry"], dict):
+        return _Shape(kind, None, layout, found is not None)
     # Times and geometries come as texts, integers as numbers: converting the column checks them.
     numbers = [name for name, each in COLUMN_TYPES.items() if is_number(each)]
     types = {"id": id_type(kind), **dict.fromkeys(numbers, pa.float64())}
@@ -216,7 +227,17 @@ def _peek(block: bytes, layout: Layout, ids: IdKind | None) -> _Shape:
             for name in names
         ]
     )
-    return _Shape(kind, schema if len(set(schema.names)) == len(schema) else None, layout)
+    is_readable = len(set(schema.names)) == len(schema)
+    return _Shape(kind, schema if is_readable else None, layout, found is not None)
+
+
+def kind_of_ids(records: Iterable[dict[str, Any]], layout: Layout) -> IdKind | None:
+    """Return the kind that the first id has, None where there is no id."""
+    ids = (record.get(name) for record in records for name in layout.names["id"])
+    first = next((each for each in ids if each is not None), None)
+    if first is None:
+        return None
+    return "string" if isinstance(first, str) else "integer"
 
 
 def _record_of(line: bytes | None) -> Any:
@@ -256,8 +277,8 @@ def _raw(text: bytes) -> str:
 class NdjsonSink:
     """Writes tables to a file."""
 
-    def __init__(self, path: str, schema: pa.Schema, compression: str | None) -> None:
-        self._stream = pa.output_stream(path, compression=compression)
+    def __init__(self, target: Any, schema: pa.Schema, compression: str | None) -> None:
+        self._stream = pa.output_stream(target, compression=compression)
 
     def write(self, table: pa.Table) -> None:
         """Append rows."""

@@ -15,7 +15,6 @@ from earshot.files.batches import FileBatch
 from earshot.files.columns import batch_of_columns
 from earshot.files.geometries import with_geometry
 from earshot.files.layout import Layout, check_column_type, choose_columns
-from earshot.model.arrays import Space
 from earshot.model.schemas import IdKind, id_kind
 
 ROW_GROUP_ROWS = 1 << 20
@@ -24,7 +23,7 @@ _LONLAT = {("OGC", "CRS84"), ("EPSG", "4326")}
 
 
 def read_parquet(
-    path: str, layout: Layout, space: Space, ids: IdKind | None, batch_rows: int
+    path: str, layout: Layout, ids: IdKind | None, batch_rows: int
 ) -> Iterator[FileBatch]:
     """Yield the rows of a Parquet file; see :func:`earshot.files.reading.read_rows`."""
     try:
@@ -32,9 +31,12 @@ def read_parquet(
         schema = file.schema_arrow
         schema.names  # noqa: B018 - names that are not UTF-8 come to light here
     except (OSError, ValueError, pa.ArrowException) as error:
-        raise InvalidFile(f"{path} cannot be read as Parquet: {_first_line(error)}") from error
+        raise InvalidFile(
+            f"{path} cannot be read as Parquet: {_first_line(error)}; it may be cut short, or be "
+            f"something else"
+        ) from error
     with file:
-        layout = _geo_layout(layout, schema, space)
+        layout = _geo_layout(layout, schema)
         chosen = choose_columns(layout, schema.names)
         for field, column in chosen.items():
             if schema.names.count(column) > 1:
@@ -63,7 +65,7 @@ def _first_line(error: BaseException) -> str:
     return (str(error).splitlines() or [""])[0]
 
 
-def _geo_layout(layout: Layout, schema: pa.Schema, space: Space) -> Layout:
+def _geo_layout(layout: Layout, schema: pa.Schema) -> Layout:
     """Take the geometry column from GeoParquet's metadata, after checking what it says."""
     raw = (schema.metadata or {}).get(b"geo")
     if raw is None:
@@ -84,7 +86,7 @@ def _geo_layout(layout: Layout, schema: pa.Schema, space: Space) -> Layout:
             f"{layout.source}: geometry column '{column}' is encoded as {about['encoding']}; "
             f"expected WKB"
         )
-    if space == "lonlat":
+    if layout.space == "lonlat":
         if about.get("edges", "planar") != "planar":
             raise InvalidFile(
                 f"{layout.source}: geometry column '{column}' has {about['edges']} edges; expected "

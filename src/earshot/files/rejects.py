@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from earshot.errors import InvalidParameter, InvalidRow
+from earshot.errors import InvalidParameter, InvalidRow, described
 from earshot.model.schemas import REJECTS
 
 OnError = Literal["raise", "reject"]
@@ -48,7 +48,7 @@ def add_problems(
 def check_on_error(on_error: str) -> None:
     """Raise InvalidParameter unless the value is one that readers know."""
     if on_error not in ("raise", "reject"):
-        raise InvalidParameter(f"on_error is {on_error!r}; expected 'raise' or 'reject'")
+        raise InvalidParameter(f"on_error is {described(on_error)}; expected 'raise' or 'reject'")
 
 
 def reject_table(rejects: Sequence[Reject]) -> pa.Table:

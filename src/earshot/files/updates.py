@@ -13,7 +13,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from earshot.errors import InvalidInput
-from earshot.files.formats import format_of
+from earshot.files.formats import StreamFormat, format_of, is_stream
 from earshot.files.parquet import ROW_GROUP_ROWS
 from earshot.files.writing import Draft, TableWriter
 from earshot.model.schemas import id_kind, id_type, is_text, updates_schema
@@ -62,6 +62,7 @@ class UpdateWriter(Draft):
         message_id_type: Type of the messages' ids; None: of those that come first.
         subscription_id_type: Type of the subscriptions' ids.
         fields: Columns to write, by :func:`earshot.model.schemas.update_fields`.
+        stream_format: Format of a stream, to which the updates of a call go at once.
     """
 
     def __init__(
@@ -70,11 +71,13 @@ class UpdateWriter(Draft):
         message_id_type: pa.DataType | None,
         subscription_id_type: pa.DataType,
         fields: Sequence[str],
+        stream_format: StreamFormat = "ndjson",
     ) -> None:
         self.path, self.fields = Path(path), tuple(fields)
+        self._stream_format, self._is_stream = stream_format, is_stream(path)
         self.n_rows = 0
         self._is_ragged = {"message_id", "subscription_id", "score"}.issuperset(fields)
-        self._has_dictionaries = format_of(path) == "parquet" and self._is_ragged
+        self._has_dictionaries = format_of(path, stream_format) == "parquet" and self._is_ragged
         self._subscription_id_type = subscription_id_type
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="update-writer")
         self._pending: deque[Future[None]] = deque()
@@ -89,15 +92,18 @@ class UpdateWriter(Draft):
         n_rows = len(updates)
         if self._is_ragged:
             self._check(updates, n_rows)
-            if self._writer is None:
+            if self._writer is None and (len(updates.event_ids) or not self._is_stream):
                 self._open(updates.event_ids.type)
         if not n_rows:
             return
         if self._writer is None:
             self._open(updates.table(("message_id",)).schema.field(0).type)
+        self.n_rows += n_rows
+        if self._is_stream:
+            self._write_all([updates])
+            return
         self._waiting.append(updates)
         self._n_waiting += n_rows
-        self.n_rows += n_rows
         if self._n_waiting >= ROW_GROUP_ROWS:
             self._flush()
 
@@ -130,7 +136,9 @@ class UpdateWriter(Draft):
             dictionary = pa.dictionary(pa.int32(), ids)
             schema = schema.set(self.fields.index("message_id"), pa.field("message_id", dictionary))
         self._schema = schema
-        self._writer = TableWriter(self.path, schema, is_fast=self._is_ragged)
+        self._writer = TableWriter(
+            self.path, schema, is_fast=self._is_ragged, stream_format=self._stream_format
+        )
 
     def _check(self, updates: Updates, n_rows: int) -> None:
         n_messages, offsets = len(updates.event_ids), updates.offsets

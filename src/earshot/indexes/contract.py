@@ -36,6 +36,7 @@ from earshot.kernels.answers import drop_repeats
 from earshot.kernels.box_keys import Quantizer
 from earshot.kernels.steady import SteadyCalls
 from earshot.model.arrays import (
+    EVERYWHERE_TOKEN,
     ClauseArrays,
     Float64s,
     Int32s,
@@ -48,6 +49,7 @@ from earshot.model.arrays import (
     nbytes,
     take_clauses,
     take_messages,
+    with_tokens,
 )
 
 SPACES: tuple[Space, ...] = ("lonlat", "planar")
@@ -353,19 +355,37 @@ class Index(ABC):
         may run beside changes and matching in other threads.
         """
         clauses, old_slots = (snapshot or self.snapshot()).live_clauses()
-        new = type(self).build(
-            clauses,
+        return self.rebuilt_of(clauses, n_threads=n_threads), old_slots
+
+    def rebuilt_of(
+        self, clauses: ClauseArrays, tokens: Int32s | None = None, *, n_threads: int = 1
+    ) -> Self:
+        """Return a new index of clauses that is built as this one was.
+
+        Args:
+            clauses: What it is to hold, with the tokens of this one.
+            tokens: Those that are left, where some are forgotten: token i was ``tokens[i]``.
+            n_threads: Threads used while building.
+        """
+        return type(self).build(
+            clauses if tokens is None else with_tokens(clauses, tokens),
             space=self.space,
-            n_tokens=self.n_tokens,
+            n_tokens=self.n_tokens if tokens is None else len(tokens),
             parameters=self.parameters,
             n_threads=n_threads,
-            **self._build_options(),
+            **self._build_options(tokens),
         )
-        return new, old_slots
 
-    def _build_options(self) -> dict[str, Any]:
+    def _build_options(self, tokens: Int32s | None) -> dict[str, Any]:
         """Return what a rebuild must keep besides the parameters."""
         return {}
+
+    def used_tokens(self, clauses: ClauseArrays, n_tokens: int) -> npt.NDArray[np.bool_]:
+        """Return which of so many tokens, at least, a rebuild of clauses must know."""
+        is_used = np.zeros(max(n_tokens, self.n_tokens, 1), np.bool_)
+        is_used[EVERYWHERE_TOKEN] = True
+        is_used[np.maximum(clauses.token_ids, ~clauses.token_ids)] = True
+        return is_used
 
     def clauses_of(self, slots: Int32s) -> ClauseArrays:
         """Return the clauses of the given slots, those in the delta last."""

@@ -22,6 +22,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from earshot.errors import InvalidInput, InvalidParameter
 from earshot.indexes.contract import Index, Parameters
@@ -29,7 +30,7 @@ from earshot.indexes.delta import Delta
 from earshot.indexes.kernels.matching import SlotScratch
 from earshot.indexes.ranked_delta import RankedDelta
 from earshot.kernels.scoring import ScoringArrays, build_scoring
-from earshot.model.arrays import ClauseArrays, Float64s, Int64s
+from earshot.model.arrays import ClauseArrays, Float64s, Int32s, Int64s
 from earshot.model.ranking import Ranking, idf_weights
 
 
@@ -87,8 +88,17 @@ class RankedIndex(Index):
         super()._check_clauses(clauses)
         _check_thresholds(clauses)
 
-    def _build_options(self) -> dict[str, Any]:
-        return {"weights": self.weights, "later_weight": self.later_weight}
+    def _build_options(self, tokens: Int32s | None) -> dict[str, Any]:
+        weights, later = self.weights, self.later_weight
+        if tokens is not None:
+            weights = np.append(weights, later)[np.minimum(tokens, len(weights))]
+        return {"weights": weights, "later_weight": later}
+
+    def used_tokens(self, clauses: ClauseArrays, n_tokens: int) -> npt.NDArray[np.bool_]:
+        """Return which tokens a rebuild of clauses must know: also those with their own weight."""
+        is_used = super().used_tokens(clauses, max(n_tokens, len(self.weights)))
+        is_used[: len(self.weights)] |= self.weights != self.later_weight
+        return is_used
 
     def _new_scratch(self) -> Any:
         return SlotScratch(

@@ -65,9 +65,7 @@ def load_engine(
     weighs_by = engine.matcher.weighs_words_by
     if weighs_by == "messages" and learn_from is not None and n_learned > 0:
         _learn(engine, learn_from, n_learned, files)
-    for part in read_subscriptions(
-        path, columns=files.subscription_columns, space=space, on_error=files.on_error
-    ):
+    for part in read_subscriptions(path, **files.reading(files.subscription_columns, space)):
         rejects.write(part.rejects)
         done = engine.subscribe_batch(
             part.batch, on_error=files.on_error, source=part.source, rows=part.rows

@@ -9,7 +9,7 @@ from typing import Any
 
 from earshot.engine.engine import Engine
 from earshot.errors import InvalidParameter, LateRow
-from earshot.files import UpdateWriter, format_of, rejects_of_batch, write_table
+from earshot.files import UpdateWriter, check_place, rejects_of_batch, write_table
 from earshot.jobs.rows import FileOptions, Progress, RejectSink, message_parts
 from earshot.model.schemas import update_fields
 
@@ -49,9 +49,10 @@ def match_files(
 
     Args:
         engine: Has the subscriptions.
-        messages: File of messages, in their order.
-        out: File of updates; its columns are those of
-            :func:`earshot.model.schemas.update_fields`.
+        messages: File of messages, in their order; ``-`` is standard input, of which every message
+            is published as soon as it comes.
+        out: File of updates, with the columns of :func:`earshot.model.schemas.update_fields`; or
+            ``-``, standard output, to which the updates of a batch go at once.
         files: How files are read.
         rejects: Where bad and late messages go.
         results: File of the results at the end: ``subscription_id, rank, message_id, score``. For
@@ -64,11 +65,11 @@ def match_files(
             raise InvalidParameter(
                 f"{matcher.form.noun} keeps no results to write to {results}; leave that file out"
             )
-        format_of(results)  # an unknown one is refused before the work begins
+        check_place(results)  # an unknown one is refused before the work begins
     summary = Summary(len(engine), counters=matcher.no_changes(0).counters._asdict())
     started = time.perf_counter()
     fields = update_fields(matcher.has_scores, matcher.keeps_results)
-    with UpdateWriter(out, None, engine.id_type, fields) as writer:
+    with UpdateWriter(out, None, engine.id_type, fields, files.out_format) as writer:
         for part in message_parts(messages, engine, files):
             rejects.write(part.rejects)
             found = engine.publish_batch(
@@ -84,7 +85,7 @@ def match_files(
             if progress is not None:
                 progress(part.batch.num_rows)
     if results is not None:
-        write_table(results, engine.results_table())
+        write_table(results, engine.results_table(), stream_format=files.out_format)
     summary.match_s = time.perf_counter() - started
     summary.n_rejects = rejects.n_rows
     summary.memory, summary.engine = engine.memory(), engine.facts()

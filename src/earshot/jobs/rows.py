@@ -11,11 +11,15 @@ from earshot.files import (
     Draft,
     FileBatch,
     OnError,
+    PlaceKind,
+    ReadOptions,
     Reject,
+    StreamFormat,
     TableWriter,
     read_messages,
     reject_table,
 )
+from earshot.model.arrays import Space
 from earshot.model.schemas import REJECTS
 
 MESSAGE_BATCH_ROWS = 2048
@@ -34,14 +38,33 @@ class FileOptions:
     # Names of columns by field, where they differ.
     subscription_columns: Mapping[str, str] = field(default_factory=dict)
     message_columns: Mapping[str, str] = field(default_factory=dict)
+    place: PlaceKind | None = None  # which place of a message counts where it has several
+    delimiter: str = ","  # of CSV
+    encoding: str = "utf-8"  # of CSV
+    stream_format: StreamFormat = "ndjson"  # of standard input and output
+
+    @property
+    def out_format(self) -> StreamFormat:
+        """Format of standard output; updates cannot be GeoJSON."""
+        return "csv" if self.stream_format == "csv" else "ndjson"
+
+    def reading(self, columns: Mapping[str, str], space: Space) -> ReadOptions:
+        """Return the options of a reader."""
+        return {
+            "columns": columns, "space": space, "on_error": self.on_error, "place": self.place,
+            "delimiter": self.delimiter, "encoding": self.encoding,
+            "stream_format": self.stream_format,
+        }  # fmt: skip
 
 
 class RejectSink(Draft):
     """Writes rejected rows to a file, or refuses them where there is none."""
 
-    def __init__(self, path: str | Path | None) -> None:
+    def __init__(self, path: str | Path | None, stream_format: StreamFormat = "ndjson") -> None:
         self.n_rows = 0
-        self._writer = None if path is None else TableWriter(path, REJECTS)
+        self._writer = (
+            None if path is None else TableWriter(path, REJECTS, stream_format=stream_format)
+        )
 
     def write(self, rejects: list[Reject]) -> None:
         """Add rows."""
@@ -64,10 +87,6 @@ class RejectSink(Draft):
 
 def message_parts(path: str | Path, engine: Engine, files: FileOptions) -> Iterator[FileBatch]:
     """Read the messages of a file in batches."""
-    return read_messages(
-        path,
-        columns=files.message_columns,
-        space=engine.space,
-        on_error=files.on_error,
-        batch_rows=MESSAGE_BATCH_ROWS,
-    )
+    options = files.reading(files.message_columns, engine.space)
+    options["batch_rows"] = MESSAGE_BATCH_ROWS
+    return read_messages(path, **options)

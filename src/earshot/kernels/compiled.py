@@ -49,6 +49,9 @@ LEVELS: dict[str, dict[str, tuple[str, ...]]] = {
 
 _VERSIONS = (sys.version_info[:2], numba.__version__, llvmlite.__version__)
 
+loaded: list[str] = []
+"""The files that this process has found so far."""
+
 # What an overloaded function is implemented by, and the kernels that are chosen by a type.
 _implementations: dict[Any, list[Any]] = {}
 
@@ -84,9 +87,12 @@ class CompiledKernels(caching._Cache):  # type: ignore[misc]  # Numba has no typ
         target.refresh()
         processor = target.codegen().magic_tuple()
         for folder, kind in ((directory(), processor), *_shipped_for(processor)):
-            with contextlib.suppress(FileNotFoundError, EOFError, pickle.UnpicklingError):
-                content = (folder / self._name(signature, kind)).read_bytes()
-                return compiler.CompileResult._rebuild(target, *pickle.loads(content))
+            with contextlib.suppress(OSError, EOFError, pickle.UnpicklingError):
+                name = self._name(signature, kind)
+                content = (folder / name).read_bytes()
+                found = compiler.CompileResult._rebuild(target, *pickle.loads(content))
+                loaded.append(name)
+                return found
         return None
 
     def save_overload(self, signature: Any, compiled: Any) -> None:
@@ -140,12 +146,14 @@ def _shipped_for(processor: tuple[str, str, str]) -> tuple[tuple[Path, Any], ...
     triple, name, _ = processor
     if not SHIPPED.is_dir() or name != llvmlite.binding.get_host_cpu_name():
         return ()
+    return tuple((SHIPPED, (triple, level, "")) for level in levels_here())
+
+
+def levels_here() -> list[str]:
+    """Return the kinds of processors that this machine can stand in for, best first."""
     features = llvmlite.binding.get_host_cpu_features()
-    return tuple(
-        (SHIPPED, (triple, level, ""))
-        for level, needed in LEVELS.get(platform.machine(), {}).items()
-        if all(features.get(feature) for feature in needed)
-    )
+    levels = LEVELS.get(platform.machine(), {}).items()
+    return [level for level, needed in levels if all(features.get(each) for each in needed)]
 
 
 # ---- what a kernel depends on --------------------------------------------------------------------
@@ -225,7 +233,7 @@ def _code(code: CodeType, docstring: str | None = None) -> Any:
     """Return all of a function's code but its docstring and where it stands."""
     constants = code.co_consts
     if docstring is not None and constants[:1] == (docstring,):
-        constants = constants[1:]
+        constants = (None, *constants[1:])
     told = [_code(each) if isinstance(each, CodeType) else repr(each) for each in constants]
     arguments = code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]
     return code.co_code, code.co_names, arguments, code.co_exceptiontable, told
@@ -237,7 +245,9 @@ def _value_name(value: Any) -> str:
         return f"{value.dtype}{value.shape}{_hash(value.tobytes())}"
     if isinstance(value, type):
         return f"{value.__module__}.{value.__qualname__}{getattr(value, '_fields', '')}"
-    if isinstance(value, bool | int | float | str | bytes | tuple | np.generic | None):
+    if isinstance(value, tuple):
+        return repr([_value_name(each) for each in value])
+    if isinstance(value, bool | int | float | str | bytes | np.generic | None):
         return repr(value)
     # A function tells of itself; a module is known by its version; a registry by its types.
     return f"{type(value).__name__} {getattr(value, '__name__', '')}"

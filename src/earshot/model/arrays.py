@@ -138,6 +138,21 @@ def largest_token(clauses: ClauseArrays) -> int:
     return int(max(tokens.max(initial=-1), (~tokens).max(initial=-1)))
 
 
+def with_tokens(clauses: ClauseArrays, tokens: Int32s) -> ClauseArrays:
+    """Return clauses whose tokens have other numbers: token i was ``tokens[i]``."""
+    numbers = numbers_of(tokens, largest_token(clauses) + 1)
+    old = clauses.token_ids
+    new = numbers[np.maximum(old, ~old)]
+    return clauses._replace(token_ids=np.where(old < 0, ~new, new))
+
+
+def numbers_of(kept: Int32s, n: int) -> Int32s:
+    """Return the new number of each of ``n`` old ones, given the old ones of the new; else -1."""
+    numbers = np.full(max(n, int(kept.max(initial=-1)) + 1), -1, np.int32)
+    numbers[kept] = np.arange(len(kept), dtype=np.int32)
+    return numbers
+
+
 def take_clauses(clauses: ClauseArrays, rows: npt.NDArray[Any]) -> ClauseArrays:
     """Return the given rows of ``clauses``, in that order, with the shapes that they use."""
     offsets, positions = gather_ranges(clauses.token_offsets, rows)

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pyarrow as pa
 import shapely
 
-from earshot.errors import InvalidInput, InvalidRegion
+from earshot.errors import InvalidInput, InvalidRegion, described
 from earshot.model.messages import Message
 from earshot.model.regions import Circle, Everywhere, Point, Polygon, Rectangle, RegionOrPoint
 from earshot.model.schemas import BOX_FIELDS, COLUMN_TYPES, POINT_FIELDS
@@ -95,6 +95,24 @@ def _batch(ids: Sequence[int | str], rows: Sequence[dict[str, Any]]) -> pa.Recor
         except (pa.ArrowInvalid, pa.ArrowTypeError, OverflowError) as error:
             raise InvalidInput(f"{name}: {error}") from None
     return pa.RecordBatch.from_arrays(arrays, ["id", *columns])
+
+
+def check_kind(values: Iterable[Any], kind: type, call: str) -> None:
+    """Raise InvalidInput unless all values are what a call takes."""
+    for value in values:
+        if not isinstance(value, kind):
+            noun = kind.__name__
+            hint = f"; for several, {call}(*{noun.lower()}s)" if isinstance(value, list) else ""
+            raise InvalidInput(f"{call}: {described(value)} is not a {noun}{hint}")
+
+
+def checked_id_array(ids: Any) -> pa.Array:
+    """Return an Arrow array of ids, refusing what is none."""
+    if isinstance(ids, pa.ChunkedArray):
+        return ids.combine_chunks()
+    if not isinstance(ids, pa.Array):
+        raise InvalidInput(f"ids is {described(ids)}; expected an Arrow array, as pa.array([1, 2])")
+    return ids
 
 
 def id_array(ids: Sequence[int | str]) -> pa.Array:

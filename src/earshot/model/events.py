@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import TypeAlias
 
-from earshot.errors import InvalidInput
+from earshot.errors import InvalidInput, described
 from earshot.model.messages import Message
 from earshot.model.regions import RegionOrPoint
 from earshot.model.subscriptions import Id, Subscription, check_region, check_time, checked_id
@@ -21,7 +21,7 @@ class Subscribe:
 
     def __post_init__(self) -> None:
         if not isinstance(self.subscription, Subscription):
-            raise InvalidInput(f"subscribe: {self.subscription!r} is not a Subscription")
+            raise InvalidInput(f"subscribe: {described(self.subscription)} is not a Subscription")
         check_time(self.time, f"subscribe {self.subscription.id!r}: time")
 
 
@@ -59,7 +59,7 @@ class Publish:
 
     def __post_init__(self) -> None:
         if not isinstance(self.message, Message):
-            raise InvalidInput(f"publish: {self.message!r} is not a Message")
+            raise InvalidInput(f"publish: {described(self.message)} is not a Message")
 
     @property
     def time(self) -> datetime | None:

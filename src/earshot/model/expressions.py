@@ -18,7 +18,7 @@ only the keywords of a message lead to the clauses it can match.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple, TypeAlias
 
@@ -174,81 +174,68 @@ def parse(text: str) -> Expression:
         raise InvalidExpression(
             f"the expression has {len(text)} characters; at most {MAX_LENGTH} are read"
         )
-    return _read(text)
+    reader = _Reader(text)
+    expression = reader.expression(depth=0)
+    if reader.next.kind == ")":
+        raise InvalidExpression(f"')' at position {reader.next.position} closes nothing")
+    return expression
 
 
-class _Level:
-    """What has been read inside one pair of parentheses (or outside of all)."""
+class _Reader:
+    """Recursive descent, one method per rule of the grammar; ``MAX_DEPTH`` bounds the recursion."""
 
-    def __init__(self, opened_at: int) -> None:
-        self.opened_at = opened_at
-        self.alternatives: list[Expression] = []  # finished operands of "or"
-        self.factors: list[Expression] = []  # operands of the current "and"
-        self.n_negations = 0  # before the operand that comes next
+    def __init__(self, text: str) -> None:
+        self.lexemes = _lexemes(text)
+        self.next = next(self.lexemes)
+        self.previous: _Lexeme | None = None
 
-    def add(self, operand: Expression) -> None:
-        for _ in range(self.n_negations):
-            operand = Not(operand)
-        self.n_negations = 0
-        self.factors.append(operand)
+    def expression(self, depth: int) -> Expression:
+        return self.joined(Or, self.conjunction, depth)
 
-    def end_conjunction(self) -> None:
-        self.alternatives.append(_together(And, self.factors))
-        self.factors = []
+    def conjunction(self, depth: int) -> Expression:
+        return self.joined(And, self.factor, depth)
 
-    def finish(self) -> Expression:
-        self.end_conjunction()
-        return _together(Or, self.alternatives)
+    def joined(
+        self, kind: type[And | Or], operand: Callable[[int], Expression], depth: int
+    ) -> Expression:
+        operands = [operand(depth)]
+        while self.next.kind == kind.__name__.lower():
+            self.take()
+            operands.append(operand(depth))
+        return _together(kind, operands)
 
-
-def _read(text: str) -> Expression:
-    """Read lexemes one by one on an explicit stack, so that no input can exhaust Python's."""
-    levels = [_Level(0)]
-    wants_operand = True
-    previous: _Lexeme | None = None
-    for lexeme in _lexemes(text):
-        level = levels[-1]
-        if wants_operand:
-            if lexeme.kind == "keyword":
-                level.add(Keyword(lexeme.text))
-                wants_operand = False
-            elif lexeme.kind == "not":
-                level.n_negations += 1
-            elif lexeme.kind == "(":
-                levels.append(_Level(lexeme.position))
-            else:
-                raise InvalidExpression(_missing_operand(lexeme, previous))
-            depth = len(levels) - 1 + sum(each.n_negations for each in levels)
-            if wants_operand and depth > MAX_DEPTH:
-                raise InvalidExpression(
-                    f"parentheses and negations nest more than {MAX_DEPTH} deep "
-                    f"at position {lexeme.position}"
-                )
-        elif lexeme.kind == "and":
-            wants_operand = True
-        elif lexeme.kind == "or":
-            level.end_conjunction()
-            wants_operand = True
-        elif lexeme.kind == ")":
-            if len(levels) == 1:
-                raise InvalidExpression(f"')' at position {lexeme.position} closes nothing")
-            levels.pop()
-            levels[-1].add(level.finish())
-        elif lexeme.kind == "end":
-            break
-        else:
-            assert previous is not None
+    def factor(self, depth: int) -> Expression:
+        found, previous = self.next, self.previous
+        if found.kind not in ("keyword", "not", "("):
+            raise InvalidExpression(_missing_operand(found, previous))
+        if found.kind != "keyword" and depth == MAX_DEPTH:
             raise InvalidExpression(
-                f"{previous.text!r} and {lexeme.text!r} at position {lexeme.position} stand side "
-                f"by side; put 'and' or 'or' between them, or quote a keyword of several words"
+                f"parentheses and negations nest more than {MAX_DEPTH} deep "
+                f"at position {found.position}"
             )
-        previous = lexeme
-    if len(levels) > 1:
-        raise InvalidExpression(f"'(' at position {levels[-1].opened_at} is never closed")
-    return levels[0].finish()
+        self.take()
+        if found.kind == "not":
+            return Not(self.factor(depth + 1))
+        operand: Expression = Keyword(found.text)
+        if found.kind == "(":
+            operand = self.expression(depth + 1)
+            if self.next.kind == "end":
+                raise InvalidExpression(f"'(' at position {found.position} is never closed")
+            self.take()
+        if self.next.kind in ("keyword", "not", "("):
+            assert self.previous is not None
+            raise InvalidExpression(
+                f"{self.previous.text!r} and {self.next.text!r} at position {self.next.position} "
+                f"stand side by side; put 'and' or 'or' between them, or quote a keyword of "
+                f"several words"
+            )
+        return operand
+
+    def take(self) -> None:
+        self.previous, self.next = self.next, next(self.lexemes)
 
 
-def _lexemes(text: str) -> Iterable[_Lexeme]:
+def _lexemes(text: str) -> Iterator[_Lexeme]:
     position = 0
     end = len(text.rstrip())
     while position < end:
@@ -417,12 +404,7 @@ class _Rewriter:
 
 
 def _bit_positions(bits: int) -> list[int]:
-    positions = []
-    while bits:
-        lowest = bits & -bits
-        positions.append(lowest.bit_length() - 1)
-        bits ^= lowest
-    return positions
+    return [position for position, bit in enumerate(reversed(f"{bits:b}")) if bit == "1"]
 
 
 def _shortened(expression: Expression) -> str:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 
-from earshot.errors import InvalidInput
+from earshot.errors import InvalidInput, described
 from earshot.model.regions import Place, Point, Rectangle
 from earshot.model.subscriptions import Id, check_time, checked_id, checked_keywords
 
@@ -36,9 +36,11 @@ class Message:
             found = "neither text nor keywords" if self.text is None else "text and keywords"
             raise InvalidInput(f"{where} has {found}; expected one of the two")
         if self.text is not None and not isinstance(self.text, str):
-            raise InvalidInput(f"{where}: text {self.text!r} is not a str")
+            raise InvalidInput(f"{where}: text {described(self.text)} is not a str")
         if self.keywords is not None:
             object.__setattr__(self, "keywords", checked_keywords(self.keywords, where))
         if not isinstance(self.place, (Point, Rectangle)):
-            raise InvalidInput(f"{where}: place {self.place!r} is not a Point or a Rectangle")
+            raise InvalidInput(
+                f"{where}: place {described(self.place)} is not a Point or a Rectangle"
+            )
         check_time(self.time, f"{where}: time")

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from earshot.errors import InvalidParameter
+from earshot.errors import InvalidParameter, described
 from earshot.model.arrays import EVERYWHERE_TOKEN, Float64s, Int64s
 
 SCORE_TOLERANCE = 1e-9
@@ -48,7 +48,7 @@ def check_alpha(value: Any, where: str) -> float:
     """Return a share of the place as a float; refuse what is not one, naming ``where`` it stood."""
     alpha = real_number(value)
     if alpha is None or not 0.0 <= alpha <= 1.0:
-        raise InvalidParameter(f"{where} is {value!r}; expected a number from 0 to 1")
+        raise InvalidParameter(f"{where} is {described(value)}; expected a number from 0 to 1")
     return alpha
 
 
@@ -57,7 +57,7 @@ def check_threshold(value: Any, where: str) -> float:
     threshold = real_number(value)
     if threshold is None or not 0.0 < threshold <= 1.0:
         raise InvalidParameter(
-            f"{where} is {value!r}; expected a number greater than 0 and at most 1"
+            f"{where} is {described(value)}; expected a number greater than 0 and at most 1"
         )
     return threshold
 
@@ -66,7 +66,10 @@ def real_number(value: Any) -> float | None:
     """Return a finite real number as a float, and ``None`` for anything else, bools included."""
     if isinstance(value, bool | np.bool_) or not isinstance(value, numbers.Real):
         return None
-    number = float(value)
+    try:
+        number = float(value)
+    except OverflowError:
+        return None
     return number if math.isfinite(number) else None
 
 

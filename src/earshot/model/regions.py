@@ -13,6 +13,7 @@ Batches are handled without a Python loop over good rows, but for polygons.
 from __future__ import annotations
 
 import math
+import numbers
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import astuple, dataclass
 from typing import Any, TypeAlias
@@ -21,7 +22,7 @@ import numpy as np
 import numpy.typing as npt
 import shapely
 
-from earshot.errors import InvalidRegion
+from earshot.errors import InvalidRegion, described
 from earshot.model.arrays import EARTH_RADIUS_M, Float64s, Int64s, ShapeArrays, Space, no_shapes
 
 Box: TypeAlias = tuple[float, float, float, float]
@@ -50,6 +51,9 @@ class Point:
     x: float
     y: float
 
+    def __post_init__(self) -> None:
+        _check_numbers(self)
+
 
 @dataclass(frozen=True, slots=True)
 class Rectangle:
@@ -60,6 +64,9 @@ class Rectangle:
     max_x: float
     max_y: float
 
+    def __post_init__(self) -> None:
+        _check_numbers(self)
+
 
 @dataclass(frozen=True, slots=True)
 class Circle:
@@ -68,6 +75,9 @@ class Circle:
     x: float
     y: float
     radius: float
+
+    def __post_init__(self) -> None:
+        _check_numbers(self)
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +91,14 @@ class Polygon:
     rings: tuple[Ring, ...]
 
     def __init__(self, rings: Iterable[Iterable[Sequence[float]]]) -> None:
-        object.__setattr__(self, "rings", tuple(_closed_ring(ring) for ring in rings))
+        try:
+            closed = tuple(_closed_ring(ring) for ring in rings)
+        except TypeError:
+            raise InvalidRegion(
+                f"polygon: {described(rings)} is not a list of rings; expected rings of (x, y) "
+                f"pairs, such as [[(0, 0), (1, 0), (1, 1)]]"
+            ) from None
+        object.__setattr__(self, "rings", closed)
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,16 +132,41 @@ def boxes(region: RegionOrPoint, space: Space) -> list[Box]:
     return [(min_x, min_y, max_x, max_y) for min_x, min_y, max_x, max_y in found.tolist()]
 
 
+def _check_numbers(place: Any) -> None:
+    """Refuse what is no number; whether it is within the space is the encoder's to say."""
+    for name in place.__slots__:
+        value = getattr(place, name)
+        if not _is_number(value):
+            kind = type(place).__name__
+            raise InvalidRegion(f"{kind}: {name} is {described(value)}; expected a number")
+
+
+def _is_number(value: object) -> bool:
+    """Whether a value is a number that a float can hold; texts and booleans are none."""
+    if type(value) is float:
+        return True
+    if not isinstance(value, numbers.Real) or isinstance(value, bool | np.bool_):
+        return False
+    try:
+        float(value)
+    except OverflowError:
+        return False
+    return True
+
+
 def _closed_ring(positions: Iterable[Sequence[float]]) -> Ring:
     ring: list[tuple[float, float]] = []
     for position in positions:
         try:
             x, y = position[0], position[1]
-            ring.append((float(x), float(y)))
-        except (TypeError, ValueError, IndexError) as error:
+            is_right = _is_number(x) and _is_number(y)
+        except (TypeError, LookupError):
+            is_right = False
+        if not is_right:
             raise InvalidRegion(
-                f"polygon: {position!r} is not a position; expected rings of (x, y) pairs"
-            ) from error
+                f"polygon: {described(position)} is not a position; expected rings of (x, y) pairs"
+            )
+        ring.append((float(x), float(y)))
     if ring and ring[0] != ring[-1]:
         ring.append(ring[0])
     return tuple(ring)
@@ -310,10 +352,10 @@ def circle_boxes(circles: npt.ArrayLike, space: Space) -> tuple[Int64s, Float64s
 
 def polygon_boxes(polygons: Sequence[Polygon], space: Space) -> tuple[Int64s, Float64s]:
     """Return boxes with ``min <= max`` that cover valid polygons, and the row each came from."""
-    return split_rectangles([_polygon_box(polygon.rings, space) for polygon in polygons], space)
+    return split_rectangles([polygon_box(polygon.rings, space) for polygon in polygons], space)
 
 
-def _polygon_box(rings: tuple[Ring, ...], space: Space) -> Box:
+def polygon_box(rings: tuple[Ring, ...], space: Space) -> Box:
     """Return the box around a polygon; it may cross the antimeridian."""
     spans = sorted((min(x for x, _ in ring), max(x for x, _ in ring)) for ring in rings)
     min_x, max_x = spans[0][0], max(end for _, end in spans)

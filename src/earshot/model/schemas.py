@@ -37,6 +37,8 @@ OPERATIONS: tuple[Operation, ...] = get_args(Operation)
 BOX_FIELDS = ("min_x", "min_y", "max_x", "max_y")
 CIRCLE_FIELDS = ("x", "y", "radius")
 POINT_FIELDS = ("x", "y")
+WHICH_PLACE = "say which counts, with --place point or --place box (place= in Python)"
+"""What to do with messages that have several places."""
 
 TIME = pa.timestamp("us", "UTC")
 KEYWORDS = pa.list_(pa.string())

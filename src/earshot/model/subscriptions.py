@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import TypeAlias
 
-from earshot.errors import InvalidInput
+from earshot.errors import InvalidInput, described
 from earshot.model.expressions import And, Expression, Keyword, Not, Or, all_of, parse
 from earshot.model.ranking import check_alpha, check_threshold
 from earshot.model.regions import Circle, Everywhere, Point, Polygon, Rectangle, RegionOrPoint
@@ -54,7 +54,7 @@ class Subscription:
         if isinstance(self.expression, str):
             object.__setattr__(self, "expression", parse(self.expression))
         elif not isinstance(self.expression, (Keyword, And, Or, Not, type(None))):
-            raise InvalidInput(f"{where}: expression {self.expression!r} is not text")
+            raise InvalidInput(f"{where}: expression {described(self.expression)} is not text")
         if keywords and self.expression is not None:
             raise InvalidInput(f"{where} has keywords and an expression; expected one of the two")
         check_region(self.region, where)
@@ -87,20 +87,32 @@ def checked_id(value: object, noun: str) -> Id:
         return str(value)
     if not isinstance(value, bool):
         try:
-            return operator.index(value)  # type: ignore[arg-type]  # this is the check
+            number = operator.index(value)  # type: ignore[arg-type]  # this is the check
+            if -(2**63) <= number < 2**63:
+                return number
+            raise InvalidInput(
+                f"the id of a {noun} is {described(value)}, outside the range of 64-bit integers; "
+                f"use strings"
+            )
         except TypeError:
             pass
-    raise InvalidInput(f"the id of a {noun} is an int or a str, got {value!r}")
+    raise InvalidInput(f"the id of a {noun} is an int or a str, got {described(value)}")
 
 
 def checked_keywords(keywords: Iterable[str], where: str) -> tuple[str, ...]:
     """Return keywords as a tuple; a single text in their place is a mistake."""
     if isinstance(keywords, str):
-        raise InvalidInput(f"{where}: keywords is the text {keywords!r}; expected [{keywords!r}]")
+        raise InvalidInput(
+            f"{where}: keywords is the text {described(keywords)}; expected [{described(keywords)}]"
+        )
+    if isinstance(keywords, bytes | Mapping) or not isinstance(keywords, Iterable):
+        raise InvalidInput(f"{where}: keywords is {described(keywords)}; expected a list of texts")
     result = tuple(keywords)
     for keyword in result:
         if not isinstance(keyword, str) or not keyword.strip():
-            raise InvalidInput(f"{where}: keyword {keyword!r} is not a text with something in it")
+            raise InvalidInput(
+                f"{where}: keyword {described(keyword)} is not a text with something in it"
+            )
     return result
 
 
@@ -108,7 +120,8 @@ def check_region(region: object, where: str) -> None:
     """Refuse what is no region."""
     if not isinstance(region, (Point, Rectangle, Circle, Polygon, Everywhere)):
         raise InvalidInput(
-            f"{where}: region {region!r} is not a Point, Rectangle, Circle, Polygon or Everywhere"
+            f"{where}: region {described(region)} is not a Point, Rectangle, Circle, Polygon or "
+            f"Everywhere"
         )
 
 
@@ -117,7 +130,7 @@ def check_time(time: object, where: str) -> None:
     if time is None:
         return
     if not isinstance(time, datetime):
-        raise InvalidInput(f"{where} {time!r} is not a datetime")
+        raise InvalidInput(f"{where} {described(time)} is not a datetime")
     if time.utcoffset() is None:
         raise InvalidInput(
             f"{where} {time.isoformat()} has no time zone; "

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from earshot.errors import InvalidParameter
+from earshot.errors import InvalidParameter, described
 from earshot.model.arrays import EARTH_RADIUS_M, Space
 from earshot.model.ranking import check_alpha, real_number
 
@@ -60,7 +60,7 @@ class TopK:
             distance = real_number(self.max_distance)
             if distance is None or not MIN_DISTANCE <= distance <= MAX_DISTANCE:
                 raise InvalidParameter(
-                    f"max_distance is {self.max_distance!r}; expected a number from "
+                    f"max_distance is {described(self.max_distance)}; expected a number from "
                     f"{MIN_DISTANCE:g} to {MAX_DISTANCE:g}, or None for the earth's diameter on "
                     f"lonlat"
                 )
@@ -69,8 +69,8 @@ class TopK:
             timedelta(0) <= self.lateness <= MAX_DURATION
         ):
             raise InvalidParameter(
-                f"lateness is {self.lateness!r}; expected a timedelta of at least 0 and at most "
-                f"{MAX_DURATION.days:,} days"
+                f"lateness is {described(self.lateness)}; expected a timedelta of at least 0 "
+                f"and at most {MAX_DURATION.days:,} days"
             )
 
     @property
@@ -99,7 +99,9 @@ def check_k(value: Any, where: str) -> int:
     """Return a number of messages as an int; refuse what is not one, naming ``where`` it stood."""
     k = _integer(value)
     if k is None or not 1 <= k <= MAX_K:
-        raise InvalidParameter(f"{where} is {value!r}; expected an integer from 1 to {MAX_K:,}")
+        raise InvalidParameter(
+            f"{where} is {described(value)}; expected an integer from 1 to {MAX_K:,}"
+        )
     return k
 
 
@@ -112,8 +114,8 @@ def _checked_window(value: Any) -> int | timedelta:
         if n_messages is not None and 1 <= n_messages <= MAX_WINDOW:
             return n_messages
     raise InvalidParameter(
-        f"window is {value!r}; expected a number of messages from 1 to {MAX_WINDOW:,}, or a "
-        f"timedelta greater than 0 and at most {MAX_DURATION.days:,} days"
+        f"window is {described(value)}; expected a number of messages from 1 to {MAX_WINDOW:,}, or "
+        f"a timedelta greater than 0 and at most {MAX_DURATION.days:,} days"
     )
 
 

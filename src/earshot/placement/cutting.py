@@ -19,13 +19,14 @@ the mean candidates, against 1.7.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from dataclasses import dataclass
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from earshot.errors import InvalidParameter
-from earshot.model.arrays import ClauseArrays, Int32s, Int64s, MessageArrays, offsets_of
+from earshot.model.arrays import ClauseArrays, Float64s, Int32s, Int64s, MessageArrays, offsets_of
 from earshot.placement.kernels import (
     CUT_CONTENT,
     CUT_SIZE,
@@ -41,11 +42,12 @@ from earshot.placement.kernels import (
     token_messages,
 )
 from earshot.placement.plan import Int8s, PlanArrays, ShardPlan
-from earshot.placement.report import TAKE_COST, PlanReport
 from earshot.placement.samples import Samples, thinned_clauses, thinned_messages
 
 MESSAGE_COST = 1000.0
 """Candidates that cost about as much as handing one message to one shard."""
+TAKE_COST = 300.0
+"""Candidates that cost a shard about as much as taking up a message at all."""
 STORAGE_SHARE = 0.1
 """Share of the load that is spread evenly over all subscriptions, whether examined or not."""
 TOKEN_SLACK, TOKEN_ROUNDS = 0.02, 2
@@ -61,6 +63,49 @@ UNEVEN = 1.2
 """Imbalance from which on a cut by content is considered, which sends all messages both ways."""
 SHIFTS = 3
 """How often a cut is shifted to where the work is balanced."""
+
+
+@dataclass(frozen=True)
+class PlanReport:
+    """What a plan's samples say of its shards."""
+
+    subscriptions: Float64s  # expected in each shard
+    messages: Int64s  # sampled ones that go to each shard
+    candidates: Float64s  # subscriptions that they are expected to examine there
+    n_messages: int  # sampled ones
+    cuts: dict[str, int]  # how many nodes cut by what
+
+    @property
+    def replication(self) -> float:
+        """Mean number of shards that a message goes to."""
+        return float(self.messages.sum() / max(self.n_messages, 1))
+
+    @property
+    def balance(self) -> float:
+        """Work of the busiest shard, as a multiple of the mean; 1 is perfect."""
+        return busiest_share(self.candidates + TAKE_COST * self.messages)
+
+    def facts(self) -> dict[str, Any]:
+        """Return the report for JSON."""
+        return {
+            "n_shards": len(self.subscriptions),
+            "n_messages": self.n_messages,
+            "shards_per_message": self.replication,
+            "balance": self.balance,
+            "balance_of_subscriptions": busiest_share(self.subscriptions),
+            "balance_of_messages": busiest_share(self.messages),
+            "balance_of_candidates": busiest_share(self.candidates),
+            "cuts": self.cuts,
+            "subscriptions": np.rint(self.subscriptions).astype(np.int64).tolist(),
+            "messages": self.messages.tolist(),
+            "candidates": np.rint(self.candidates).astype(np.int64).tolist(),
+        }
+
+
+def busiest_share(values: npt.NDArray[Any]) -> float:
+    """Return the largest value as a multiple of the mean; 1 where all are 0."""
+    total = float(values.sum())
+    return float(values.max()) * len(values) / total if total > 0 else 1.0
 
 
 def cut_plan(

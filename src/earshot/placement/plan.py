@@ -15,8 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from earshot.model.arrays import ClauseArrays, Float64s, Int32s, Int64s
-from earshot.placement.filing import filed_tokens, slot_keys
-from earshot.placement.kernels import assign_slots
+from earshot.placement.kernels import N_KEYS, assign_slots, file_clauses, key_slots
 from earshot.storage import Contents, Saved
 
 Int8s = npt.NDArray[np.int8]
@@ -61,3 +60,32 @@ class ShardPlan:
     def open(cls, saved: Saved) -> Self:
         """Open a saved plan."""
         return cls(saved.facts["n_shards"], saved.group("arrays", PlanArrays))
+
+
+# ---- what a plan looks at -----------------------------------------------------------------------
+
+
+def filed_tokens(clauses: ClauseArrays, frequencies: Int64s) -> tuple[Int32s, Int32s]:
+    """Return the token that each clause is filed under, and the next rarest one or -1."""
+    n = len(clauses.subscriptions)
+    tokens, next_tokens = np.empty(n, np.int32), np.empty(n, np.int32)
+    file_clauses(clauses, frequencies, tokens, next_tokens)
+    return tokens, next_tokens
+
+
+def slot_keys(clauses: ClauseArrays, filed: Int32s, n_known: int) -> tuple[Float64s, Int32s]:
+    """Return what a plan looks at: keys (n_slots, N_KEYS), and the token of each slot."""
+    n_slots = int(clauses.subscriptions.max(initial=-1)) + 1
+    keys = np.zeros((n_slots, N_KEYS))
+    tokens = np.empty(n_slots, np.int32)
+    key_slots(clauses, filed, n_known, clauses.boxes.view(np.uint64), keys, tokens)
+    return keys, tokens
+
+
+def boxes_around(boxes: Float64s, starts: Int64s) -> Float64s:
+    """Return the box around each run of boxes, none of which is empty."""
+    around = np.empty((len(starts), 4))
+    if len(starts):
+        np.minimum.reduceat(boxes[:, :2], starts, axis=0, out=around[:, :2])
+        np.maximum.reduceat(boxes[:, 2:], starts, axis=0, out=around[:, 2:])
+    return around

@@ -16,8 +16,8 @@ import numpy as np
 from earshot.errors import InvalidInput
 from earshot.indexes.answers import collect_answers
 from earshot.model.arrays import ClauseArrays, Float64s, Int32s, Int64s, MessageArrays
-from earshot.placement.filing import boxes_around, filed_tokens
 from earshot.placement.kernels import route_messages
+from earshot.placement.plan import boxes_around, filed_tokens
 
 
 class UnitArrays(NamedTuple):

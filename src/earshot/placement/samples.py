@@ -24,8 +24,8 @@ from earshot.model.arrays import (
     take_clauses,
     take_messages,
 )
-from earshot.placement.filing import boxes_around, filed_tokens, slot_keys
 from earshot.placement.kernels import count_hits
+from earshot.placement.plan import boxes_around, filed_tokens, slot_keys
 
 LIST_SPLIT_ABOVE, LIST_MIN_CHILD = 64, 16
 """When a list is split by the next token; the defaults of ``block_trie``."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from earshot.errors import InvalidParameter
+from earshot.errors import InvalidParameter, described
 from earshot.model.boolean import Boolean
 from earshot.registry import Registry
 from earshot.semantics.contract import Matcher
@@ -31,4 +31,6 @@ def matcher_type(settings: Any) -> type[Matcher]:
         if isinstance(chosen, matcher.settings_type):
             return matcher
     expected = ", ".join(matcher.settings_type.__name__ for matcher in SEMANTICS.values())
-    raise InvalidParameter(f"{settings!r} is no semantics; expected one of {expected}, or None")
+    raise InvalidParameter(
+        f"{described(settings)} is no semantics; expected one of {expected}, or None"
+    )

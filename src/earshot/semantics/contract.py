@@ -64,6 +64,25 @@ class Question(NamedTuple):
     hindrances: Sequence[str]  # why it could not be delivered whatever it says
 
 
+class Kept(NamedTuple):
+    """What is left where slots or tokens were numbered anew."""
+
+    slots: Int32s  # slot that each of the new ones had
+    tokens: Int32s | None = None  # the same of tokens; None where they keep their numbers
+
+
+FORGET_LEAST = 1 << 14
+"""Tokens from which on those are forgotten that nothing uses, when they are most of them."""
+
+
+def kept_tokens(is_used: npt.NDArray[np.bool_]) -> Int32s | None:
+    """Return the tokens that are used, if it pays to forget the others."""
+    n_used = int(np.count_nonzero(is_used))
+    if len(is_used) <= max(FORGET_LEAST, 2 * n_used):
+        return None
+    return np.flatnonzero(is_used).astype(np.int32)
+
+
 class Rebuild(Protocol):
     """A new structure in the making, beside the one in use."""
 
@@ -98,6 +117,11 @@ class Matcher(ABC):
     """The settings that this matcher was made with."""
 
     # ---- life cycle ---------------------------------------------------------------------------
+
+    @classmethod
+    def example(cls) -> Any:
+        """Return settings to try the semantics with."""
+        return cls.settings_type()
 
     @classmethod
     @abstractmethod
@@ -176,12 +200,24 @@ class Matcher(ABC):
     def n_subscriptions(self) -> int:
         """Live subscriptions."""
 
-    def settle(self) -> Int32s | None:
-        """Do what was put off; slots are good until the next change.
+    def settle(self) -> Kept | None:
+        """Do what was put off; slots and tokens are good until the next change.
 
-        Where that numbered the slots anew, return the old slot of each new one.
+        Return what is left where that numbered them anew.
         """
         return None
+
+    def used_tokens(self, n_tokens: int) -> npt.NDArray[np.bool_]:
+        """Return which of the tokens are used, where messages are kept; else rebuilds know."""
+        return np.ones(n_tokens, np.bool_)
+
+    def clear_up(self, tokens: Int32s | None) -> None:  # noqa: B027 - optional
+        """Give back memory, where messages are kept.
+
+        Args:
+            tokens: Those that are left, in their order, where not all of them are: token i was
+                ``tokens[i]``.
+        """
 
     def rebuild(self, *, is_forced: bool = False) -> Rebuild | None:
         """Begin a rebuild that makes matching faster, if it is due; else return None.
@@ -190,10 +226,10 @@ class Matcher(ABC):
         """
         return None
 
-    def take_over(self, rebuild: Rebuild) -> tuple[Int32s, Int32s] | None:
-        """Use what was rebuilt; return its slots that ended meanwhile, and the old ones that came.
+    def take_over(self, rebuild: Rebuild) -> tuple[Int32s, Kept] | None:
+        """Use what was rebuilt; return its slots that ended meanwhile, and all that are left.
 
-        These follow on ``rebuild.old_slots``. None where something else was rebuilt meanwhile.
+        None where something else was rebuilt meanwhile.
         """
         return None
 

@@ -34,11 +34,13 @@ from earshot.model.arrays import (
     box_clauses,
     concat_clauses,
     gather_ranges,
+    largest_token,
+    with_tokens,
 )
 from earshot.model.boolean import Boolean
 from earshot.model.explanations import Explanation
 from earshot.model.ranking import Ranking, idf_weights
-from earshot.semantics.contract import Changes, Matcher, Question, Rebuild
+from earshot.semantics.contract import Changes, Kept, Matcher, Question, Rebuild, kept_tokens
 from earshot.semantics.index_explanation import explain_match, explain_score
 from earshot.storage import Contents, Saved
 
@@ -66,7 +68,7 @@ class IndexMatcher(Matcher):
         # Clauses that were subscribed since the last use of the index.
         self._pending: list[ClauseArrays] = []
         self._n_pending = 0
-        self._kept: Int32s | None = None  # old slots, where they were numbered anew
+        self._kept: Kept | None = None  # what is left, where it was numbered anew
         self._n_changes_at_failure = 0  # when a rebuild failed; the next waits for twice as many
 
     @property
@@ -160,7 +162,7 @@ class IndexMatcher(Matcher):
 
     # ---- slots --------------------------------------------------------------------------------
 
-    def settle(self) -> Int32s | None:
+    def settle(self) -> Kept | None:
         """Put what is pending into the index."""
         n_pending, is_empty = self._n_pending, self._index.n_slots == 0
         self._put_in()
@@ -171,8 +173,8 @@ class IndexMatcher(Matcher):
                 # More than what is there already: a delta would be slower than building now.
                 rebuild = _IndexRebuild(self, index, self.n_threads)
                 rebuild.build()
+                self._kept = Kept(rebuild.old_slots, rebuild.old_tokens)
                 self.take_over(rebuild)
-                self._kept = rebuild.old_slots
         kept, self._kept = self._kept, None
         return kept
 
@@ -185,10 +187,12 @@ class IndexMatcher(Matcher):
             return None
         return _IndexRebuild(self, index, self.n_threads if is_forced else 1)
 
-    def take_over(self, rebuild: Rebuild) -> tuple[Int32s, Int32s] | None:
+    def take_over(self, rebuild: Rebuild) -> tuple[Int32s, Kept] | None:
         """Bring a rebuilt index up to date with what changed since its snapshot, and use it."""
         assert isinstance(rebuild, _IndexRebuild)
-        old, new, old_slots = self._index, rebuild.new, rebuild.old_slots
+        old, new, old_slots, tokens = (
+            self._index, rebuild.new, rebuild.old_slots, rebuild.old_tokens
+        )  # fmt: skip
         if rebuild.index is not old:
             return None
         self._put_in()  # not by settling, which could rebuild what is being replaced here
@@ -199,10 +203,16 @@ class IndexMatcher(Matcher):
         if len(added):
             clauses = old.clauses_of(added)
             new_slots = np.searchsorted(added, clauses.subscriptions) + len(old_slots)
-            new.insert(clauses._replace(subscriptions=new_slots.astype(np.int32)))
+            clauses = clauses._replace(subscriptions=new_slots.astype(np.int32))
+            if tokens is not None:
+                # What came meanwhile has words that are new, or were forgotten.
+                asked = np.unique(np.maximum(clauses.token_ids, ~clauses.token_ids))
+                tokens = np.append(tokens, np.setdiff1d(asked, tokens))
+                clauses = with_tokens(clauses, tokens)
+            new.insert(clauses)
         self._index = new
         self._n_changes_at_failure = 0
-        return removed, added
+        return removed, Kept(np.append(old_slots, added), tokens)
 
     def _put_in(self) -> None:
         """Put what is pending into the index; slots stay what they are."""
@@ -314,7 +324,7 @@ class RankedMatcher(IndexMatcher):
         kept = self.settle()
         clauses, old_slots = self._index.snapshot().live_clauses()
         self._index = self._weighed(clauses, clauses, n_tokens)
-        self._kept = old_slots if kept is None else kept[old_slots]
+        self._kept = Kept(old_slots) if kept is None else Kept(kept.slots[old_slots], kept.tokens)
         return self.no_changes(0)
 
     def _weighed(self, clauses: ClauseArrays, asking: ClauseArrays, n_tokens: int) -> RankedIndex:
@@ -350,11 +360,15 @@ class _IndexRebuild:
         self._n_threads = n_threads
         self.new: Index
         self.old_slots: Int32s
+        self.old_tokens: Int32s | None
 
     def build(self) -> None:
         """Build it; may run beside changes and matching in other threads."""
         try:
-            self.new, self.old_slots = self.index.rebuilt(self.snapshot, n_threads=self._n_threads)
+            clauses, self.old_slots = self.snapshot.live_clauses()
+            n_tokens = 1 + max(map(largest_token, self.snapshot.parts))
+            self.old_tokens = kept_tokens(self.index.used_tokens(clauses, n_tokens))
+            self.new = self.index.rebuilt_of(clauses, self.old_tokens, n_threads=self._n_threads)
         except BaseException:
             self._matcher._n_changes_at_failure = self.index.n_changes
             raise

@@ -4,11 +4,10 @@ Functions take DataFrames and give DataFrames; none of them starts or keeps a se
 """
 
 from earshot.spark.build import build
+from earshot.spark.connectors import FileSink, KafkaSink, Stream
 from earshot.spark.match import match
 from earshot.spark.prepare import prepare
 from earshot.spark.session import local_session
-from earshot.spark.sinks import FileSink, KafkaSink
-from earshot.spark.sources import Stream
 from earshot.spark.stream import match_stream
 
 __all__ = [

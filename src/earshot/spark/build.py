@@ -20,28 +20,22 @@ import pyarrow.parquet as pq
 from pyspark import TaskContext
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812 - its usual name
+from pyspark.sql.pandas.types import from_arrow_schema
 
 from earshot import storage
 from earshot.encoding import encode_messages, encode_subscriptions
 from earshot.errors import InvalidParameter, InvalidRow
 from earshot.files.rejects import OnError, check_on_error
-from earshot.model.arrays import (
-    EVERYWHERE_TOKEN,
-    ClauseArrays,
-    MessageArrays,
-    Space,
-    gather_ranges,
-)
+from earshot.model.arrays import EVERYWHERE_TOKEN, ClauseArrays, MessageArrays, Space
 from earshot.model.boolean import Boolean
 from earshot.model.schemas import IdKind, id_type, subscriptions_schema
 from earshot.placement.cutting import cut_plan
 from earshot.placement.routing import UnitArrays, merge_units
-from earshot.spark.failures import plain_failures
 from earshot.spark.folders import Folder
 from earshot.spark.notes import (
     NOTE,
-    accepted_positions,
     batch_of_notes,
+    plain_failures,
     reject_notes,
     rejects_in,
     rejects_of_notes,
@@ -56,8 +50,7 @@ from earshot.spark.prepare import (
     sample,
     token_frequencies,
 )
-from earshot.spark.rows import Batches, RowForm, check_choice, make_reading
-from earshot.spark.schemas import arrow_schema, spark_schema
+from earshot.spark.rows import Batches, RowForm, arrow_schema, check_choice, make_reading
 from earshot.spark.shards import SHARD, warm_up_machine
 from earshot.spark.store import Base, IndexSettings, IndexStore, Version
 from earshot.spark.territory import Territory
@@ -159,13 +152,6 @@ def build(
         reading.ids, Boolean() if semantics is None else semantics, space, analyzer or Analyzer(),
         structure, parameters,
     )  # fmt: skip
-    if settings.form.is_point:
-        if placement == "sharded" or (n_shards or 1) > 1:
-            raise InvalidParameter(
-                f"shards are cut by regions, which {settings.form.noun} does not have; choose "
-                f"placement='replicated'"
-            )
-        placement = "replicated"
     settings = replace(settings, structure=settings.engine().structure)
     store = IndexStore(index)
     store.begin(settings)
@@ -227,19 +213,19 @@ def build_base(
             sent = noted.repartition(1)
         else:
             sent_schema = pa.schema([(SHARD, pa.int32()), *arrow_schema(noted)])
-            sent = noted.mapInArrow(partial(_assign_task, task), spark_schema(sent_schema))
+            sent = noted.mapInArrow(partial(_assign_task, task), from_arrow_schema(sent_schema))
             sent = sent.repartitionById(n_shards, F.col(SHARD))
-        built = sent.mapInArrow(partial(_build_task, task), spark_schema(BUILT_SHARD))
+        built = sent.mapInArrow(partial(_build_task, task), from_arrow_schema(BUILT_SHARD))
         # Written, not collected: there may be many rejects. The job runs once, whoever reads them.
         built.write.mode("overwrite").parquet(f"{folder.uri}/built")
         built = noted.sparkSession.read.parquet(f"{folder.uri}/built")
-        shards = {
-            row["shard"]: row for row in built.where(F.col(NOTE).isNull()).toArrow().to_pylist()
-        }
-    for shard in range(n_shards or 1):
-        if shard not in shards:  # nothing was sent to it
-            shards[shard] = _build_shard(task, shard, [])[0].to_pylist()[0]
-    chosen = [shards[shard] for shard in range(n_shards or 1)]
+        about = built.where(F.col(NOTE).isNull()).toArrow().to_pylist()
+    shards = {row["shard"]: row for row in about}
+    # Where nothing was sent to a shard, no task has built it.
+    chosen = [
+        shards.get(shard) or _build_shard(task, shard, [])[0].to_pylist()[0]
+        for shard in range(n_shards or 1)
+    ]
     names = tuple(each["directory"] for each in chosen)
     if plan is not None:
         units = [
@@ -347,8 +333,7 @@ def _messages_like(clauses: ClauseArrays) -> MessageArrays:
     tokens = np.maximum(clauses.token_ids, EVERYWHERE_TOKEN)  # forbidden ones are negative
     rows = np.arange(len(clauses.subscriptions))
     lengths = np.diff(clauses.token_offsets)
-    offsets, _ = gather_ranges(clauses.token_offsets, rows)
-    offsets = offsets + np.arange(len(offsets))
+    offsets = clauses.token_offsets + np.arange(len(clauses.token_offsets))
     token_ids = np.zeros(int(offsets[-1]), np.int32)  # the first of each is everywhere
     token_ids[np.arange(len(tokens)) + np.repeat(rows + 1, lengths)] = tokens
     with np.errstate(invalid="ignore"):  # the middle of everywhere is 0
@@ -434,8 +419,7 @@ def _build_shard(
                     raise [*rejects_of_notes(more_notes[:1]), *rejects][0].error()
                 if errors:
                     refused = [error.row for error in errors]
-                    kept = accepted_positions(np.arange(rows.num_rows), refused)
-                    rows = rows.take(pa.array(kept))
+                    rows = rows.take(pa.array(np.delete(np.arange(rows.num_rows), refused)))
                 notes += [more_notes, reject_notes(rejects)]
                 writer.write_batch(rows)
                 if plan is not None:

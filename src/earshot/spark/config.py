@@ -1,13 +1,14 @@
 """The file that describes a pipeline: what it reads, where updates go, how Spark runs it.
 
 The dataclasses below are the table of all keys: name, type, default and meaning of each stand in
-one place. Reading, checking and :func:`keys`, from which the documents are made, follow from them.
+one place. Reading, checking and the table in the documents follow from them.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import difflib
+import json
 import re
 import tomllib
 from collections.abc import Iterator, Mapping
@@ -25,10 +26,10 @@ from earshot.model.ranking import Ranking
 from earshot.model.schemas import IdKind
 from earshot.semantics import SEMANTICS, runs_on_spark
 from earshot.spark.build import PlacementChoice
-from earshot.spark.shaping import Shape
-from earshot.spark.sinks import FileFormat
+from earshot.spark.connectors import FileFormat
 from earshot.spark.store import check_semantics
 from earshot.spark.stream import MERGE_LEAST, MERGE_SHARE
+from earshot.spark.workers import Shape
 
 _RUNNABLE = " or ".join(
     f'`"{name}"`' for name, matcher in SEMANTICS.items() if runs_on_spark(matcher)
@@ -36,30 +37,24 @@ _RUNNABLE = " or ".join(
 _INTERVAL = re.compile(r"\d+ (millisecond|second|minute|hour|day)s?")
 
 
-def _key(
-    meaning: str,
-    default: Any = None,
-    *,
-    is_required: bool = False,
-    is_location: bool = False,
-    only_for: str | None = None,
-    least: int | None = None,
-) -> Any:
-    """Return a field with what there is to know about its key.
+class Facts(NamedTuple):
+    """What there is to know about a key."""
 
-    A location is a path or URI; a relative path starts at the file's directory. ``only_for`` is the
-    value of the table's first key with which the key applies, ``least`` the smallest number.
-    """
-    facts = {
-        "meaning": meaning,
-        "is_required": is_required,
-        "is_location": is_location,
-        "only_for": only_for,
-        "least": least,
-    }
+    meaning: str
+    default: Any = None
+    is_required: bool = False
+    is_location: bool = False  # a path or URI; a relative path starts at the file's directory
+    is_settings: bool = False  # whose names have dots, which TOML takes as tables unless quoted
+    only_for: str | None = None  # the value of the table's first key with which it applies
+    least: int | None = None  # the smallest number
+
+
+def _key(meaning: str, default: Any = None, **facts: Any) -> Any:
+    """Return a field with the facts of its key."""
+    metadata = {"facts": Facts(meaning, default, **facts)}
     if isinstance(default, dict):
-        return field(default_factory=dict, metadata=facts)
-    return field(default=default, metadata=facts)
+        return field(default_factory=dict, metadata=metadata)
+    return field(default=default, metadata=metadata)
 
 
 def _location_key(meaning: str, only_for: str | None = None) -> Any:
@@ -95,8 +90,8 @@ class SubscriptionsConfig:
 
 
 @dataclass(frozen=True)
-class SourceConfig:
-    """What ``[messages]`` and ``[changes]`` have in common."""
+class ChangesConfig:
+    """The table ``[changes]``: subscriptions that come, go and move while the pipeline runs."""
 
     source: Literal["files", "kafka"] = _key("where rows come from", is_required=True)
     path: str = _location_key("directory into which files are moved", "files")
@@ -108,20 +103,15 @@ class SourceConfig:
         "where the very first start begins", "earliest", only_for="kafka"
     )
     records_per_batch: int | None = _key("most records in a batch", only_for="kafka", least=1)
-    options: Mapping[str, str] = _key(_CONNECTOR, {}, only_for="kafka")
+    options: Mapping[str, str] = _key(_CONNECTOR, {}, is_settings=True, only_for="kafka")
     columns: Mapping[str, str] = _key("names of columns by field, where they differ", {})
 
 
 @dataclass(frozen=True)
-class MessagesConfig(SourceConfig):
-    """The table ``[messages]``."""
+class MessagesConfig(ChangesConfig):
+    """The table ``[messages]``, which has the keys of ``[changes]`` and one more."""
 
     ids: IdKind = _key("kind of the messages' ids", "string")
-
-
-@dataclass(frozen=True)
-class ChangesConfig(SourceConfig):
-    """The table ``[changes]``: subscriptions that come, go and move while the pipeline runs."""
 
 
 @dataclass(frozen=True)
@@ -136,7 +126,7 @@ class SinkConfig:
     format: FileFormat = _key("format of the files", "parquet", only_for="files")
     servers: str = _kafka_key("`host:port` of some brokers, with commas between")
     topic: str = _kafka_key("the topic")
-    options: Mapping[str, str] = _key(_CONNECTOR, {}, only_for="kafka")
+    options: Mapping[str, str] = _key(_CONNECTOR, {}, is_settings=True, only_for="kafka")
     shape: Shape = _key("one row per update, or one per message with all its subscribers", "rows")
     carry: tuple[str, ...] = _key("columns of the messages that go along", ())
     keep_unmatched: bool = _key("let `lists` have messages that reach nobody", False)
@@ -196,15 +186,15 @@ class PipelineConfig:
     rejects: RejectsConfig | None = _key("where refused rows go; else they are only counted")
     trigger: TriggerConfig = _key("when batches begin", TriggerConfig())
     merge: MergeConfig = _key("when changes are merged into a new base", MergeConfig())
-    spark: Mapping[str, str] = _key('any Spark setting, such as `"spark.driver.memory" = "8g"`', {})
+    spark: Mapping[str, str] = _key(
+        'any Spark setting, such as `"spark.driver.memory" = "8g"`', {}, is_settings=True
+    )
 
     @property
     def uses_kafka(self) -> bool:
         """Whether any part needs Spark's Kafka connector."""
-        sources = (self.messages, self.changes)
-        return self.sink.kind == "kafka" or any(
-            each is not None and each.source == "kafka" for each in sources
-        )
+        changes = None if self.changes is None else self.changes.source
+        return "kafka" in (self.sink.kind, self.messages.source, changes)
 
     @property
     def settings(self) -> Any:
@@ -213,47 +203,6 @@ class PipelineConfig:
             return None
         options = {} if self.ranking is None else dataclasses.asdict(self.ranking)
         return SEMANTICS[self.semantics].settings_type(**options)
-
-
-class Key(NamedTuple):
-    """What there is to know about a key."""
-
-    table: str  # table that it is in, empty for the top of the file
-    name: str
-    type: str  # what values it takes
-    default: str  # its default as TOML, ``required``, or empty where there is none
-    only_for: str  # with which value of the table's first key it applies; empty where always
-    meaning: str
-
-
-def keys() -> list[Key]:
-    """Return all keys of a file, in its order."""
-    return list(_keys_of(PipelineConfig, "", ""))
-
-
-def _keys_of(kind: Any, table: str, only_for: str) -> Iterator[Key]:
-    tables = []
-    first = next(iter(_fields(kind)))
-
-    def condition(value: str | None) -> str:
-        return only_for if value is None else f"{first} = {_toml(value)}"
-
-    for name, (each, hint) in _fields(kind).items():
-        if dataclasses.is_dataclass(hint):
-            tables.append((hint, name, condition(each.metadata["only_for"])))
-            continue
-        facts = each.metadata
-        default = _toml(None if each.default is dataclasses.MISSING else each.default)
-        yield Key(
-            table,
-            name,
-            _type_name(hint),
-            "required" if facts["is_required"] else default,
-            condition(facts["only_for"]),
-            facts["meaning"],
-        )
-    for inner in tables:
-        yield from _keys_of(*inner)
 
 
 # ---- reading ------------------------------------------------------------------------------------
@@ -295,7 +244,7 @@ def _check(config: PipelineConfig) -> None:
             raise _Wrong("interval and once in [trigger] exclude each other; give one")
         if not _INTERVAL.fullmatch(trigger.interval):
             raise _Wrong(
-                f"interval in [trigger] is {_toml(trigger.interval)}; expected a number and a "
+                f"interval in [trigger] is {as_toml(trigger.interval)}; expected a number and a "
                 f'unit, such as "500 milliseconds", "1 second" or "5 minutes"'
             )
     if sink.keep_unmatched and sink.shape != "lists":
@@ -304,7 +253,7 @@ def _check(config: PipelineConfig) -> None:
         raise _Wrong(f"share in [merge] is {config.merge.share}; expected more than 0")
     semantics = config.semantics or "boolean"
     if semantics not in SEMANTICS:
-        raise _Wrong(f"semantics is {_toml(semantics)}{_one_of(semantics, list(SEMANTICS))}")
+        raise _Wrong(f"semantics is {as_toml(semantics)}{_one_of(semantics, list(SEMANTICS))}")
     check_semantics(SEMANTICS[semantics])
     _ = config.settings  # which says what is wrong with them
     if subscriptions is None:
@@ -314,7 +263,7 @@ def _check(config: PipelineConfig) -> None:
         known = list(structures_of(semantics))
         if structure not in known:
             raise _Wrong(
-                f"structure in [subscriptions] is {_toml(structure)}{_one_of(structure, known)}"
+                f"structure in [subscriptions] is {as_toml(structure)}{_one_of(structure, known)}"
             )
     if subscriptions.placement == "replicated" and subscriptions.n_shards not in (None, 1):
         raise _Wrong('n_shards in [subscriptions] is for placement = "sharded" or "auto"')
@@ -322,7 +271,7 @@ def _check(config: PipelineConfig) -> None:
 
 def _table(kind: Any, content: Mapping[str, Any], table: str, file: Path) -> Any:
     """Return a table of the file as the dataclass of its kind."""
-    known = _fields(kind)
+    known = keys_of(kind)
     first = next(iter(known))
     where = f" in [{table}]" if table else ""
     for name in content:
@@ -330,34 +279,31 @@ def _table(kind: Any, content: Mapping[str, Any], table: str, file: Path) -> Any
             what = f"table [{name}]" if isinstance(content[name], dict) and not table else name
             raise _Wrong(f"unknown key {what}{where}{_one_of(name, list(known))}")
     values: dict[str, Any] = {}
-    for name, (each, hint) in known.items():
-        facts = each.metadata
+    for name, (facts, hint) in known.items():
         is_table = dataclasses.is_dataclass(hint)
         label = f"table [{name}]" if is_table else f"{name}{where}"
-        applies = facts["only_for"] is None or values.get(first) == facts["only_for"]
+        applies = facts.only_for is None or values.get(first) == facts.only_for
         if name in content and not applies:
-            given = f", and {first} is {_toml(values[first])}" if first in values else ""
-            raise _Wrong(
-                f"{label} is for {first} = {_toml(facts['only_for'])}{given}; leave it out"
-            )
+            given = f", and {first} is {as_toml(values[first])}" if first in values else ""
+            raise _Wrong(f"{label} is for {first} = {as_toml(facts.only_for)}{given}; leave it out")
         if name not in content:
-            if facts["is_required"] and applies:
-                choices = f"; expected {_type_name(hint)}" if get_origin(hint) is Literal else ""
-                raise _Wrong(f"{label} is missing: {facts['meaning']}{choices}")
+            if facts.is_required and applies:
+                choices = f"; expected {type_name(hint)}" if get_origin(hint) is Literal else ""
+                raise _Wrong(f"{label} is missing: {facts.meaning}{choices}")
             continue
         value = content[name]
-        is_settings = name == "spark" and not table
-        if (is_table or is_settings) and not isinstance(value, dict):
-            raise _Wrong(f"{name} is {_toml(value)}; expected a table [{name}]")
+        if (is_table or facts.is_settings) and not isinstance(value, dict):
+            full = f"{table}.{name}".lstrip(".")
+            raise _Wrong(f"{name}{where} is {as_toml(value)}; expected a table [{full}]")
         if is_table:
             values[name] = _table(hint, value, name, file)
-        elif is_settings:
+        elif facts.is_settings:
             values[name] = dict(_settings(value, ""))
         else:
             values[name] = _value(hint, value, label)
-            if facts["least"] is not None and values[name] < facts["least"]:
-                raise _Wrong(f"{label} is {value}; expected {facts['least']} or more")
-            if facts["is_location"]:
+            if facts.least is not None and values[name] < facts.least:
+                raise _Wrong(f"{label} is {value}; expected {facts.least} or more")
+            if facts.is_location:
                 values[name] = _location(values[name], label, file)
     return kind(file=file, **values) if kind is PipelineConfig else kind(**values)
 
@@ -369,19 +315,15 @@ def _value(hint: Any, value: Any, label: str) -> Any:
         choices = get_args(hint)
         if value in choices and isinstance(value, str):
             return value
-        raise _Wrong(f"{label} is {_toml(value)}{_one_of(value, list(choices))}")
+        raise _Wrong(f"{label} is {as_toml(value)}{_one_of(value, list(choices))}")
     if origin is tuple and isinstance(value, list) and all(isinstance(x, str) for x in value):
         return tuple(value)
-    if origin is Mapping and isinstance(value, dict):
-        if label.startswith("options "):
-            return dict(_settings(value, ""))
-        if all(isinstance(each, str) for each in value.values()):
-            return dict(value)
+    is_strings = isinstance(value, dict) and all(isinstance(x, str) for x in value.values())
+    if (origin is Mapping and is_strings) or type(value) is hint:
+        return value
     if hint is float and type(value) in (int, float):
         return float(value)
-    if type(value) is hint:
-        return value
-    raise _Wrong(f"{label} is {_toml(value)}; expected {_type_name(hint)}")
+    raise _Wrong(f"{label} is {as_toml(value)}; expected {type_name(hint)}")
 
 
 def _settings(content: Mapping[str, Any], prefix: str) -> Iterator[tuple[str, str]]:
@@ -393,7 +335,7 @@ def _settings(content: Mapping[str, Any], prefix: str) -> Iterator[tuple[str, st
         elif isinstance(value, str | int | float):
             yield full, str(value).lower() if isinstance(value, bool) else str(value)
         else:
-            raise _Wrong(f"{full} is {_toml(value)}; expected a string, number or boolean")
+            raise _Wrong(f"{full} is {as_toml(value)}; expected a string, number or boolean")
 
 
 def _location(value: str, label: str, file: Path) -> str:
@@ -407,20 +349,14 @@ def _location(value: str, label: str, file: Path) -> str:
 # ---- words --------------------------------------------------------------------------------------
 
 
-def _fields(kind: Any) -> dict[str, tuple[dataclasses.Field[Any], Any]]:
-    """Return the keys of a table with their types, None left out of these."""
+def keys_of(kind: Any) -> dict[str, tuple[Facts, Any]]:
+    """Return facts and type of each key of a table, None left out of the types."""
     hints = get_type_hints(kind)
     return {
-        each.name: (each, _without_none(hints[each.name]))
+        each.name: (each.metadata["facts"], _without_none(hints[each.name]))
         for each in dataclasses.fields(kind)
         if each.metadata
     }
-
-
-_TYPE_NAMES = {
-    str: "a string", int: "an integer", float: "a number", bool: "true or false",
-    tuple: "a list of strings", Mapping: "a table of strings",
-}  # fmt: skip
 
 
 def _without_none(hint: Any) -> Any:
@@ -429,9 +365,16 @@ def _without_none(hint: Any) -> Any:
     return hint
 
 
-def _type_name(hint: Any) -> str:
+_TYPE_NAMES = {
+    str: "a string", int: "an integer", float: "a number", bool: "true or false",
+    tuple: "a list of strings", Mapping: "a table of strings",
+}  # fmt: skip
+
+
+def type_name(hint: Any) -> str:
+    """Return what values a type takes, in words."""
     if get_origin(hint) is Literal:
-        return " or ".join(_toml(each) for each in get_args(hint))
+        return " or ".join(as_toml(each) for each in get_args(hint))
     return _TYPE_NAMES[get_origin(hint) or hint]
 
 
@@ -444,16 +387,10 @@ def _one_of(value: object, known: list[str]) -> str:
     )  # fmt: skip
 
 
-def _toml(value: Any) -> str:
+def as_toml(value: Any) -> str:
     """Return a value as it would stand in the file."""
     if value is None or value in ((), {}):
         return ""
-    if isinstance(value, bool):
-        return str(value).lower()
-    if isinstance(value, str):
-        return f'"{value}"'
-    if isinstance(value, list):
-        return f"[{', '.join(map(_toml, value))}]"
     if isinstance(value, dict):
-        return f"{{ {', '.join(f'{name} = {_toml(each)}' for name, each in value.items())} }}"
-    return str(value)
+        return f"{{ {', '.join(f'{name} = {as_toml(each)}' for name, each in value.items())} }}"
+    return json.dumps(value, ensure_ascii=False, default=str)  # which is TOML as well

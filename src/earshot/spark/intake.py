@@ -20,6 +20,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - its usual name
+from pyspark.sql.pandas.types import from_arrow_schema
 
 from earshot import storage
 from earshot.encoding import NO_TIME_US, encode_moves
@@ -28,6 +29,7 @@ from earshot.engine.engine import Engine
 from earshot.engine.rejects import OnError
 from earshot.engine.updates import Updates
 from earshot.errors import InvalidRow, SavedIndexError
+from earshot.files import Reject
 from earshot.model.arrays import Int32s, Int64s
 from earshot.model.batches import instant, time_us
 from earshot.model.schemas import (
@@ -40,8 +42,7 @@ from earshot.model.schemas import (
 from earshot.placement.routing import UnitArrays, merge_units
 from earshot.spark.build import build_base, sampled_messages
 from earshot.spark.notes import NOTE
-from earshot.spark.prepare import ROW
-from earshot.spark.schemas import spark_schema
+from earshot.spark.prepare import ROW, SOURCE, located_rejects
 from earshot.spark.shards import (
     ANY_SHARD,
     SHARD,
@@ -70,9 +71,11 @@ def take_in(
     stream: str = "",
     batch: int | None = None,
     clock_us: int | None = None,
-    on_rejects: Callable[[list[InvalidRow]], None] | None = None,
+    on_rejects: Callable[[list[Reject]], None] | None = None,
 ) -> Intake:
     """Apply canonical changes, in order, to the current version; return the version that has them.
+
+    They may come with the columns :data:`SOURCE` and :data:`ROW`, which tell where each is from.
 
     A batch of a stream that was taken in before is not again. The clock is that of the messages, if
     it is ahead of the changes' own times. ``on_rejects`` is told what was refused before the
@@ -82,9 +85,11 @@ def take_in(
     if is_taken_in(version, stream, batch):
         return Intake(version, [])
     try:
-        new, errors = _taken_in(store, version, version, changes, from_us=clock_us)
+        names = [name for name in changes.column_names if name not in (SOURCE, ROW)]
+        plain = changes.select(names).combine_chunks()
+        new, errors = _taken_in(store, version, version, plain, from_us=clock_us)
         if on_rejects is not None:
-            on_rejects(errors)
+            on_rejects(located_rejects(errors, changes))
         if new is version and batch is None:
             return Intake(version, errors)
         if batch is not None:
@@ -100,6 +105,18 @@ def take_in(
 def is_taken_in(version: Version, stream: str, batch: int | None) -> bool:
     """Whether a version has a batch of a stream of changes already."""
     return batch is not None and version.taken_in.get(stream, -1) >= batch
+
+
+def in_order(changes: pa.Table, *, by_origin: bool) -> pa.Table:
+    """Return changes in the order in which they are applied.
+
+    By time where all have one; among equals, and without times, by their origin or as they are.
+    """
+    keys = [(SOURCE, "ascending"), (ROW, "ascending")] if by_origin else []
+    if changes.num_rows and changes.column("time").null_count == 0:
+        keys = [("time", "ascending"), *keys]
+    numbered = changes.append_column("position", pa.array(np.arange(changes.num_rows)))
+    return numbered.sort_by([*keys, ("position", "ascending")]).drop_columns(["position"])
 
 
 def _taken_in(
@@ -183,10 +200,12 @@ class Shards:
 
     def __init__(self, store: IndexStore, version: Version) -> None:
         index, self._settings = store.folder.uri, store.settings
-        self._known = self._territory = None
+        self._territory, self._n_words = None, 0
         if version.base.placement == "sharded":
-            self._known = open_territory(index, version, self._settings)
-            self._territory = self._known.growing()
+            known = open_territory(index, version, self._settings)
+            self._n_words = len(known.vocabulary)
+            # To which words can be added, without a change of what is open.
+            self._territory = replace(known, vocabulary=known.vocabulary.copy())
         self._engines = [
             open_shard(index, version, shard).engine for shard in range(version.base.n_shards)
         ]
@@ -204,9 +223,10 @@ class Shards:
     @property
     def words(self) -> list[str]:
         """What the changes add to the words that all shards share."""
-        if self._territory is None or self._known is None:
+        if self._territory is None:
             return []
-        return self._territory.words_since(self._known)
+        vocabulary = self._territory.vocabulary
+        return vocabulary.tokens(np.arange(self._n_words, len(vocabulary)))
 
     @property
     def time(self) -> datetime | None:
@@ -298,7 +318,7 @@ def subscriptions(session: SparkSession, store: IndexStore, version: Version) ->
     schema = subscriptions_schema(id_type(store.settings.ids))
     folder = store.base_folder(version.base)
     paths = [f"{folder.uri}/rows/{name}" for name in version.base.shards]
-    rows = session.read.schema(spark_schema(schema)).parquet(*paths)
+    rows = session.read.schema(from_arrow_schema(schema)).parquet(*paths)
     if version.deltas:
         folded = _folded([read_delta(store, name)[0] for name in version.deltas])
         touched = session.createDataFrame(pa.table({"id": folded.replaced}))

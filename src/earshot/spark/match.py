@@ -11,20 +11,27 @@ from typing import get_args
 import pyarrow as pa
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812 - its usual name
+from pyspark.sql.pandas.types import from_arrow_schema
 
 from earshot.errors import InvalidFile, InvalidParameter
 from earshot.files.rejects import OnError, check_on_error
 from earshot.model.batches import time_us
 from earshot.model.schemas import UPDATE_FIELDS, IdKind, id_type, messages_schema
 from earshot.spark.notes import NOTE
-from earshot.spark.rows import RowForm, RowReading, check_choice, make_reading, needed_columns
-from earshot.spark.schemas import arrow_schema, spark_schema
-from earshot.spark.shaping import Shape, Shaping
+from earshot.spark.rows import (
+    RowForm,
+    RowReading,
+    arrow_schema,
+    check_choice,
+    make_reading,
+    needed_columns,
+)
 from earshot.spark.shards import SHARD
 from earshot.spark.store import IndexStore, Version, latest_us
 from earshot.spark.workers import (
     KEY,
     MatchTask,
+    Shape,
     match_replicated,
     match_sharded,
     send_to_shards,
@@ -122,45 +129,40 @@ def match_task(
     reading = make_reading(
         "messages", schema, form=form, ids=ids, columns=columns, space=settings.space
     )
-    shaping = Shaping(
-        shape, reading.ids, settings.ids, _carried(reading, schema, carry),
-        settings.matcher.has_scores, keep_unmatched, has_notes,
-    )  # fmt: skip
     version = store.latest() if version is None else version
-    clock_us = latest_us(clock_us, version.clock_us)
     return MatchTask(
-        store.folder.uri, version, settings, reading, shaping, clock_us, stop_at_rejects
-    )
+        store.folder.uri, version, settings, reading, shape, _carried(reading, schema, carry),
+        keep_unmatched, has_notes, latest_us(clock_us, version.clock_us), stop_at_rejects,
+    )  # fmt: skip
 
 
 def run_match(messages: DataFrame, task: MatchTask) -> DataFrame:
     """Return the output of the workers, with notes where they were asked for."""
-    shaping = task.shaping
-    needed = needed_columns(task.reading, arrow_schema(messages), shaping.carried.names)
+    needed = needed_columns(task.reading, arrow_schema(messages), task.carried.names)
     chosen = messages.select(*(messages[name] for name in needed))
     if task.version.base.placement == "replicated":
-        return chosen.mapInArrow(partial(match_replicated, task), spark_schema(shaping.schema))
-    if messages.isStreaming and shaping.shape == "lists":
+        return chosen.mapInArrow(partial(match_replicated, task), from_arrow_schema(task.schema))
+    if messages.isStreaming and task.shape == "lists":
         raise InvalidParameter(
             "a streaming DataFrame cannot bring the lists of several shards together; use "
             "match_stream, or shape='rows'"
         )
-    sent = chosen.mapInArrow(partial(send_to_shards, task), spark_schema(sent_schema(shaping)))
+    sent = chosen.mapInArrow(partial(send_to_shards, task), from_arrow_schema(sent_schema(task)))
     found = sent.repartitionById(task.version.base.n_shards, F.col(SHARD)).mapInArrow(
-        partial(match_sharded, task), spark_schema(with_key(shaping).schema)
+        partial(match_sharded, task), from_arrow_schema(with_key(task).schema)
     )
-    if shaping.shape == "rows":
+    if task.shape == "rows":
         return found.drop(KEY)
-    return _joined_lists(found, shaping)
+    return _joined_lists(found, task)
 
 
-def _joined_lists(found: DataFrame, shaping: Shaping) -> DataFrame:
+def _joined_lists(found: DataFrame, task: MatchTask) -> DataFrame:
     """Bring the parts of each message's lists together; notes stay as they are."""
-    message_id, *lists = shaping.own.names
-    columns = [F.first(name).alias(name) for name in (message_id, *shaping.carried.names)]
+    message_id, *lists = task.own.names
+    columns = [F.first(name).alias(name) for name in (message_id, *task.carried.names)]
     # All lists of a group are collected in one order, so subscribers and scores stay together.
     columns += [F.flatten(F.collect_list(name)).alias(name) for name in lists]
-    if not shaping.has_notes:
+    if not task.has_notes:
         joined = found.groupBy(KEY).agg(*columns)
     else:
         number = F.when(F.col(NOTE).isNotNull(), F.monotonically_increasing_id())
@@ -169,7 +171,7 @@ def _joined_lists(found: DataFrame, shaping: Shaping) -> DataFrame:
             .groupBy(KEY, "earshot_number")
             .agg(*columns, F.first(NOTE).alias(NOTE))
         )
-    return joined.select(*shaping.schema.names)
+    return joined.select(*task.schema.names)
 
 
 def _carried(reading: RowReading, schema: pa.Schema, carry: Sequence[str]) -> pa.Schema:

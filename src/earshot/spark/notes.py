@@ -1,4 +1,4 @@
-"""Notes: what tasks tell the driver among their rows.
+"""What tasks tell the driver: notes among their rows, and what made them fail.
 
 A note is a reject, or counts, as JSON in a column of its own. Counted that way, a task that is
 tried again counts once.
@@ -7,21 +7,24 @@ tried again counts once.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+import re
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any, NamedTuple
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+from pyspark.errors import PySparkException
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812 - its usual name
+from pyspark.sql.pandas.types import from_arrow_schema
 
+from earshot import errors
 from earshot.engine.updates import Updates
+from earshot.errors import EarshotError, InvalidInput
 from earshot.files import Reject
-from earshot.model.arrays import Int64s
 from earshot.model.batches import time_us
 from earshot.model.schemas import REJECTS
-from earshot.spark.schemas import spark_schema
 
 NOTE = "earshot_note"
 """Column of notes."""
@@ -74,13 +77,6 @@ def split_notes(batch: pa.RecordBatch) -> tuple[pa.RecordBatch, pa.Array]:
     return batch.filter(pc.is_null(notes)), notes.drop_null()
 
 
-def accepted_positions(rows: Int64s, refused: list[int]) -> Int64s:
-    """Return the positions of the rows that are not refused; both are ascending row numbers."""
-    if not refused:
-        return np.arange(len(rows), dtype=np.int64)
-    return np.flatnonzero(~np.isin(rows, refused))
-
-
 # ---- on the driver ------------------------------------------------------------------------------
 
 
@@ -95,9 +91,8 @@ def note_sums() -> list[Column]:
 
 def note_of_sums(sums: Mapping[str, Any]) -> Note:
     """Return what all tasks did together."""
-    return Note(
-        **{name: sums[name] if name in _EXTREMES else sums[name] or 0 for name in Note._fields}
-    )
+    told = ((name, sums[name]) for name in Note._fields)
+    return Note(**{name: value for name, value in told if value is not None})
 
 
 def without_notes(noted: DataFrame) -> DataFrame:
@@ -107,12 +102,40 @@ def without_notes(noted: DataFrame) -> DataFrame:
 
 def rejects_in(noted: DataFrame) -> DataFrame:
     """Return the rejects among the notes of a table."""
-    schema = spark_schema(pa.schema([("reject", pa.struct(list(REJECTS)))]))
-    told = F.from_json(F.col(NOTE), schema)
-    found = noted.where(F.col(NOTE).isNotNull()).select(told["reject"].alias("reject"))
-    return found.where(F.col("reject").isNotNull()).select("reject.*")
+    schema = from_arrow_schema(pa.schema([("reject", pa.struct(list(REJECTS)))]))
+    told = noted.select(F.from_json(F.col(NOTE), schema)["reject"].alias("reject"))
+    return told.where("reject IS NOT NULL").select("reject.*")
 
 
 def rejects_of_notes(notes: pa.Array | pa.ChunkedArray) -> list[Reject]:
     """Return the rejects that notes tell of."""
     return [Reject(**json.loads(note)["reject"]) for note in notes.to_pylist()]
+
+
+# ---- failures -----------------------------------------------------------------------------------
+
+_RAISED = re.compile(r"^earshot\.errors\.(\w+): (.+)$", re.MULTILINE)
+
+
+@contextmanager
+def plain_failures() -> Iterator[None]:
+    """Raise the error of a task instead of Spark's account of it, where it is one of ours."""
+    try:
+        yield
+    except PySparkException as error:
+        plain = plain_failure(error)
+        if plain is None:
+            raise
+        raise plain from None
+
+
+def plain_failure(error: BaseException) -> EarshotError | None:
+    """Return the error of ours that failed a task, None where it was something else."""
+    found = _RAISED.search(str(error))
+    if found is None:
+        return None
+    kind = getattr(errors, found.group(1), InvalidInput)
+    if kind is errors.InvalidRow or not issubclass(kind, EarshotError):
+        kind = InvalidInput  # its parts cannot be told from its text
+    failure: EarshotError = kind(found.group(2))
+    return failure

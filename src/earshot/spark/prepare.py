@@ -14,6 +14,7 @@ import numpy as np
 import pyarrow as pa
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812 - its usual name
+from pyspark.sql.pandas.types import from_arrow_schema
 
 from earshot.encoding import encode_messages, encode_moves, encode_subscriptions
 from earshot.engine.changes import waves
@@ -42,11 +43,11 @@ from earshot.spark.rows import (
     RowCheck,
     RowForm,
     RowReading,
+    arrow_schema,
     check_choice,
     make_reading,
     needed_columns,
 )
-from earshot.spark.schemas import arrow_schema, spark_schema
 from earshot.text import Analyzer, TokenLists, Vocabulary
 
 SOURCE, ROW = "earshot_source", "earshot_row"
@@ -126,7 +127,7 @@ def canonical_rows(
     needed = needed_columns(reading, arrow_schema(table))
     return table.select(*(table[name] for name in needed)).mapInArrow(
         partial(_read_task, reading, check, with_origin),
-        spark_schema(_noted(reading, with_origin)),
+        from_arrow_schema(_noted(reading, with_origin)),
     )
 
 

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal, NamedTuple, TypeAlias, get_args
@@ -26,6 +26,10 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark import TaskContext
+from pyspark.errors import PySparkException
+from pyspark.sql import DataFrame
+from pyspark.sql.pandas.types import to_arrow_schema
+from pyspark.sql.types import StructType
 
 from earshot.encoding import Form
 from earshot.errors import InvalidFile, InvalidParameter, InvalidRow
@@ -37,7 +41,6 @@ from earshot.files.ndjson import batch_of_values
 from earshot.model.arrays import Int64s, Space
 from earshot.model.schemas import Content, IdKind, id_kind, is_text
 from earshot.spark.folders import Folder
-from earshot.spark.notes import accepted_positions
 from earshot.text import Analyzer
 
 RowForm = Literal["columns", "values", "files"]
@@ -48,6 +51,18 @@ Batches: TypeAlias = Iterator[pa.RecordBatch]
 
 FILE_COLUMNS = ("path", "modificationTime", "content")
 VALUE_COLUMNS = ("value", "topic", "partition", "offset", "timestamp")
+
+
+def arrow_schema(table: DataFrame) -> pa.Schema:
+    """Return the Arrow schema of a table; Spark's timestamps are instants.
+
+    Columns that cannot go to Python, such as intervals of months, are left out.
+    """
+    fields = []
+    for each in table.schema:
+        with suppress(PySparkException):
+            fields += to_arrow_schema(StructType([each]), timezone="UTC")
+    return pa.schema(fields)
 
 
 class Part(NamedTuple):
@@ -62,7 +77,7 @@ class Part(NamedTuple):
         """Return all that was refused when these errors are, and the positions of the others."""
         batch, numbers = self.rows.batch, self.rows.rows
         rejects = self.rows.rejects + rejects_of_batch(errors, batch, numbers)
-        return rejects, accepted_positions(numbers, [error.row for error in errors])
+        return rejects, np.flatnonzero(~np.isin(numbers, [error.row for error in errors]))
 
 
 @dataclass(frozen=True)
@@ -138,7 +153,11 @@ class RowReading:
                     numbers = [int(part.rows[-1])] if len(part.rows) else []
                     numbers += [reject.row for reject in part.rejects]
                     next_row = max(numbers, default=next_row - 1) + 1
-                    yield _renamed(part, path, location)
+                    rejects = [
+                        each._replace(source=location) if each.source == str(path) else each
+                        for each in part.rejects
+                    ]
+                    yield part._replace(rejects=rejects, source=location)
             except (InvalidFile, OSError, pa.ArrowException) as error:
                 reason = str(error).replace(str(path), location)
                 yield only_reject(layout, self.ids, Reject(location, next_row, "", reason, ""))
@@ -171,8 +190,7 @@ def make_reading(
     The kind of ids is needed unless the rows are columns with a typed id.
     """
     check_choice("form", form, FORMS)
-    source = content
-    layout = make_layout(content, columns, source, "reject")
+    layout = make_layout(content, columns, content, "reject")
     if form == "columns":
         chosen = choose_columns(layout, schema.names)
         for name, column in chosen.items():
@@ -182,21 +200,21 @@ def make_reading(
         needed = "path" if form == "files" else "value"
         if needed not in schema.names:
             raise InvalidFile(
-                f"{source}: no column '{needed}', which rows in the form '{form}' have; its "
+                f"{content}: no column '{needed}', which rows in the form '{form}' have; its "
                 f"columns are {', '.join(schema.names)}"
             )
         found = schema.field(needed).type
         if not (is_text(found) or (form == "values" and pa.types.is_binary(found))):
             expected = "strings" if form == "files" else "strings or bytes"
             raise InvalidFile(
-                f"{source}: column '{needed}' is of type {found}; expected {expected}"
+                f"{content}: column '{needed}' is of type {found}; expected {expected}"
             )
     if ids is None:
         raise InvalidParameter(
-            f"{source}: say whether ids are integers or strings (ids='integer' or ids='string'); "
+            f"{content}: say whether ids are integers or strings (ids='integer' or ids='string'); "
             f"rows in the form '{form}' do not tell beforehand"
         )
-    return RowReading(content, form, ids, dict(columns or {}), space, source)
+    return RowReading(content, form, ids, dict(columns or {}), space, content)
 
 
 def needed_columns(reading: RowReading, schema: pa.Schema, carry: Sequence[str] = ()) -> list[str]:
@@ -241,11 +259,3 @@ def _first_time(batch: pa.RecordBatch, name: str) -> int | None:
         return None
     first = pc.min(batch.column(name).cast(pa.timestamp("us", "UTC")).cast(pa.int64()))
     return None if first.as_py() is None else int(first.as_py())
-
-
-def _renamed(part: FileBatch, path: Path, location: str) -> FileBatch:
-    rejects = [
-        each._replace(source=location) if each.source == str(path) else each
-        for each in part.rejects
-    ]
-    return part._replace(rejects=rejects, source=location)

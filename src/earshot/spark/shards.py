@@ -9,9 +9,8 @@ worker's own.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, field
-from functools import cache, partial
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -21,12 +20,10 @@ import pyarrow.parquet as pq
 
 from earshot.engine.changes import apply_changes
 from earshot.engine.engine import Engine
+from earshot.engine.rehearsal import rehearse
 from earshot.errors import SavedIndexError
 from earshot.model.arrays import Int32s, Int64s
-from earshot.model.batches import instant, message_batch
-from earshot.model.messages import Message
-from earshot.model.regions import Point, Rectangle
-from earshot.model.subscriptions import Subscription
+from earshot.model.batches import instant
 from earshot.spark.folders import first_of_machine
 from earshot.spark.store import IndexStore, Version
 from earshot.text import Vocabulary
@@ -37,10 +34,7 @@ ANY_SHARD = -1
 """Shard of a change that belongs to whichever shard has the subscription."""
 
 _MOST_OPEN = 64
-
-
-_UNASKED = -2
-_UNKNOWN = -1
+_UNASKED, _UNKNOWN = -2, -1
 
 
 @dataclass
@@ -152,20 +146,6 @@ def close_shards(index: str) -> None:
 def warm_up_machine(semantics: Any = None, structure: str | None = None) -> None:
     """Compile on this machine what workers need, in one process while the others wait."""
     with first_of_machine("kernels"):
-        _use_kernels(partial(Engine, semantics, structure=structure, rebuild_in_background=False))
-
-
-def _use_kernels(empty: Callable[[], Engine]) -> None:
-    """Use each kernel that a worker uses, with arrays of the types that it gets."""
-    messages = message_batch([Message(0, "wärm up", place=Point(0, 0))])
-    for identity in (int, str):
-        one, two = identity(1), identity(2)
-        engine = empty()
-        is_point = engine.matcher.form.is_point
-        place, elsewhere = (Point(x, x) if is_point else Rectangle(0, 0, x, x) for x in (1, 2))
-        engine.subscribe(Subscription(one, ("warm",), region=place, expires=instant(1)))
-        engine.match_batch(messages).table()
-        engine.subscribe(Subscription(two, ("up",), region=place))
-        engine.move(one, elsewhere)
-        engine.unsubscribe(two)
-        engine.match_batch(messages).table()
+        for identity in (int, str):
+            empty = Engine(semantics, structure=structure, rebuild_in_background=False)
+            rehearse(empty, identity)

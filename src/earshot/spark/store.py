@@ -92,14 +92,12 @@ class IndexSettings:
         parameters = facts["parameters"]
         if parameters is not None:
             parameters = index_type(facts["structure"], name).parameters_type(**parameters)
-        return cls(
-            facts["ids"],
-            SEMANTICS[name].settings_type(**options),
-            facts["space"],
-            Analyzer(**facts["analyzer"]),
-            facts["structure"],
-            parameters,
-        )
+        read = {
+            "semantics": SEMANTICS[name].settings_type(**options),
+            "analyzer": Analyzer(**facts["analyzer"]),
+            "parameters": parameters,
+        }
+        return cls(**{**facts, **read})
 
 
 def check_semantics(matcher: type[Matcher]) -> None:

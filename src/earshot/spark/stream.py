@@ -16,47 +16,96 @@ from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 from uuid import uuid4
 
-import numpy as np
-import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.sql import DataFrame, Observation, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
-from earshot.errors import InvalidParameter, InvalidRow
-from earshot.files import reject_table
-from earshot.model.schemas import changes_schema, id_type
-from earshot.spark.batch_log import BatchLog, BatchRecord
-from earshot.spark.failures import plain_failure
+from earshot.errors import InvalidParameter
+from earshot.files import Reject, reject_table
+from earshot.spark.connectors import FileSink, Sink, Stream
 from earshot.spark.folders import Folder
-from earshot.spark.intake import is_taken_in, merge, take_in
+from earshot.spark.intake import in_order, is_taken_in, merge, take_in
 from earshot.spark.match import match_task, run_match
 from earshot.spark.notes import (
     NOTE,
     Note,
     note_of_sums,
     note_sums,
+    plain_failure,
     rejects_in,
     rejects_of_notes,
     without_notes,
 )
-from earshot.spark.prepare import ROW, SOURCE, canonical_rows, located_rejects
-from earshot.spark.rows import RowReading, make_reading
-from earshot.spark.schemas import arrow_schema
-from earshot.spark.shaping import Shape
+from earshot.spark.prepare import canonical_rows
+from earshot.spark.rows import RowReading, arrow_schema, make_reading
 from earshot.spark.shards import warm_up_machine
-from earshot.spark.sinks import FileSink, Sink
-from earshot.spark.sources import Stream
 from earshot.spark.store import IndexStore, Version, latest_us
-from earshot.spark.workers import MatchTask
+from earshot.spark.workers import MatchTask, Shape
 
 MERGE_SHARE, MERGE_LEAST = 0.05, 20_000
 """Changes after which deltas are merged: a share of the subscriptions, and at least so many."""
+KEPT_DURATIONS = 10_000
+"""Batches whose durations are kept."""
+KEPT_RECORDS = 100
+"""Batches whose records are kept; Spark asks again only for the last one."""
 RATE_S = 10.0
 """Rates are means over so many seconds."""
+
+
+class BatchRecord(NamedTuple):
+    """What a batch of messages sees, and what it did."""
+
+    batch: int  # its number
+    version: int  # the version of the index that it sees
+    change_batch: int  # last batch of the pipeline's changes in that version, -1 for none
+    clock_us: int | None  # the clock when it began, in microseconds since 1970
+    messages: int | None = None  # accepted ones; None until it is done, like all that follow
+    updates: int | None = None
+    rejects: int | None = None
+    clock_after_us: int | None = None
+
+    @property
+    def is_done(self) -> bool:
+        """Whether it was finished at least once."""
+        return self.messages is not None
+
+
+class BatchLog:
+    """The records of a pipeline's batches, in its checkpoint."""
+
+    def __init__(self, checkpoint: str | Path) -> None:
+        self._folder = Folder(checkpoint) / "earshot" / "batches"
+
+    def record(self, batch: int) -> BatchRecord | None:
+        """Return the record of a batch, if it has begun."""
+        try:
+            return BatchRecord(**self._folder.read_json(f"{batch:08d}.json"))
+        except FileNotFoundError:
+            return None
+
+    @property
+    def clock_us(self) -> int | None:
+        """The clock after the last batch, or when it began if it has not finished."""
+        names = self._folder.names()
+        if not names:
+            return None
+        last = BatchRecord(**self._folder.read_json(names[-1]))
+        return last.clock_after_us if last.is_done else last.clock_us
+
+    def records(self) -> list[BatchRecord]:
+        """Return all records that are kept, oldest first."""
+        return [BatchRecord(**self._folder.read_json(name)) for name in self._folder.names()]
+
+    def write(self, record: BatchRecord) -> None:
+        """Write a record, in place of an earlier one of its batch."""
+        self._folder.write_json(f"{record.batch:08d}.json", record._asdict())
+        if record.is_done and record.batch >= KEPT_RECORDS:
+            self._folder.remove(f"{record.batch - KEPT_RECORDS:08d}.json")
 
 
 @dataclass(frozen=True)
@@ -64,6 +113,7 @@ class Status:
     """What a pipeline is doing."""
 
     batch: int = -1  # number of the last finished batch of messages, -1 before any
+    batches: int = 0  # finished ones since the pipeline started
     messages: int = 0  # accepted messages since the pipeline started
     updates: int = 0
     rejects: int = 0  # rows refused since then, of messages and changes
@@ -71,9 +121,11 @@ class Status:
     messages_per_s: float = 0.0  # over the last seconds
     updates_per_s: float = 0.0
     batch_s: float = 0.0  # how long the last batch took
+    busy_s: float = 0.0  # how long all batches took
     # How long its oldest message had waited when its updates were out, if the source tells.
     lag_s: float | None = None
-    version: int = 0  # version of the index that the last batch saw
+    first_version: int = 0  # version of the index that the first batch saw
+    version: int = 0  # that the last one saw
     n_subscriptions: int = 0  # in that version
     merges: int = 0
     is_merging: bool = False
@@ -107,7 +159,7 @@ def match_stream(
     Args:
         messages: The messages.
         index: Directory of the index, made by :func:`earshot.spark.build`.
-        sink: Takes the updates of each batch; see :mod:`earshot.spark.sinks`.
+        sink: Takes the updates of each batch; see :mod:`earshot.spark.connectors`.
         checkpoint: Directory in which the pipeline remembers where it is. A pipeline that is
             started again with the same one goes on there.
         changes: Subscriptions that come, go and move, if they do.
@@ -183,12 +235,12 @@ class Pipeline:
         self._is_stopping = False
         self._merge: threading.Thread | None = None
         self._merge_tag = f"earshot-merge-{self._name}"
-        self._merge_error: str | None = None
         self._n_changes_at_failure = 0
         self._held = -1
         self._status = Status()
         self._telling = threading.Lock()  # held while the status is changed
-        self._recent: deque[tuple[float, int, int]] = deque()
+        self._recent: list[tuple[float, int, int]] = []  # start, messages, updates of batches
+        self.durations_s: deque[float] = deque(maxlen=KEPT_DURATIONS)  # of the last batches
         self._clock_us = self._log.clock_us
 
     # ---- life -----------------------------------------------------------------------------------
@@ -207,41 +259,31 @@ class Pipeline:
             # Before anything is cleaned away between the look at the current version and its use.
             self._hold(self._store.latest().number)
 
-        def query(rows: DataFrame, name: str, work: Callable[[DataFrame, int], None]) -> None:
-            writer = rows.writeStream.foreachBatch(work).option(
-                "checkpointLocation", f"{self._checkpoint.uri}/{name}"
-            )
-            if available_now:
-                writer = writer.trigger(availableNow=True)
-            elif interval is not None:
-                writer = writer.trigger(processingTime=interval)
-            self._queries.append(writer.start())
+        trigger: dict[str, Any] = (
+            {"availableNow": True} if available_now else {"processingTime": interval or "0 seconds"}
+        )
 
-        def start_messages() -> None:
-            query(messages, "messages", self._match_batch)
+        def query(rows: DataFrame, name: str, work: Callable[[DataFrame, int], None]) -> None:
+            writer = rows.writeStream.foreachBatch(work).trigger(**trigger)
+            location = f"{self._checkpoint.uri}/{name}"
+            self._queries.append(writer.option("checkpointLocation", location).start())
 
         if changes is not None:
             query(changes, "changes", self._change_batch)
-        if changes is not None and available_now:
-            self._starting = start_messages  # when the changes are in
-        else:
-            start_messages()
+        self._starting = partial(query, messages, "messages", self._match_batch)
+        if changes is None or not available_now:  # else when the changes are in
+            self._start_messages()
 
     def status(self) -> Status:
         """Return what the pipeline is doing."""
         now = time.monotonic()
         recent = [each for each in self._recent if each[0] > now - RATE_S]
-        messages_per_s = updates_per_s = 0.0
-        if recent:
-            span = max(now - recent[0][0], self._status.batch_s, 1e-3)
-            messages_per_s = sum(each[1] for each in recent) / span
-            updates_per_s = sum(each[2] for each in recent) / span
+        span = max(now - recent[0][0], self._status.batch_s, 1e-3) if recent else 1.0
         return replace(
             self._status,
-            messages_per_s=messages_per_s,
-            updates_per_s=updates_per_s,
+            messages_per_s=sum(each[1] for each in recent) / span,
+            updates_per_s=sum(each[2] for each in recent) / span,
             is_merging=self._merge is not None,
-            merge_error=self._merge_error,
         )
 
     @property
@@ -249,8 +291,7 @@ class Pipeline:
         """Whether it still runs; raises what went wrong if something did."""
         if self._starting is not None and not self._queries[0].isActive:
             self._raise_failure()
-            start, self._starting = self._starting, None
-            start()
+            self._start_messages()
         if any(not query.isActive for query in self._queries):
             self._raise_failure()
         return self._starting is not None or any(query.isActive for query in self._queries)
@@ -312,15 +353,16 @@ class Pipeline:
             counts = {name: getattr(note, name) for name in ("messages", "updates", "rejects")}
             self._log.write(record._replace(**counts, clock_after_us=self._clock_us))
             now = time.monotonic()
+            self._recent = [each for each in self._recent if each[0] > now - RATE_S]
             self._recent.append((started, note.messages, note.updates))
-            while self._recent[0][0] < now - RATE_S and len(self._recent) > 1:
-                self._recent.popleft()
             waited_s = None if note.arrived_us is None else time.time() - note.arrived_us / 1e6
+            self.durations_s.append(now - started)
             self._tell(
-                counts,
+                {**counts, "batches": 1, "busy_s": now - started},
                 batch=batch,
                 batch_s=now - started,
                 lag_s=None if waited_s is None else max(0.0, waited_s),
+                first_version=self._status.first_version or version.number,
                 version=version.number,
                 n_subscriptions=version.n_subscriptions,
             )
@@ -369,22 +411,23 @@ class Pipeline:
                 rows, self._change_reading, self._task.settings.row_check, with_origin=True
             ).toArrow()
             refused = rejects_of_notes(noted.column(NOTE).drop_null())
-            changes = _in_order(noted.filter(pc.is_null(noted.column(NOTE))), self._change_reading)
-            plain = changes.select(
-                changes_schema(id_type(self._task.settings.ids)).names
-            ).combine_chunks()
+            # Rows of a table come as Spark delivers them; others have their place at their source.
+            changes = in_order(
+                noted.filter(pc.is_null(noted.column(NOTE))).drop_columns([NOTE]),
+                by_origin=self._change_reading.form != "columns",
+            )
 
-            def write_rejects(errors: list[InvalidRow]) -> None:
-                refused.extend(located_rejects(errors, changes))
+            def write_rejects(rejects: list[Reject]) -> None:
+                refused.extend(rejects)
                 if refused and self._change_rejects is not None:
                     table = rows.sparkSession.createDataFrame(reject_table(refused))
                     self._change_rejects(table, batch)
 
             took = take_in(
-                self._store, plain,
+                self._store, changes,
                 stream=self._name, batch=batch, clock_us=self._clock_us, on_rejects=write_rejects,
             )  # fmt: skip
-            n_changes = plain.num_rows - len(took.rejects)
+            n_changes = changes.num_rows - len(took.rejects)
             self._tell({"changes": n_changes, "rejects": len(refused)})
             self._store.clean()
         self._merge_if_due(took.version)
@@ -404,11 +447,11 @@ class Pipeline:
                 merge(self._session, self._store, lock=self._publishing)
                 with self._publishing:
                     self._store.clean()
-                self._tell({"merges": 1})
-                self._merge_error, self._n_changes_at_failure = None, 0
+                self._tell({"merges": 1}, merge_error=None)
+                self._n_changes_at_failure = 0
             except Exception as error:
                 told = str(plain_failure(error) or error).splitlines() or [repr(error)]
-                self._merge_error = told[0]
+                self._tell({}, merge_error=told[0])
                 self._n_changes_at_failure = version.n_changes
             finally:
                 self._merge = None
@@ -427,7 +470,7 @@ class Pipeline:
                 )
             yield
 
-    def _tell(self, counts: Mapping[str, int], **facts: Any) -> None:
+    def _tell(self, counts: Mapping[str, float], **facts: Any) -> None:
         """Add to the counts of the status, and set what else there is to say."""
         with self._telling:
             sums = {name: getattr(self._status, name) + n for name, n in counts.items()}
@@ -449,24 +492,14 @@ class Pipeline:
             folder.write_json("pipeline.json", {"name": name, "index": self._store.folder.uri})
         return name
 
+    def _start_messages(self) -> None:
+        start, self._starting = self._starting, None
+        if start is not None:
+            start()
+
     def _raise_failure(self) -> None:
         for query in self._queries:
             error = None if query.isActive else query.exception()
             if error is not None and not self._is_stopping:
                 self._end()  # one query without the other is no pipeline
                 raise plain_failure(error) or error
-
-
-def _in_order(changes: pa.Table, reading: RowReading) -> pa.Table:
-    """Return the changes of a batch in the order in which they are applied.
-
-    By time where all have one. Among equals, and without times: rows of a file or of a partition
-    of Kafka's in their order there, files by their names; rows of a table as Spark delivers them.
-    """
-    keys = [(SOURCE, "ascending"), (ROW, "ascending")] if reading.form != "columns" else []
-    if changes.num_rows and changes.column("time").null_count == 0:
-        keys = [("time", "ascending"), *keys]
-    if not keys:
-        return changes
-    numbered = changes.append_column("position", pa.array(np.arange(changes.num_rows)))
-    return numbered.sort_by([*keys, ("position", "ascending")]).drop_columns(["position"])

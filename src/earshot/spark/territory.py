@@ -95,14 +95,6 @@ class Territory:
         reach = REACHES.get(settings.matcher.name, reach_of_any)
         return shards, reach(clauses, assigned, self.frequencies, settings.semantics)
 
-    def growing(self) -> Territory:
-        """Return the same with a vocabulary of its own, to which words can be added."""
-        return replace(self, vocabulary=self.vocabulary.copy())
-
-    def words_since(self, earlier: Territory) -> list[str]:
-        """Return the words that the vocabulary has gained, in their order."""
-        return self.vocabulary.tokens(np.arange(len(earlier.vocabulary), len(self.vocabulary)))
-
 
 # ---- reach --------------------------------------------------------------------------------------
 

@@ -45,29 +45,26 @@ class Log(View):
 
     def show(self, status: Status, *, is_stopping: bool = False) -> None:
         """Print a line if it is time."""
-        if status.merge_error != self._merge_error:
-            self._merge_error = status.merge_error
-            if status.merge_error is not None:
-                self._print(f"merging failed and will be tried again: {status.merge_error}")
+        lines = []
+        if status.merge_error not in (None, self._merge_error):
+            lines.append(f"merging failed and will be tried again: {status.merge_error}")
         if is_stopping and not self._is_stopping:
-            self._is_stopping = True
-            self._print("stopping after this batch; once more to stop at once")
+            lines.append("stopping after this batch; once more to stop at once")
+        self._merge_error, self._is_stopping = status.merge_error, is_stopping
         if time.monotonic() >= self._next:
             self._next = time.monotonic() + self._every_s
-            self._print(line_of(status))
-
-    def _print(self, line: str) -> None:
-        print(f"earshot: {line}", file=sys.stderr, flush=True)
+            lines.append("; ".join(f"{name} {value}" for name, value in facts_of(status).items()))
+        for line in lines:
+            print(f"earshot: {line}", file=sys.stderr, flush=True)
 
 
 class Panel(View):
     """A table that is kept up to date in a terminal."""
 
     def __init__(self, console: Console | None = None) -> None:
-        self._console = Console(stderr=True) if console is None else console
         # Output goes elsewhere and must not be caught on its way.
         self._live = Live(
-            console=self._console, auto_refresh=False, transient=True,
+            console=console or Console(stderr=True), auto_refresh=False, transient=True,
             redirect_stdout=False, redirect_stderr=False,
         )  # fmt: skip
         self._notes: list[Text] = []
@@ -82,9 +79,10 @@ class Panel(View):
     def show(self, status: Status, *, is_stopping: bool = False) -> None:
         """Draw the table anew."""
         table = Table(box=None, show_header=False, padding=(0, 2, 0, 0))
-        for name, value in rows_of(status):
-            style = "red" if name == "merge failed" else "bold"
-            table.add_row(name, Text(value, style=style))
+        for name, value in facts_of(status).items():
+            table.add_row(name, Text(value, style="bold"))
+        if status.merge_error is not None:
+            table.add_row("merge failed", Text(status.merge_error, style="red"))
         hint = "stopping after this batch; Ctrl-C to stop at once" if is_stopping else (
             "Ctrl-C to stop after the current batch"
         )  # fmt: skip
@@ -106,35 +104,17 @@ def view_for(*, is_quiet: bool, prints_output: bool = False) -> View:
     return Panel() if sys.stderr.isatty() and not is_torn else Log()
 
 
-def rows_of(status: Status) -> list[tuple[str, str]]:
-    """Return what there is to say about a state, with names."""
+def facts_of(status: Status) -> dict[str, str]:
+    """Return what there is to say about a state, by name."""
     lag = "unknown" if status.lag_s is None else f"{status.lag_s:,.1f} s"
     merging = " (merging)" if status.is_merging else ""
-    rows = [
-        ("messages", f"{status.messages:,}  ({status.messages_per_s:,.0f}/s)"),
-        ("updates", f"{status.updates:,}  ({status.updates_per_s:,.0f}/s)"),
-        ("batch", f"{status.batch:,} took {status.batch_s * 1000:,.0f} ms, lag {lag}"
-         if status.batch >= 0 else "waiting for the first"),
-        ("index", f"version {status.version}: {status.n_subscriptions:,} subscriptions{merging}"
-         if status.version else "not yet asked"),
-        ("changes", f"{status.changes:,} taken in, {status.merges:,} merges"),
-        ("rejects", f"{status.rejects:,}"),
-    ]  # fmt: skip
-    if status.merge_error is not None:
-        rows.append(("merge failed", status.merge_error))
-    return rows
-
-
-def line_of(status: Status) -> str:
-    """Return a state as one line of a log."""
-    if status.batch < 0:
-        return f"no batch of messages yet, {status.changes:,} changes taken in"
-    lag = "" if status.lag_s is None else f", lag {status.lag_s:,.1f} s"
-    merging = ", merging" if status.is_merging else ""
-    return (
-        f"{status.messages:,} messages ({status.messages_per_s:,.0f}/s), {status.updates:,} "
-        f"updates ({status.updates_per_s:,.0f}/s), batch {status.batch} in "
-        f"{status.batch_s * 1000:,.0f} ms{lag}, version {status.version} with "
-        f"{status.n_subscriptions:,} subscriptions, {status.changes:,} changes, "
-        f"{status.rejects:,} rejects{merging}"
-    )
+    return {
+        "messages": f"{status.messages:,}  ({status.messages_per_s:,.0f}/s)",
+        "updates": f"{status.updates:,}  ({status.updates_per_s:,.0f}/s)",
+        "batch": f"{status.batch:,} took {status.batch_s * 1000:,.0f} ms, lag {lag}"
+        if status.batch >= 0 else "waiting for the first",
+        "index": f"version {status.version}: {status.n_subscriptions:,} subscriptions{merging}"
+        if status.version else "not yet asked",
+        "changes": f"{status.changes:,} taken in, {status.merges:,} merges",
+        "rejects": f"{status.rejects:,}",
+    }  # fmt: skip

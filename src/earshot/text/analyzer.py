@@ -3,10 +3,12 @@
 **Folding.** A text is normalised, case folded and normalised again:
 ``NFKC(casefold(NFKC(text)))``, so ``Straße``, ``STRASSE`` and the same in fullwidth letters are one
 word. Accents stay. Then the typographic apostrophe (U+2019) becomes ``'``, and what cannot be seen
-is removed: soft hyphens, zero-width joiners and non-joiners, directional marks, variation
-selectors, tags, and the skin tones of emoji.
+is removed: soft hyphens, zero-width joiners and non-joiners, word joiners (U+2060), byte order
+marks (U+FEFF), directional marks, variation selectors, tags, and the skin tones of emoji. What
+stood on both sides of it is one word then. The zero-width space (U+200B) is a space, and separates.
 
-**Words** are runs of letters, marks, digits and ``_``; a mark begins no word. Inside a word stay
+**Words** are runs of letters, marks, digits and ``_``; a mark begins no word: one that sits on no
+word character separates. Inside a word stay
 
 - an apostrophe between two letters: ``don't``, ``o'neill``;
 - a point or comma between two digits: ``3.5``, ``5,000``.
@@ -20,8 +22,10 @@ with spaces and makes ordinary words.
 
 **Hashtags and mentions.** ``#`` or ``@`` between something that is no word character and a word
 character begins a tag, which takes all word characters that follow, but no apostrophe, point or
-comma. ``#fire`` gives ``#fire`` and the words of its body, ``fire``; ``@bob``
-gives ``@bob`` alone. ``a@b.com`` is no mention: it gives ``a``, ``b`` and ``com``.
+comma, and nothing joins across its end. ``#fire`` gives ``#fire`` and the words of its body,
+``fire``; ``@bob`` gives ``@bob`` alone; ``#1,2`` gives ``#1``, ``1`` and ``2``. ``a@b.com`` is no
+mention: it gives ``a``, ``b`` and ``com``. A mark on a letter belongs to the word, so ``#`` after
+it begins no tag; after a mark on nothing it does.
 
 **Symbols** (category So: emoji, dingbats, ``©``, ``°``) are tokens one by one; two regional
 indicators are one flag. Marks on symbols are dropped.
@@ -48,7 +52,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from earshot.errors import InvalidInput, InvalidParameter, InvalidRow, MissingExtra
+from earshot.errors import InvalidInput, InvalidParameter, InvalidRow, MissingExtra, described
 from earshot.kernels.growing import resized
 from earshot.kernels.resuming import run_until_done
 from earshot.model.arrays import Int32s, Int64s, concat_offsets
@@ -94,10 +98,16 @@ class Analyzer:
     max_text_bytes: int = 1_000_000
 
     def __post_init__(self) -> None:
-        if not 1 <= self.max_text_bytes <= MAX_TEXT_BYTES:
-            raise InvalidParameter(
-                f"max_text_bytes is {self.max_text_bytes}; expected 1 to {MAX_TEXT_BYTES}"
-            )
+        for name, kind, expected in (
+            ("language", str | None, "an ISO code such as 'en', or None"),
+            ("stop_words", bool, "True or False"),
+            ("stem", bool, "True or False"),
+            ("max_text_bytes", int, f"1 to {MAX_TEXT_BYTES}"),
+        ):
+            value = getattr(self, name)
+            is_right = isinstance(value, kind) and (kind is not int or type(value) is not bool)
+            if not is_right or (kind is int and not 1 <= value <= MAX_TEXT_BYTES):
+                raise InvalidParameter(f"{name} is {described(value)}; expected {expected}")
         if self.stop_words:
             _stop_words(self._required_language("stop_words"))
         if self.stem:

@@ -1,6 +1,7 @@
 """The vocabulary: tokens, their ids and in how many documents they occur.
 
-Ids are handed out in the order in which tokens are added and never change. Id 0 is
+Ids are handed out in the order in which tokens are added and never change; :meth:`Vocabulary.only`
+makes another vocabulary, in which tokens that are left keep their order. Id 0 is
 :data:`~earshot.model.arrays.EVERYWHERE_TOKEN`; its token is the empty string, which no text holds.
 
 A vocabulary is a NamedTuple of arrays: it is saved by writing and opened by mapping them, without
@@ -21,7 +22,7 @@ import pyarrow as pa
 
 from earshot.errors import InvalidInput
 from earshot.kernels.steady import SteadyCalls
-from earshot.model.arrays import Int32s, Int64s, nbytes
+from earshot.model.arrays import Int32s, Int64s, gather_ranges, nbytes
 from earshot.text.kernels import hash_table, utf8
 
 MAX_TOKENS = 2**31 - 1
@@ -214,6 +215,21 @@ class Vocabulary:
         self._owns_tokens = False
         self._owns_frequencies = False
         return copied
+
+    def only(self, ids: Int32s) -> Vocabulary:
+        """Return a vocabulary of some tokens, token 0 first: token i was ``ids[i]``."""
+        arrays = self.arrays
+        offsets, positions = gather_ranges(arrays.token_offsets, ids)
+        data = np.zeros(len(positions) + utf8.PADDING_BYTES, np.uint8)
+        data[: len(positions)] = arrays.token_bytes[positions]
+        starts = offsets.astype(np.uint64)
+        spans = starts[1:-1] << np.uint64(32) | np.diff(starts[1:])
+        chosen = Vocabulary()
+        chosen._reserve(len(spans), len(positions))
+        found = np.empty(len(spans), np.int32)
+        chosen._n_tokens = int(hash_table.find_tokens(data, spans, True, chosen._buffers, 1, found))
+        chosen._buffers.frequencies[: len(ids)] = arrays.frequencies[ids]
+        return chosen
 
     def __reduce__(self) -> tuple[Any, ...]:
         return (type(self).from_arrays, (self.arrays,))

@@ -179,7 +179,13 @@ class Workload:
         lengths, words, boxes = [], [], []
         for random, _, wanted in blocks:
             drawn = lengths_of(random, n)
-            drawn_words, centres = self._words_and_centres(random, drawn)
+            # Words that are local need the place first.
+            if self.locality > 0:
+                centres, places = self._places(random, n)
+                drawn_words = self._distinct_words(random, drawn, places)
+            else:
+                drawn_words = self._distinct_words(random, drawn, None)
+                centres, _ = self._places(random, n)
             drawn_boxes = _boxes_around(random, centres, areas_of(random, n), self.side_ratio)
             offsets = offsets_of(drawn)
             lengths.append(drawn[wanted])
@@ -224,16 +230,6 @@ class Workload:
         share = (self.tokens_mean - self.tokens_min) / room
         return self.tokens_min + random.binomial(room, share, n)
 
-    def _words_and_centres(
-        self, random: np.random.Generator, lengths: Int64s
-    ) -> tuple[Int32s, Float64s]:
-        """Draw the words and the place of each row; words that are local need the place first."""
-        if self.locality == 0:
-            words = self._distinct_words(random, lengths, None)
-            return words, self._places(random, len(lengths)).centres
-        places = self._places(random, len(lengths))
-        return self._distinct_words(random, lengths, places.ids), places.centres
-
     def _distinct_words(
         self, random: np.random.Generator, lengths: Int64s, places: Int64s | None
     ) -> Int32s:
@@ -260,7 +256,11 @@ class Workload:
             words[local] = renamings.words(ranks[local], places[rows[local]])
         return words
 
-    def _places(self, random: np.random.Generator, n: int) -> _Places:
+    def _places(self, random: np.random.Generator, n: int) -> tuple[Float64s, Int64s]:
+        """Draw places; return their centres, and the city of each.
+
+        With local words, places outside of cities have the number n_cities + cell of the grid.
+        """
         cities = _cities(self.seed, self.n_cities)
         chosen = np.searchsorted(cities.cumulative_shares, random.random(n), side="right")
         centres = random.normal(size=(n, 2)) * cities.spreads[chosen, None] + cities.centres[chosen]
@@ -272,12 +272,7 @@ class Workload:
         if self.locality > 0:
             cells = (centres[background] * LOCAL_CELLS_PER_AXIS).astype(np.int64)
             chosen[background] = self.n_cities + cells @ [LOCAL_CELLS_PER_AXIS, 1]
-        return _Places(centres, chosen)
-
-
-class _Places(NamedTuple):
-    centres: Float64s  # (n, 2)
-    ids: Int64s  # (n,) the city; with local words, n_cities + grid cell for background places
+        return centres, chosen
 
 
 class _Renamings(NamedTuple):

@@ -7,19 +7,32 @@ A new structure proves itself with::
         check(subject)
 
 Each check raises ``AssertionError`` when its law is broken. Answers are compared with the oracle
-of the subject's semantics, which shares no code with the indexes. Laws stand in files by theme.
+of the subject's semantics, which shares no code with the indexes. Laws stand in files by theme;
+those that a random case decides are rows of a table of recipes.
 """
 
 from __future__ import annotations
 
+from itertools import starmap
 from types import ModuleType
 
+from earshot.checks.generate import Recipe
 from earshot.checks.laws import answers, bad_input, batches, changes, limits, saving, scores
 from earshot.checks.subjects import Law, Subject
 
 
+def _recipe_law(name: str, recipe: Recipe) -> Law:
+    def check(subject: Subject) -> None:
+        subject.assert_recipe(recipe)
+
+    check.__name__ = f"check_{name}"
+    return check
+
+
 def _laws_in(theme: ModuleType) -> list[Law]:
-    return [law for name, law in vars(theme).items() if name.startswith("check_")]
+    of_recipes = getattr(theme, "RECIPES", {}).items()
+    written = [law for name, law in vars(theme).items() if name.startswith("check_")]
+    return [*starmap(_recipe_law, of_recipes), *written]
 
 
 THEMES = (answers, limits, scores, batches, bad_input, changes, saving)

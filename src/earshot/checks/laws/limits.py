@@ -2,11 +2,22 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 
 from earshot.checks.generate import Recipe, case_of, make_case
 from earshot.checks.subjects import Subject
 from earshot.model.arrays import take_messages
+
+RECIPES: dict[str, Recipe] = {
+    # Where most sides fall on the same few values, touching is still told from missing.
+    "shared_coordinates": Recipe(
+        seed=17, extent=(0, 0, 8, 8), grid=1.0, side=0.4, message_side=0.3
+    ),
+    # Regions from a hundredth of a message to a hundred times its size are found alike.
+    "mixed_sizes": Recipe(seed=51, message_side=0.3, spread=3.0),
+}
 
 
 def check_touching_counts(subject: Subject) -> None:
@@ -21,19 +32,11 @@ def check_touching_counts(subject: Subject) -> None:
         subject.assert_case(case_of([[1]] * len(boxes), boxes, [[1]] * len(asked), asked))
 
 
-def check_shared_coordinates(subject: Subject) -> None:
-    """Where most sides fall on the same few values, touching is still told from missing."""
-    subject.assert_recipe(
-        Recipe(seed=17, extent=(0, 0, 8, 8), grid=1.0, side=0.4, message_side=0.3)
-    )
-
-
 def check_zero_area_boxes(subject: Subject) -> None:
     """Regions that are points or lines are matched by messages that touch them."""
-    for side, message_side in ((0.0, 0.2), (0.1, 0.3)):
-        subject.assert_recipe(
-            Recipe(seed=18, extent=(0, 0, 6, 6), grid=1.0, side=side, message_side=message_side)
-        )
+    grid = Recipe(seed=18, extent=(0, 0, 6, 6), grid=1.0)
+    subject.assert_recipe(replace(grid, side=0.0, message_side=0.2))
+    subject.assert_recipe(replace(grid, side=0.1, message_side=0.3))
 
 
 def check_neighbouring_floats(subject: Subject) -> None:
@@ -75,11 +78,6 @@ def check_mixed_magnitudes(subject: Subject) -> None:
     boxes[0] = 1e300, 1e300, 1e301, 1e301
     boxes[1] = -1e300, -1e300, -1e299, -1e299
     subject.assert_case(near._replace(clauses=near.clauses._replace(boxes=boxes)))
-
-
-def check_mixed_sizes(subject: Subject) -> None:
-    """Regions from a hundredth of a message to a hundred times its size are found alike."""
-    subject.assert_recipe(Recipe(seed=51, message_side=0.3, spread=3.0))
 
 
 def check_infinite_boxes(subject: Subject) -> None:

@@ -14,6 +14,7 @@ from datetime import timedelta
 from typing import Any, ClassVar, Self
 
 import numpy as np
+import numpy.typing as npt
 
 from earshot.encoding import NO_TIME_US, Form
 from earshot.model.arrays import CountedMessages, Float64s, Int32s, Int64s, PointArrays, Space
@@ -21,7 +22,14 @@ from earshot.model.batches import instant
 from earshot.model.explanations import Explanation
 from earshot.model.ranking import idf_weights
 from earshot.model.topk import TopK
-from earshot.semantics.contract import Changes, Matcher, Question, Results, changes_by_row
+from earshot.semantics.contract import (
+    Changes,
+    Kept,
+    Matcher,
+    Question,
+    Results,
+    changes_by_row,
+)
 from earshot.semantics.topk import find_dissemination, find_reevaluation
 from earshot.semantics.topk.contract import Dissemination
 from earshot.semantics.topk.explanation import Asking, explain_entry
@@ -65,6 +73,11 @@ class TopkMatcher(Matcher):
         self._has_ended = False  # whether a subscription has, since slots were last looked through
 
     # ---- life cycle ---------------------------------------------------------------------------
+
+    @classmethod
+    def example(cls) -> TopK:
+        """Return settings to try the semantics with."""
+        return TopK(window=10)
 
     @classmethod
     def create(
@@ -237,12 +250,21 @@ class TopkMatcher(Matcher):
         """Live subscriptions."""
         return self.monitor.n_subscriptions
 
-    def settle(self) -> Int32s | None:
+    def settle(self) -> Kept | None:
         """Number the slots anew where many are dead."""
         if not self._has_ended:  # to look for dead ones takes as long as there are slots
             return None
         self._has_ended = False
-        return self.monitor.compacted()
+        kept = self.monitor.compacted()
+        return None if kept is None else Kept(kept)
+
+    def used_tokens(self, n_tokens: int) -> npt.NDArray[np.bool_]:
+        """Return which tokens the subscriptions and the window have, or have their own weight."""
+        return self.monitor.used_tokens(n_tokens)
+
+    def clear_up(self, tokens: Int32s | None) -> None:
+        """Pack the buffers, and forget all tokens but these."""
+        self.monitor.clear_up(tokens)
 
     # ---- questions ----------------------------------------------------------------------------
 

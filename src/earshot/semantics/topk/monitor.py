@@ -14,11 +14,21 @@ from dataclasses import asdict
 from typing import Any, NamedTuple, Self
 
 import numpy as np
+import numpy.typing as npt
 
 from earshot.errors import InvalidParameter, check_threads
 from earshot.kernels.growing import with_room
 from earshot.kernels.resuming import run_until_done
-from earshot.model.arrays import CountedMessages, Float64s, Int32s, Int64s, gather_ranges, nbytes
+from earshot.model.arrays import (
+    EVERYWHERE_TOKEN,
+    CountedMessages,
+    Float64s,
+    Int32s,
+    Int64s,
+    gather_ranges,
+    nbytes,
+    numbers_of,
+)
 from earshot.semantics.topk import (
     DISSEMINATIONS,
     REEVALUATIONS,
@@ -66,10 +76,12 @@ from earshot.semantics.topk.room import (
     new_scratch,
     no_buffers,
     no_subscribers,
+    packed_size,
     scratch_like,
     with_entries,
     with_slots,
     with_subscribers,
+    without_entries,
 )
 from earshot.semantics.topk.window import Window
 from earshot.storage import Contents, Saved
@@ -92,6 +104,9 @@ MESSAGES_PER_SEARCH = 32
 
 LEAST_DISTANCE, MOST_DISTANCE = 1e-9, 1e15
 """Structures hold places in single precision, whose squares must neither vanish nor overflow."""
+
+PACKED_SHARE = 1.25
+"""Buffers that are full are packed, to so many times the entries they need, or else grow."""
 
 SLOTS_AT_ONCE = 1 << 16
 """Slots whose results are compared at a time, before and after a change of all."""
@@ -342,11 +357,12 @@ class Monitor:
         final_clock: int = NO_CLOCK,
     ) -> None:
         progress = np.zeros(N_PROGRESS, np.int64)
-        self._run(
+        run_until_done(
             lambda: topk_publish.publish(
                 self._state(), self._base, self._young, self._rules, vectors, counts, places,
                 times, progress, first_row, final_clock, self._output,
-            )
+            ),
+            self._pack_or_make_room,
         )  # fmt: skip
 
     def advance(self, clock_us: int) -> Changes:
@@ -400,9 +416,44 @@ class Monitor:
         self._buffers = self._buffers._replace(**by_slot)
         self._is_alive = np.ones(len(alive), np.bool_)
         self._n_slots = len(alive)
+        self._pack(0)
         self._chain(np.arange(len(alive), dtype=np.int32), SILENT)
         self._index_all()
         return alive
+
+    def used_tokens(self, n_tokens: int) -> npt.NDArray[np.bool_]:
+        """Return which tokens subscriptions or messages have, or that have their own weight."""
+        is_used = np.zeros(n_tokens, np.bool_)
+        is_used[: len(self._weights)] = self._weights != self._later_weight
+        is_used[EVERYWHERE_TOKEN] = True
+        is_used[self._messages.live_tokens()] = True
+        n, asking = self._n_slots, self._subscribers
+        is_asked = np.repeat(self._is_alive[:n], np.diff(asking.token_offsets[: n + 1]))
+        is_used[asking.tokens[: len(is_asked)][is_asked]] = True
+        return is_used
+
+    def clear_up(self, tokens: Int32s | None) -> None:
+        """Pack the buffers; token i was ``tokens[i]``, ascending, and the others are forgotten."""
+        self._pack(0)
+        if tokens is None:
+            return
+        # Those of what has ended or left may be gone; nobody asks what they were.
+        numbers = np.maximum(numbers_of(tokens, self._n_words), 0)
+        self._weights = self._weights[tokens[tokens < len(self._weights)]]
+        self._messages.renumber(numbers, len(tokens))
+        asked = self._subscribers.tokens[: self._subscribers.token_offsets[self._n_slots]]
+        asked[:] = numbers[asked]
+        self._n_words = len(tokens)
+        self._probe = self._probe._replace(weight_of=np.zeros(self._n_words, np.float32))
+        self._scratch = self._scratch._replace(positions=np.zeros(self._n_words, np.int32))
+        self._index_all()
+
+    def _pack(self, spare: int) -> None:
+        """Give every buffer a run that is just large enough; leave room for ``spare`` entries."""
+        old = self._buffers
+        alive = np.flatnonzero(self._is_alive[: self._n_slots]).astype(np.int32)
+        self._buffers = without_entries(old, packed_size(old.runs[alive, LENGTH]) + spare)
+        self._take_entries(alive, old)
 
     def _leave_home(self, slots: Int32s) -> None:
         self._subscribers.homes[slots] = NO_HOME
@@ -502,11 +553,7 @@ class Monitor:
     def _searched(self, slots: Int32s) -> Monitor:
         """Return a copy in which slots are filled, with entries and working memory of its own."""
         part = copy(self)
-        none = no_buffers()
-        part._buffers = self._buffers._replace(
-            facts=none.facts, scores=none.scores, sequences=none.sequences,
-            dominated=none.dominated, free=none.free,
-        )  # fmt: skip
+        part._buffers = without_entries(self._buffers)
         part._scratch = scratch_like(self._scratch)
         part._counters = np.zeros_like(self._counters)
         part._search(slots)
@@ -514,9 +561,12 @@ class Monitor:
 
     def _take_runs(self, slots: Int32s, part: Monitor) -> None:
         """Take over the entries of slots from a copy in which they were filled."""
-        progress = np.zeros(N_PROGRESS, np.int64)
-        self._run(lambda: topk_publish.take_runs(self._buffers, part._buffers, slots, progress))
+        self._take_entries(slots, part._buffers)
         self._counters += part._counters
+
+    def _take_entries(self, slots: Int32s, filled: BufferArrays) -> None:
+        progress = np.zeros(N_PROGRESS, np.int64)
+        self._run(lambda: topk_publish.take_runs(self._buffers, filled, slots, progress))
 
     def _chain(self, slots: Int32s, reason: int) -> None:
         progress = np.zeros(N_PROGRESS, np.int64)
@@ -535,6 +585,16 @@ class Monitor:
         else:
             assert status == NEEDS_MORE
             self._scratch = scratch_like(self._scratch, times=2)
+
+    def _pack_or_make_room(self, status: int) -> None:
+        """Pack the buffers where that makes room enough; all entries are those of slots."""
+        if status == NEEDS_ENTRIES:
+            alive = self._is_alive[: self._n_slots]
+            needed = packed_size(self._buffers.runs[: self._n_slots, LENGTH][alive])
+            if PACKED_SHARE * needed < len(self._buffers.scores):
+                self._pack(int((PACKED_SHARE - 1) * needed))
+                return
+        self._make_room(status)
 
     def _begin(self) -> None:
         """Forget what a call wrote that was interrupted."""
@@ -620,7 +680,7 @@ class Monitor:
 
 
 class _Rest(NamedTuple):
-    is_alive: Any
+    is_alive: npt.NDArray[np.bool_]
     weights: Float64s
     counters: Int64s
 

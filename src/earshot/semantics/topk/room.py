@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any, TypeVar, get_args, get_type_hints
 
 import numpy as np
+import numpy.typing as npt
 
 from earshot.kernels.growing import resized, with_room
 from earshot.model.arrays import Float64s, Int32s
@@ -20,6 +21,7 @@ from earshot.semantics.topk.kernels.arrays import (
     Subscribers,
     Vectors,
 )
+from earshot.semantics.topk.kernels.buffers import size_of
 
 BY_SLOT = ("runs", "boundaries", "has_boundary", "costs")
 """Arrays of the buffers that have a row for each slot."""
@@ -101,6 +103,19 @@ def with_slots(buffers: BufferArrays, n: int) -> BufferArrays:
     """Return buffers with room for so many slots."""
     more: dict[str, Any] = {name: with_room(getattr(buffers, name), n) for name in BY_SLOT}
     return buffers._replace(**more)
+
+
+def without_entries(buffers: BufferArrays, n: int = 0) -> BufferArrays:
+    """Return buffers of the same slots, with room for ``n`` entries and without any."""
+    entries = {name: np.empty(n, getattr(buffers, name).dtype) for name in _BY_ENTRY}
+    none = no_buffers()
+    return buffers._replace(facts=none.facts, free=none.free, **entries)
+
+
+def packed_size(lengths: npt.NDArray[Any]) -> int:
+    """Return how many entries runs take that are just large enough for so many each."""
+    sizes = np.array([0, *(size_of.py_func(number) for number in range(_N_CLASSES))])
+    return int(sizes[np.searchsorted(sizes, lengths)].sum())
 
 
 def with_entries(buffers: BufferArrays) -> BufferArrays:

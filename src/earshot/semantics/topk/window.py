@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from earshot.kernels.growing import with_room
-from earshot.model.arrays import Float64s, nbytes
+from earshot.model.arrays import Float64s, Int32s, nbytes
 from earshot.semantics.topk.kernels.arrays import (
     FIRST_SEGMENT,
     FIRST_SEQUENCE,
@@ -295,6 +295,20 @@ class Window:
         segments.frames[: stop - first] = segments.frames[first:stop].copy()
         facts[FIRST_SEGMENT], facts[STOP_SEGMENT] = 0, stop - first
 
+    def live_tokens(self) -> Int32s:
+        """Return the tokens of the messages in the window."""
+        arrays, n = self.arrays, self.n_rows
+        is_live = np.repeat(arrays.is_live[:n] != 0, np.diff(arrays.token_offsets[: n + 1]))
+        tokens: Int32s = arrays.tokens[: len(is_live)][is_live]
+        return tokens
+
+    def renumber(self, numbers: Int32s, n_words: int) -> None:
+        """Give token i the number ``numbers[i]``, below ``n_words``; their order is the same."""
+        self._forget_expired()
+        tokens = self.arrays.tokens[: self.arrays.token_offsets[self.n_rows]]
+        tokens[:] = numbers[tokens]
+        self._index_all(n_words)
+
     def reweigh(self, weights: Float64s, later_weight: float) -> None:
         """Weigh all words anew and index the messages again."""
         self._forget_expired()
@@ -310,8 +324,11 @@ class Window:
             arrays.weights,
             arrays.counts,
         )
-        self.segments = _no_segments(len(self.segments.chain_heads))
-        self._index(0, n_rows)
+        self._index_all(len(self.segments.chain_heads))
+
+    def _index_all(self, n_words: int) -> None:
+        self.segments = _no_segments(n_words)
+        self._index(0, self.n_rows)
 
 
 _KINDS = {

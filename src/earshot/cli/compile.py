@@ -1,0 +1,48 @@
+"""``earshot compile``: what the first use of a command would wait for."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+from earshot.cli.options import add_output
+from earshot.cli.output import counted, show
+
+
+def add(commands: Any) -> None:
+    parser = commands.add_parser(
+        "compile",
+        help="compile ahead what the first use would wait for",
+        description="Compile the kernels that matching needs with its defaults, in all semantics, "
+        "as the first use of each would. For images of machines, and for those who build packages.",
+    )
+    parser.add_argument("--into", metavar="DIR",
+                        help="put them there; by default where this user's commands "
+                        "find them")  # fmt: skip
+    parser.add_argument("--processor", metavar="KIND", action="append", default=[],
+                        help="compile for a kind of processors, such as x86-64-v3, instead of for "
+                        "this one; may be repeated, and 'all' stands for those that this machine "
+                        "can do")  # fmt: skip
+    add_output(parser)
+    parser.set_defaults(run=run)
+
+
+def run(arguments: argparse.Namespace) -> None:
+    from earshot.jobs.compiling import compile_ahead
+    from earshot.kernels.compiled import directory, levels_here
+
+    def say(line: str) -> None:
+        if not arguments.json and not arguments.quiet:
+            print(f"earshot: {line}", file=sys.stderr)
+
+    into = None if arguments.into is None else Path(arguments.into).resolve()
+    processors = levels_here() if arguments.processor == ["all"] else arguments.processor
+    started = time.perf_counter()
+    n_kernels = compile_ahead(into, processors, say=say)
+    elapsed_s = time.perf_counter() - started
+    place = str(into or directory())
+    facts = {"n_kernels": n_kernels, "into": place, "elapsed_s": round(elapsed_s, 1)}
+    show(arguments, facts, [f"{counted(n_kernels, 'kernel')} in {place}, {elapsed_s:.0f} s"])

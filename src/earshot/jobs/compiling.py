@@ -1,0 +1,103 @@
+"""Compiling ahead of the first use, for this machine or to be shipped with the package.
+
+Kernels are compiled by being used. A rehearsal is a process that uses all that one semantics needs
+with its defaults; several run side by side.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from itertools import product
+from pathlib import Path
+
+from earshot.engine.engine import Engine
+from earshot.engine.rehearsal import rehearse
+from earshot.errors import EarshotError, InvalidParameter
+from earshot.jobs.loading import load_engine
+from earshot.jobs.matching import match_files
+from earshot.jobs.rows import FileOptions, RejectSink
+from earshot.kernels.compiled import levels_here, loaded
+from earshot.semantics import SEMANTICS
+
+_SUBSCRIPTIONS = {
+    "subscriptions.csv": "id,keywords,x,y\n1,up,0,0\n2,wärm,1,1\n",
+    "subscriptions.ndjson": '{"id": "a", "keywords": ["wärm", "up"], "x": 0, "y": 0}\n',
+}
+_MESSAGES = {
+    "messages.csv": "id,text,x,y\nm,wärm up,0,0\n",
+    "messages.ndjson": '{"id": 1, "text": "warm up", "x": 0, "y": 0}\n',
+}
+
+
+def compile_ahead(
+    into: Path | None = None,
+    processors: Sequence[str] = (),
+    *,
+    say: Callable[[str], None] = lambda _: None,
+) -> int:
+    """Compile what the defaults of every semantics need; return the number of kernels.
+
+    Args:
+        into: An empty directory for them; by default they go to where this machine looks first.
+        processors: Kinds of processors to compile for; by default that of this machine.
+        say: Told what is done, a line at a time.
+    """
+    unknown = set(processors) - set(levels_here())
+    if unknown:
+        raise InvalidParameter(
+            f"this machine cannot compile for {', '.join(sorted(unknown))}; expected some of "
+            f"{', '.join(levels_here())}"
+        )
+    used: set[str] = set()
+
+    def work(processor: str | None, name: str) -> None:
+        environment = dict(os.environ)
+        if into is not None:
+            environment["NUMBA_CACHE_DIR"] = str(into)
+        if processor is not None:
+            environment |= {"NUMBA_CPU_NAME": processor, "NUMBA_CPU_FEATURES": ""}
+        command = [sys.executable, "-m", "earshot.jobs.compiling", name]
+        started = time.monotonic()
+        for _ in range(2):  # to compile, then to see what is looked for
+            run = subprocess.run(command, env=environment, capture_output=True, check=False)
+            if run.returncode:
+                raise EarshotError(f"compiling {name} matching failed: {run.stderr.decode()}")
+        used.update(run.stdout.decode().split())
+        seconds = time.monotonic() - started
+        say(f"compiled {name} matching for {processor or 'this machine'} in {seconds:.0f} s")
+
+    with ThreadPoolExecutor(os.cpu_count()) as pool:
+        tasks = product(processors or (None,), reversed(SEMANTICS))  # those that take longest first
+        list(pool.map(lambda task: work(*task), tasks))
+    if into is not None:
+        for path in into.iterdir():
+            if path.name not in used:  # it is compiled into others that are
+                path.unlink()
+    return len(used)
+
+
+def _use_kernels(name: str) -> None:
+    """Use each kernel that a semantics needs with its defaults."""
+    settings = SEMANTICS[name].example()
+    for identity in (int, str):
+        rehearse(Engine(settings, rebuild_in_background=False), identity)
+    with tempfile.TemporaryDirectory() as folder:
+        for file, content in {**_SUBSCRIPTIONS, **_MESSAGES}.items():
+            (Path(folder) / file).write_text(content, "utf-8")
+        for subscriptions, messages in product(_SUBSCRIPTIONS, _MESSAGES):
+            with RejectSink(None) as rejects:
+                path, files = Path(folder), FileOptions()
+                engine = load_engine(path / subscriptions, settings, files=files, rejects=rejects)
+                out = path / "updates.csv"
+                match_files(engine, path / messages, out, files=files, rejects=rejects)
+
+
+if __name__ == "__main__":
+    _use_kernels(sys.argv[1])
+    print("\n".join(loaded))
