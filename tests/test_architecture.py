@@ -223,3 +223,23 @@ assert not set({OPTIONAL!r}) & sys.modules.keys()
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
+
+
+def test_a_start_imports_only_what_is_used() -> None:
+    """By modules, since a clock would depend on the machine; most of those are Numba's."""
+    code = f"""
+import sys
+sys.path[:0] = {sys.path!r}
+import earshot
+assert len([name for name in sys.modules if name.startswith("earshot")]) == 1
+assert not {{"numpy", "numba", "pyarrow", "shapely"}} & sys.modules.keys()
+engine = earshot.Engine()
+engine.subscribe(earshot.Subscription(1, ("fire",)))
+assert list(engine.publish(earshot.Message(1, "Fire!", place=earshot.Point(0, 0))))
+unused = ("pandas", "rich", "pyarrow.dataset", "pyarrow.parquet", "earshot.semantics.topk",
+          "earshot.indexes.rtree", "earshot.indexes.block_lists", "earshot.files", "earshot.cli")
+assert not set(unused) & sys.modules.keys(), set(unused) & sys.modules.keys()
+assert len([name for name in sys.modules if name.startswith("earshot")]) < 100
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr

@@ -38,8 +38,15 @@ from earshot.engine.rejects import by_name
 from earshot.errors import DuplicateSubscription, EarshotError
 from earshot.indexes.contract import SPACES
 from earshot.model.arrays import Space
-from earshot.model.batches import id_array, message_batch, region_batch, subscription_batch
+from earshot.model.batches import (
+    check_kind,
+    id_array,
+    message_batch,
+    region_batch,
+    subscription_batch,
+)
 from earshot.model.events import Move
+from earshot.model.subscriptions import checked_id
 from earshot.semantics.index_matcher import BooleanMatcher, RankedMatcher
 from earshot.text import Vocabulary
 
@@ -51,6 +58,18 @@ EPOCH = datetime(2026, 1, 1, tzinfo=UTC)
 def mostly(usual: st.SearchStrategy[Any], *others: st.SearchStrategy[Any]) -> Any:
     """Draw what is usual, and now and then something else."""
     return st.integers(0, 5).flatmap(lambda n: usual if n else st.one_of(*others))
+
+
+def _built(kind: Callable[..., Any], *arguments: Any, **named: Any) -> Any:
+    try:
+        return kind(*arguments, **named)
+    except EarshotError:
+        return arguments  # no region, no message, no subscription
+
+
+def built(kind: Callable[..., Any], *parts: st.SearchStrategy[Any]) -> Any:
+    """Draw an object, or something else where it cannot be made."""
+    return st.tuples(*parts).map(lambda values: _built(kind, *values))
 
 
 words = st.sampled_from(["fire", "Fire", "fire brigade", "Straße", "東京", "#fire", "☃"])
@@ -70,14 +89,14 @@ numbers = mostly(
     st.integers(-3, 3), st.sampled_from(edges), st.floats(-90, 90), st.sampled_from(hostile),
     st.sampled_from([np.float64(1.5), np.int32(2)]),
 )  # fmt: skip
-points = st.builds(Point, numbers, numbers)
+points = built(Point, numbers, numbers)
 boxes = st.tuples(st.integers(-9, 9), st.integers(-9, 9), st.integers(0, 5)).map(
     lambda sides: Rectangle(sides[0], sides[1], sides[0] + sides[2], sides[1] + sides[2])
 )
-wide_boxes = st.builds(
+wide_boxes = built(
     Rectangle, st.sampled_from(edges), st.integers(-9, 0), st.sampled_from(edges), numbers
 )
-circles = st.builds(Circle, numbers, numbers, mostly(st.just(1e5), numbers, st.just(2e7)))
+circles = built(Circle, numbers, numbers, mostly(st.just(1e5), numbers, st.just(2e7)))
 regions = mostly(
     boxes, wide_boxes, circles, points, st.just(Everywhere()),
     st.just(Polygon([[(0, 0), (4, 0), (0, 4)]])),
@@ -115,21 +134,16 @@ def subscriptions(draw: st.DrawFn) -> Any:
     )  # fmt: skip
 
 
-def _built(kind: Callable[..., Any], *arguments: Any, **named: Any) -> Any:
-    try:
-        return kind(*arguments, **named)
-    except EarshotError:
-        return named  # no message, and no subscription
-
-
 # ---- two ways in --------------------------------------------------------------------------------
 
 
 def publish_in_batch(engine: Engine, message: Any) -> Updates:
+    check_kind((message,), Message, "publish")
     return engine.publish_batch(message_batch([message]))
 
 
 def subscribe_in_batch(engine: Engine, subscription: Any) -> Updates:
+    check_kind((subscription,), Subscription, "subscribe")
     taken = engine.contains_batch(id_array([subscription.id]))
     if taken.any():
         raise DuplicateSubscription(
@@ -141,7 +155,7 @@ def subscribe_in_batch(engine: Engine, subscription: Any) -> Updates:
 
 def unsubscribe_in_batch(engine: Engine, key: Any) -> Updates:
     with by_name():
-        return engine.unsubscribe_batch(id_array([key]))
+        return engine.unsubscribe_batch(id_array([checked_id(key, "subscription")]))
 
 
 def move_in_batch(engine: Engine, move: tuple[Any, Any]) -> Updates:

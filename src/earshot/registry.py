@@ -38,5 +38,8 @@ class Registry(MutableMapping[str, _T]):
     def __iter__(self) -> Iterator[str]:
         return iter(self._homes)
 
+    def __reversed__(self) -> Iterator[str]:
+        return reversed(self._homes)
+
     def __len__(self) -> int:
         return len(self._homes)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from datetime import datetime
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -112,7 +113,8 @@ def encode_subscription(
     tokens = np.array([EVERYWHERE_TOKEN], np.int32)
     if said:
         lists = analyzer.analyze_utf8(said, vocabulary, grow=True)
-        if (lists.offsets[1:] == lists.offsets[:-1]).any():  # a keyword without a word
+        ends = lists.offsets.tolist()
+        if any(start == stop for start, stop in pairwise(ends)):  # a keyword without a word
             return None
         tokens = _distinct(lists.ids)
     thresholds = _NO_THRESHOLDS if threshold is None else np.array([threshold])

@@ -21,7 +21,7 @@ import numpy.typing as npt
 
 from earshot.indexes.contract import Index, RowsBySlot
 from earshot.indexes.ranked_contract import RankedIndex
-from earshot.kernels.growing import GrowingArray, GrowingClauses, GrowingScoring, with_room
+from earshot.kernels.growing import GrowingArray, GrowingClauses, GrowingScoring
 from earshot.model.arrays import ClauseArrays, Int32s, Int64s, largest_token
 
 LEAST_PLACES = 4096
@@ -40,7 +40,8 @@ class InPlaceIndex(Index):
 
     # Where clauses are appended; made when the first ones are.
     _growing: GrowingClauses | None = None
-    _growing_alive: GrowingArray | None = None
+    _growing_alive: GrowingArray
+    _growing_frequencies: GrowingArray
     _n_built: tuple[int, int] = (-1, -1)
     """Clauses and slots that there were before anything was appended."""
 
@@ -68,10 +69,11 @@ class InPlaceIndex(Index):
 
     def _append(self, clauses: ClauseArrays) -> None:
         """Append clauses to those stored, and their slots to the live ones."""
-        if self._growing is None or self._growing_alive is None:
+        if self._growing is None:
             self._n_built = (len(self.clauses.subscriptions), self.n_base_slots)
             self._growing = GrowingClauses(self.clauses)
             self._growing_alive = GrowingArray(self.alive)
+            self._growing_frequencies = GrowingArray(self.frequencies)
         n_new = len(np.unique(clauses.subscriptions))
         self._growing.append(clauses)
         self._growing_alive.append(np.ones(n_new, np.uint8))
@@ -79,7 +81,8 @@ class InPlaceIndex(Index):
         self.alive = self._growing_alive.view
         self.n_base_slots += n_new
         self.has_repeats |= len(clauses.subscriptions) > n_new
-        self.frequencies = with_room(self.frequencies, largest_token(clauses) + 1)
+        self._growing_frequencies.resize(max(self.n_tokens, largest_token(clauses) + 1))
+        self.frequencies = self._growing_frequencies.view
         np.add.at(self.frequencies, clauses.token_ids[clauses.token_ids >= 0], 1)
 
     def _bury(self, slots: Int32s) -> None:
@@ -113,8 +116,9 @@ class InPlaceIndex(Index):
 
     def __getstate__(self) -> dict[str, Any]:
         # Appending starts anew from the stored clauses.
-        fresh = {"_growing": None, "_growing_alive": None, "_rows_by_slot": None}
-        return {**self.__dict__, **fresh}
+        made = {"_growing_alive", "_growing_frequencies"}
+        kept = {name: value for name, value in self.__dict__.items() if name not in made}
+        return {**kept, "_growing": None, "_rows_by_slot": None}
 
 
 class RankedInPlaceIndex(InPlaceIndex, RankedIndex):

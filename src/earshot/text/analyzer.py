@@ -137,8 +137,12 @@ class Analyzer:
     ) -> TokenLists:
         """Return what :meth:`analyze` does, for a few texts in UTF-8."""
         ends = np.array([0, *accumulate(map(len, texts))], np.int64)
-        given = _TextArrays(np.frombuffer(b"".join(texts), np.uint8), ends[:-1], ends[1:])
-        found = self._analyze_part(given, 0, vocabulary, grow, False)
+        data = np.frombuffer(b"".join(texts), np.uint8)
+        given = _TextArrays(data, ends[:-1], ends[1:])
+        if self.stop_words or self.stem or len(data) > self.max_text_bytes:
+            found = self._analyze_part(given, 0, vocabulary, grow, False)
+        else:
+            found = _analyze_surface(given, vocabulary, grow, False)
         return TokenLists(found.offsets, found.ids)
 
     def count(self, texts: Texts, vocabulary: Vocabulary, *, grow: bool) -> TokenCounts:

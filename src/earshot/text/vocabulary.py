@@ -142,7 +142,7 @@ class Vocabulary:
     def add_documents(self, documents: TokenLists) -> None:
         """Count the documents that hold each token; tokens are distinct within each document."""
         ids = np.ascontiguousarray(documents.ids, np.int32)
-        if len(ids) and (ids.min() < 0 or ids.max() >= self._n_tokens):
+        if len(ids) and ids.view(np.uint32).max() >= self._n_tokens:  # those below 0 too
             raise InvalidInput(
                 f"token ids run from {ids.min()} to {ids.max()}; this vocabulary has "
                 f"0 to {self._n_tokens - 1}"
