@@ -105,8 +105,8 @@ MESSAGES_PER_SEARCH = 32
 LEAST_DISTANCE, MOST_DISTANCE = 1e-9, 1e15
 """Structures hold places in single precision, whose squares must neither vanish nor overflow."""
 
-PACKED_SHARE = 1.25
-"""Buffers that are full are packed, to so many times the entries they need, or else grow."""
+LEAST_SPARE = 4096
+"""Entries that packed buffers may grow by, at least; else by a fifth."""
 
 SLOTS_AT_ONCE = 1 << 16
 """Slots whose results are compared at a time, before and after a change of all."""
@@ -587,14 +587,14 @@ class Monitor:
             self._scratch = scratch_like(self._scratch, times=2)
 
     def _pack_or_make_room(self, status: int) -> None:
-        """Pack the buffers where that makes room enough; all entries are those of slots."""
+        """Make room; for entries, which are all those of slots, by packing them.
+
+        Else runs stay as large as their buffers ever were, and twice as much is held as is used.
+        """
         if status == NEEDS_ENTRIES:
-            alive = self._is_alive[: self._n_slots]
-            needed = packed_size(self._buffers.runs[: self._n_slots, LENGTH][alive])
-            if PACKED_SHARE * needed < len(self._buffers.scores):
-                self._pack(int((PACKED_SHARE - 1) * needed))
-                return
-        self._make_room(status)
+            self._pack(len(self._buffers.scores) // 5 + LEAST_SPARE)
+        else:
+            self._make_room(status)
 
     def _begin(self) -> None:
         """Forget what a call wrote that was interrupted."""
