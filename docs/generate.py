@@ -172,7 +172,7 @@ def _class_text(name: str, value: type) -> str:
     else:
         parts.append(_signature(name, value, is_private_left_out=True))
     parts.append(_documented(value))
-    for member, found in vars(value).items():
+    for member, found in _members(value).items():
         function = found.__func__ if isinstance(found, classmethod) else found
         if member.startswith("_"):
             continue
@@ -184,6 +184,12 @@ def _class_text(name: str, value: type) -> str:
             returns = getter.__annotations__.get("return", "")
             parts.append(f"**`{name}.{member}`**: `{returns}`. {_documented(getter)}")
     return "\n\n".join(part for part in parts if part)
+
+
+def _members(value: type) -> dict[str, Any]:
+    """Return what a class has, with what it takes from the parts that it is made of."""
+    parts = [each for each in value.__mro__[1:] if each.__module__.startswith("earshot.engine")]
+    return {name: found for each in (value, *parts) for name, found in vars(each).items()}
 
 
 def _signature(name: str, value: Any, *, is_private_left_out: bool = False) -> str:

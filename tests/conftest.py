@@ -14,6 +14,7 @@ os.environ.setdefault("XDG_CACHE_HOME", str(Path(__file__).resolve().parents[1] 
 os.environ.setdefault("MPLCONFIGDIR", tempfile.gettempdir())
 
 
+@pytest.hookimpl(tryfirst=True)  # before groups are looked for
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Keep in one process what shares a Spark, or kernels that take long to compile."""
     for item in items:
