@@ -22,7 +22,7 @@ demo: $(READY)
 	$(BIN)/earshot demo
 
 test: $(READY)
-	$(BIN)/python -m pytest --numprocesses auto --dist loadgroup
+	$(BIN)/python -m pytest --numprocesses auto
 
 check: $(READY)
 	$(BIN)/ruff format --check .

@@ -5,8 +5,10 @@ from __future__ import annotations
 import os
 import tempfile
 from pathlib import Path
+from typing import Any
 
 import pytest
+from xdist.scheduler import LoadScopeScheduling
 
 # Kernels that the tests compile are kept in the checkout, not in the home directory.
 os.environ.setdefault("XDG_CACHE_HOME", str(Path(__file__).resolve().parents[1] / ".cache"))
@@ -14,16 +16,18 @@ os.environ.setdefault("XDG_CACHE_HOME", str(Path(__file__).resolve().parents[1] 
 os.environ.setdefault("MPLCONFIGDIR", tempfile.gettempdir())
 
 
-@pytest.hookimpl(tryfirst=True)  # before groups are looked for
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Keep in one process what shares a Spark, or kernels that take long to compile."""
-    for item in items:
-        item.add_marker(pytest.mark.xdist_group(_group_of(item)))
+class Scheduling(LoadScopeScheduling):  # type: ignore[misc]  # it has no types
+    """Keeps in one process what shares a Spark, or kernels that take long to compile."""
+
+    def _split_scope(self, nodeid: str) -> str:
+        file, _, name = nodeid.partition("::")
+        if file.startswith("tests/spark/"):
+            return "tests/spark"
+        if name.startswith("test_law["):  # of a structure under a semantics
+            return name.partition(":")[0]
+        return nodeid if file == "tests/test_engine_machine.py" else file
 
 
-def _group_of(item: pytest.Item) -> str:
-    if item.path.parent.name == "spark":
-        return "spark"
-    if item.name.startswith("test_law["):  # of a structure under a semantics
-        return item.name.partition(":")[0]
-    return item.name if item.path.stem == "test_engine_machine" else item.path.stem
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Scheduling:
+    """Say which tests go to which process."""
+    return Scheduling(config, log)
