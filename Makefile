@@ -1,7 +1,8 @@
 # Every target sets up what it needs: a virtual environment in .venv with the locked packages.
 #
 #   make demo    stream bundled messages through a pipeline on Spark, while subscriptions change
-#   make test    all tests
+#   make test    all tests, in as many processes as there are cores
+#   make soak    thousands of damaged states, kills and full disks; takes half an hour
 #   make check   format, lint, types
 #   make docs    the generated parts of the documents
 #   make bench   the benchmark's smoke profile
@@ -16,13 +17,16 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: demo test check docs bench wheel lock clean
+.PHONY: demo test soak check docs bench wheel lock clean
 
 demo: $(READY)
 	$(BIN)/earshot demo
 
 test: $(READY)
 	$(BIN)/python -m pytest --numprocesses auto
+
+soak: $(READY)
+	$(BIN)/python tests/saved_states.py --damages 5000 --kills 100 --full 20
 
 check: $(READY)
 	$(BIN)/ruff format --check .
