@@ -366,12 +366,11 @@ class Saved:
             path, hint = prefix + field, hints[field]
             if path in self._arrays:
                 array = self._arrays[path]
-                # Such as ndarray[shape, dtype[int64]]; kernels are compiled for these.
-                (wanted,) = typing.get_args(typing.get_args(hint)[1])
-                if wanted is not Any and array.dtype != wanted:
+                wanted = _dtype_of(hint)
+                if wanted is not None and array.dtype != wanted:
                     raise SavedIndexError(
-                        f"{self.where} has {array.dtype} in array {path!r}, not "
-                        f"{np.dtype(wanted)}; save it again"
+                        f"{self.where} has {array.dtype} in array {path!r}, not {wanted}; save it "
+                        f"again"
                     )
                 values.append(array)
             elif hasattr(hint, "_fields"):
@@ -379,6 +378,17 @@ class Saved:
             else:
                 raise SavedIndexError(f"{self.where} has no array {path!r}; save it again")
         return group_type(*values)
+
+
+def _dtype_of(hint: Any) -> np.dtype[Any] | None:
+    """Return the type of elements that ``ndarray[shape, dtype[int64]]`` names, if it names one.
+
+    Kernels are compiled for these.
+    """
+    match typing.get_args(hint):
+        case (_, kind) if (named := typing.get_args(kind)) and named[0] is not Any:
+            return np.dtype(named[0])
+    return None
 
 
 def _read_header(directory: Path) -> dict[str, Any]:
