@@ -269,7 +269,7 @@ class Engine(SingleCalls, Durable, Questions):
         with self._lock:
             check_on_error(on_error)
             n_words = len(self._state.vocabulary)
-            if "id" in batch.schema.names:
+            if isinstance(batch, Batch) and "id" in batch.schema.names:
                 self._state.expect_ids(batch.schema.field("id").type)
             with self._lock.change(unless=Exception):  # the vocabulary grows; errors come before it
                 encoded = encode_subscriptions(
