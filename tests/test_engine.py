@@ -614,16 +614,16 @@ class Pause:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.is_building, self.may_go_on = threading.Event(), threading.Event()
-        rebuilt = BlockTrie.rebuilt
+        rebuilt_of = BlockTrie.rebuilt_of
 
         def held(index: Any, *arguments: Any, **options: Any) -> Any:
-            result = rebuilt(index, *arguments, **options)
+            result = rebuilt_of(index, *arguments, **options)
             if threading.current_thread().name == "earshot-rebuild":
                 self.is_building.set()
                 assert self.may_go_on.wait(30)
             return result
 
-        monkeypatch.setattr(BlockTrie, "rebuilt", held)
+        monkeypatch.setattr(BlockTrie, "rebuilt_of", held)
         monkeypatch.setattr(earshot.semantics.index_matcher, "REBUILD_LEAST", 20)
 
 
@@ -702,7 +702,7 @@ def test_wait_raises_what_went_wrong_in_the_background(monkeypatch: pytest.Monke
     engine.subscribe(*map(fire, range(10)))
     assert engine.matcher.index.n_subscriptions == 10
     with monkeypatch.context() as patched:
-        patched.setattr(BlockTrie, "rebuilt", broken)
+        patched.setattr(BlockTrie, "rebuilt_of", broken)
         engine.unsubscribe(1, 2, 3)
         with pytest.raises(MemoryError, match="no room"):
             engine.wait()

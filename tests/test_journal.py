@@ -321,7 +321,7 @@ def test_a_reader_finds_what_was_acknowledged_before_it_came(
         n_played.append(1)
         play(*arguments)
 
-    monkeypatch.setattr("earshot.engine.engine.replay", save_meanwhile)
+    monkeypatch.setattr("earshot.engine.durable.replay", save_meanwhile)
     assert 1 in Engine.open(tmp_path / "own")
     assert len(n_played) == 2
 
