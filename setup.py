@@ -5,6 +5,7 @@ nothing for a wheel without kernels. By default those that the building machine 
 """
 
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -17,18 +18,26 @@ class BuildWithKernels(build_py):
     """Copies the modules, then compiles their kernels beside them."""
 
     def run(self) -> None:
-        """Do both."""
+        """Do both, where nothing is left of an earlier build."""
+        if not self.editable_mode:
+            shutil.rmtree(self.build_lib, ignore_errors=True)
         super().run()
         processors = os.environ.get("EARSHOT_PROCESSORS", "all").split()
         if processors and not self.editable_mode:
-            into = Path(self.build_lib) / "earshot" / "kernels" / "shipped"
-            into.mkdir(exist_ok=True)
+            package = Path(self.build_lib).resolve()
+            into = package / "earshot" / "kernels" / "shipped"
             options = [option for each in processors for option in ("--processor", each)]
-            subprocess.run(
+            # Beside what the build has been given to import from.
+            paths = [str(package), *filter(None, [os.environ.get("PYTHONPATH")])]
+            settings = {"PYTHONPATH": os.pathsep.join(paths), "PYTHONDONTWRITEBYTECODE": "1"}
+            run = subprocess.run(
                 [sys.executable, "-m", "earshot", "compile", "--into", str(into), *options],
-                env=os.environ | {"PYTHONPATH": str(Path(self.build_lib).resolve())},
-                check=True,
+                env=os.environ | settings,
+                check=False,
             )
+            if run.returncode:
+                shutil.rmtree(into, ignore_errors=True)
+                print("earshot: the wheel has no kernels; they are compiled at first use")
 
 
 class PlatformDistribution(Distribution):

@@ -680,6 +680,17 @@ def test_a_large_load_while_the_rebuilt_index_takes_over(pause: Pause) -> None:
     assert receivers(engine) == [each for each in expected if each not in (1050, 59)]
 
 
+def test_ids_of_the_other_kind_may_come_during_a_rebuild(pause: Pause) -> None:
+    engine = rebuilding(pause, list(range(60)))
+    engine.unsubscribe(*range(25, 60))
+    engine.subscribe(fire("a"), fire("b"))
+    pause.may_go_on.set()
+    engine.wait()
+    assert receivers(engine) == ["a", "b"]
+    engine.unsubscribe("a")
+    assert receivers(engine) == ["b"]
+
+
 def test_a_rebuild_in_the_foreground_comes_first(pause: Pause) -> None:
     ids: list[Id] = list(range(60))
     engine = rebuilding(pause, ids)

@@ -10,6 +10,7 @@ from typing import Any
 
 from earshot.cli.options import add_output
 from earshot.cli.output import counted, show
+from earshot.errors import InvalidParameter
 
 
 def add(commands: Any) -> None:
@@ -17,7 +18,7 @@ def add(commands: Any) -> None:
         "compile",
         help="compile ahead what the first use would wait for",
         description="Compile the kernels that matching needs with its defaults, in all semantics, "
-        "as the first use of each would. For images of machines, and for those who build packages.",
+        "as the first use of each would. For machine images and for packagers.",
     )
     parser.add_argument("--into", metavar="DIR",
                         help="put them there; by default where this user's commands "
@@ -25,7 +26,7 @@ def add(commands: Any) -> None:
     parser.add_argument("--processor", metavar="KIND", action="append", default=[],
                         help="compile for a kind of processors, such as x86-64-v3, instead of for "
                         "this one; may be repeated, and 'all' stands for those that this machine "
-                        "can do")  # fmt: skip
+                        "supports")  # fmt: skip
     add_output(parser)
     parser.set_defaults(run=run)
 
@@ -39,7 +40,13 @@ def run(arguments: argparse.Namespace) -> None:
             print(f"earshot: {line}", file=sys.stderr)
 
     into = None if arguments.into is None else Path(arguments.into).resolve()
-    processors = levels_here() if arguments.processor == ["all"] else arguments.processor
+    processors = [
+        level
+        for each in arguments.processor
+        for level in (levels_here() if each == "all" else [each])
+    ]
+    if arguments.processor and not processors:
+        raise InvalidParameter("there is no kind of processors that this machine could stand for")
     started = time.perf_counter()
     n_kernels = compile_ahead(into, processors, say=say)
     elapsed_s = time.perf_counter() - started

@@ -44,8 +44,8 @@ class IdTable:
         self._data = GrowingArray(arrays.data)
         self._offsets = GrowingArray(arrays.offsets)
         self._table = arrays.table
-        self._sequence_length = -1  # number of ids when they were last looked at
-        self._sequence_first: int | None = None
+        # Number of ids when they were last looked at, and the first where they were in sequence.
+        self._sequence: tuple[int, int | None] = -1, None
         # Places of the table that are taken, removed ids included; they are never freed.
         self._n_taken = len(self)
 
@@ -171,12 +171,12 @@ class IdTable:
         Row numbers are the most common ids, and need no look-up. Whether these are some is found
         out when so many ids are wanted that it pays.
         """
-        if self._sequence_length != len(self) and 8 * n_wanted > len(self):
+        n, first = self._sequence  # at once: another thread may be looking or adding
+        if n != len(self) and 8 * n_wanted > len(self):
             values = self._data.view.view(np.int64)
-            in_sequence = bool((np.diff(values) == 1).all())
-            self._sequence_length = len(self)
-            self._sequence_first = int(values[0]) if in_sequence and len(values) else None
-        return self._sequence_first if self._sequence_length == len(self) else None
+            in_sequence = len(values) > 0 and bool((np.diff(values) == 1).all())
+            n, first = self._sequence = len(values), int(values[0]) if in_sequence else None
+        return first if n == len(self) else None
 
     def _places(self, ids: Ids) -> Int64s:
         if self.kind is None:

@@ -271,7 +271,10 @@ class State:
         if since is None:
             return
         removed, kept = since
-        ids.forget(removed)
+        if ids.kind == self.ids.kind:
+            ids.forget(removed)
+        else:  # all that were in the rebuild have ended, and others came
+            ids = IdTable.without_ids(self.ids.kind, len(ids))
         ids.append(self.ids.ids_of(kept.slots[len(rebuild.old_slots) :]))
         self.renumber(kept, ids)
 

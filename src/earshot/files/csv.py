@@ -37,7 +37,7 @@ MAX_VALUE_BYTES = 1 << 26
 _HEADER_BYTES = 1 << 20
 # Stands in the first column of a row appended to the file. If it does not come back as a row of its
 # own, a quote was left open before it.
-_END = b"\x00end of file\x00"
+_END = b"\x00\x01\x00"
 
 
 class Dialect(NamedTuple):

@@ -70,7 +70,9 @@ def open_bytes(path: str | Path) -> Any:
     """Open a file's (decompressed) bytes for reading; a stream gives what has arrived."""
     try:
         if is_stream(path):
-            return io.FileIO(0 if str(path) == STANDARD else path, closefd=str(path) != STANDARD)
+            file = io.FileIO(0 if str(path) == STANDARD else path, closefd=str(path) != STANDARD)
+            os.set_blocking(file.fileno(), True)  # else nothing so far would look like the end
+            return file
         return pa.input_stream(str(path), compression=compression_of(path))
     except OSError as error:
         raise InvalidFile(f"{path} cannot be opened: {error.strerror or error}") from error
@@ -81,10 +83,12 @@ class OutputStream(io.RawIOBase):
 
     def __init__(self, path: str | Path) -> None:
         if str(path) == STANDARD:
-            sys.stdout.flush()  # what was printed comes first
+            if sys.stdout is not None:
+                sys.stdout.flush()  # what was printed comes first
             self._file = io.FileIO(1, "w", closefd=False)
         else:
             self._file = io.FileIO(path, "w")
+        os.set_blocking(self._file.fileno(), True)
 
     def writable(self) -> bool:
         """It is."""

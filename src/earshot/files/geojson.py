@@ -154,7 +154,7 @@ class _Source:
                     raise self.error(
                         f"not valid JSON: {error}; the file may be cut short"
                     ) from None
-                wanted *= 2
+                wanted = min(2 * wanted, MAX_FEATURE_CHARACTERS)
                 continue
             # A number at the window's end may go on.
             if end == len(self._text) and not isinstance(value, dict | list | str) and self._more():

@@ -92,7 +92,7 @@ class UpdateWriter(Draft):
         n_rows = len(updates)
         if self._is_ragged:
             self._check(updates, n_rows)
-            if self._writer is None and (len(updates.event_ids) or not self._is_stream):
+            if self._writer is None and len(updates.event_ids):
                 self._open(updates.event_ids.type)
         if not n_rows:
             return

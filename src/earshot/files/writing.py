@@ -10,6 +10,7 @@ from __future__ import annotations
 import fcntl
 import glob
 import os
+import secrets
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -90,7 +91,7 @@ class TableWriter(Draft):
         self._is_stream = is_stream(path)
         self.path = Path(path)
         self._place = self.path.resolve()  # of a link, the file that it leads to; the link stays
-        self._draft = self._place.with_name(f".{self._place.name}.{os.getpid()}.draft")
+        self._draft = self._place.with_name(f".{self._place.name}.{secrets.token_hex(8)}.draft")
         self._lock: int | None = None
         target: Any = None
         with self._writing():
@@ -118,19 +119,22 @@ class TableWriter(Draft):
 
     def close(self) -> None:
         """Complete the file and give it its name."""
-        with self._writing():
-            self._sink.close()
-            if not self._is_stream:
-                self._draft.replace(self._place)
+        try:
+            with self._writing():
+                self._sink.close()
+                if not self._is_stream:
+                    self._draft.replace(self._place)
+        except BaseException:
+            self._let_go(remove=True)
+            raise
         self._let_go()
 
     def discard(self) -> None:
         """Remove what was written; what went to a stream is gone."""
         if not self._is_stream:
-            try:
+            with suppress(OSError, pa.ArrowException):  # something else has gone wrong already
                 self._sink.close()
-            finally:
-                self._let_go(remove=True)
+            self._let_go(remove=True)
 
     def _take_draft(self) -> None:
         """Lock the draft, and remove those that nobody holds: their processes were killed."""
@@ -138,9 +142,13 @@ class TableWriter(Draft):
             with suppress(OSError), other.open("rb") as file:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 other.unlink()
-        self._lock = os.open(self._draft, os.O_RDWR | os.O_CREAT, 0o666)
-        with suppress(OSError):  # not every file system can
-            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        while True:
+            self._lock = os.open(self._draft, os.O_RDWR | os.O_CREAT, 0o666)
+            with suppress(OSError):  # not every file system can
+                fcntl.flock(self._lock, fcntl.LOCK_EX)
+            if self._draft.exists():
+                return
+            os.close(self._lock)  # another process has taken it for one that nobody holds
 
     def _let_go(self, *, remove: bool = False) -> None:
         if self._lock is not None:
@@ -155,10 +163,9 @@ class TableWriter(Draft):
             yield
         except BrokenPipeError:  # whoever reads the stream wants no more of it
             raise
-        except OSError as error:
-            raise InvalidFile(
-                f"{self.path} cannot be written: {error.strerror or error}"
-            ) from error
+        except (OSError, pa.ArrowException) as error:
+            reason = getattr(error, "strerror", None) or error
+            raise InvalidFile(f"{self.path} cannot be written: {reason}") from error
 
 
 def check_place(path: str | Path | None) -> None:

@@ -96,8 +96,9 @@ class RankedIndex(Index):
 
     def used_tokens(self, clauses: ClauseArrays, n_tokens: int) -> npt.NDArray[np.bool_]:
         """Return which tokens a rebuild of clauses must know: also those with their own weight."""
-        is_used = super().used_tokens(clauses, max(n_tokens, len(self.weights)))
-        is_used[: len(self.weights)] |= self.weights != self.later_weight
+        weights = self.weights  # as they are now: insertions replace them
+        is_used = super().used_tokens(clauses, max(n_tokens, len(weights)))
+        is_used[: len(weights)] |= weights != self.later_weight
         return is_used
 
     def _new_scratch(self) -> Any:

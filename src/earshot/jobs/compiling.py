@@ -22,7 +22,7 @@ from earshot.errors import EarshotError, InvalidParameter
 from earshot.jobs.loading import load_engine
 from earshot.jobs.matching import match_files
 from earshot.jobs.rows import FileOptions, RejectSink
-from earshot.kernels.compiled import levels_here, loaded
+from earshot.kernels.compiled import SUFFIX, directory, levels_here, loaded
 from earshot.semantics import SEMANTICS
 
 _SUBSCRIPTIONS = {
@@ -44,7 +44,7 @@ def compile_ahead(
     """Compile what the defaults of every semantics need; return the number of kernels.
 
     Args:
-        into: An empty directory for them; by default they go to where this machine looks first.
+        into: A directory for them alone; by default they go to where this machine looks first.
         processors: Kinds of processors to compile for; by default that of this machine.
         say: Told what is done, a line at a time.
     """
@@ -54,6 +54,13 @@ def compile_ahead(
             f"this machine cannot compile for {', '.join(sorted(unknown))}; expected some of "
             f"{', '.join(levels_here())}"
         )
+    if into is not None:
+        into.mkdir(parents=True, exist_ok=True)
+        foreign = min((each.name for each in into.iterdir() if each.suffix != SUFFIX), default=None)
+        if foreign is not None:
+            raise InvalidParameter(
+                f"{into} holds {foreign!r}, which is no kernel; name a directory for kernels alone"
+            )
     used: set[str] = set()
 
     def work(processor: str | None, name: str) -> None:
@@ -75,6 +82,8 @@ def compile_ahead(
     with ThreadPoolExecutor(os.cpu_count()) as pool:
         tasks = product(processors or (None,), reversed([*SEMANTICS]))  # what takes longest first
         list(pool.map(lambda task: work(*task), tasks))
+    if not used:
+        raise EarshotError(f"nothing could be kept in {into or directory()}; is there room?")
     if into is not None:
         for path in into.iterdir():
             if path.name not in used:  # it is compiled into others that are

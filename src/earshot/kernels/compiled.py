@@ -18,6 +18,7 @@ import hashlib
 import os
 import pickle
 import platform
+import secrets
 import sys
 import tempfile
 import time
@@ -31,6 +32,7 @@ import llvmlite
 import llvmlite.binding
 import numba
 import numpy as np
+import xxhash
 from numba.core import caching, compiler, config, event, serialize, sigutils, types
 from numba.core.dispatcher import Dispatcher
 from numba.extending import _Intrinsic, overload
@@ -45,9 +47,12 @@ LEVELS: dict[str, dict[str, tuple[str, ...]]] = {
         "x86-64-v3": _V3,
     },
     "aarch64": {"generic": ()},
+    "arm64": {"generic": ()},
 }
 """Kinds of processors that kernels are shipped for, best first, and what such a one must have."""
 
+SUFFIX = ".kernel"
+_DIGEST_BYTES = 16
 _UNREADABLE = (OSError, EOFError, pickle.UnpicklingError, ImportError, AttributeError)
 _VERSIONS = (sys.version_info[:2], numba.__version__, llvmlite.__version__)
 
@@ -62,15 +67,20 @@ def implements(function: Callable[..., Any], **options: Any) -> Callable[[Any], 
     """Choose a function's implementation by types, as :func:`numba.extending.overload` does."""
 
     def register(choose: Any) -> Any:
-        depends(function, choose)
+        depends(function, choose, repr(options))
         return overload(function, jit_options=options)(choose)
 
     return register
 
 
-def depends(what: Any, *kernels: Any) -> None:
-    """Say that a kernel that has ``what`` to do with, a function or a type, may call these."""
-    _implementations.setdefault(what, []).extend(kernels)
+def depends(what: Any, *needed: Any) -> None:
+    """Say what a kernel needs that calls a function, or that has to do with a type.
+
+    Args:
+        what: The function, or the type.
+        needed: Kernels and functions that are called then, and texts that tell how.
+    """
+    _implementations.setdefault(what, []).extend(needed)
 
 
 class CompiledKernels(caching._Cache):  # type: ignore[misc]  # Numba has no types
@@ -92,7 +102,10 @@ class CompiledKernels(caching._Cache):  # type: ignore[misc]  # Numba has no typ
             with contextlib.suppress(*_UNREADABLE):
                 name = self._name(signature, kind)
                 content = (folder / name).read_bytes()
-                found = compiler.CompileResult._rebuild(target, *pickle.loads(content))
+                if content[:_DIGEST_BYTES] != _digest_of(content[_DIGEST_BYTES:]):
+                    continue
+                parts = pickle.loads(memoryview(content)[_DIGEST_BYTES:])
+                found = compiler.CompileResult._rebuild(target, *parts)
                 loaded.append(name)
                 return found
         return None
@@ -105,10 +118,14 @@ class CompiledKernels(caching._Cache):  # type: ignore[misc]  # Numba has no typ
         # A machine without a place to write compiles again and again.
         with contextlib.suppress(OSError):
             directory().mkdir(parents=True, exist_ok=True)
-            descriptor, draft = tempfile.mkstemp(dir=directory(), prefix=name)
-            with os.fdopen(descriptor, "wb") as file:
-                file.write(serialize.dumps(compiled._reduce()))
-            Path(draft).replace(directory() / name)
+            content = serialize.dumps(compiled._reduce())
+            draft = directory() / f"{secrets.token_hex(8)}{SUFFIX}"
+            try:
+                draft.write_bytes(_digest_of(content) + content)
+                draft.replace(directory() / name)
+            except BaseException:
+                draft.unlink(missing_ok=True)
+                raise
 
     def enable(self) -> None:
         """Nothing to do: it always is."""
@@ -124,8 +141,18 @@ class CompiledKernels(caching._Cache):  # type: ignore[misc]  # Numba has no typ
         classes: set[type] = set()
         told = [_type_name(each, classes) for each in arguments]
         also = [kernel for each in classes for kernel in _implementations.get(each, ())]
-        parts = (_VERSIONS, processor, told, digest((self._kernel, *also)))
-        return f"{self._kernel.py_func.__name__}-{_hash(parts)}.kernel"
+        parts = (_VERSIONS, _settings(), processor, told, digest((self._kernel, *also)))
+        return f"{self._kernel.py_func.__name__}-{_hash(parts)}{SUFFIX}"
+
+
+def _settings() -> list[str]:
+    """Return how Numba is told to compile everything."""
+    names = ("BOUNDSCHECK", "OPT", "LOOP_VECTORIZE", "SLP_VECTORIZE", "DEBUGINFO_DEFAULT")
+    return [str(getattr(config, name)) for name in names]
+
+
+def _digest_of(content: bytes) -> bytes:
+    return xxhash.xxh3_128_digest(content)
 
 
 def directory() -> Path:
@@ -138,7 +165,11 @@ def _default_directory() -> Path:
     try:
         root = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
     except RuntimeError:  # a user without a home directory, as in some containers
-        root = tempfile.gettempdir()
+        # One of the user's own: what is in it is run.
+        root = Path(tempfile.gettempdir()) / f"earshot-{os.getuid()}"
+        root.mkdir(mode=0o700, exist_ok=True)
+        if root.stat().st_uid != os.getuid():
+            root = Path(tempfile.mkdtemp(prefix="earshot-"))
     return Path(root) / "earshot" / "kernels"
 
 
@@ -225,6 +256,8 @@ _needed: dict[int, tuple[str, list[Any], Any]] = {}
 
 def _needs(each: Any) -> tuple[str, list[Any]]:
     """Return what there is to tell of a function by itself, and what else it needs."""
+    if isinstance(each, str):
+        return each, []
     if id(each) not in _needed:
         options = getattr(each, "targetoptions", None)
         function = getattr(each, "py_func", None) or getattr(each, "_defn", each)

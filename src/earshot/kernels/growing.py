@@ -55,7 +55,8 @@ class GrowingArray:
     @property
     def view(self) -> npt.NDArray[Any]:
         """The rows in use; valid until the next growth."""
-        return self._rows[: self._n]
+        n = self._n  # first: another thread may be adding
+        return self._rows[:n]
 
     def append(self, rows: npt.NDArray[Any]) -> None:
         """Add rows at the end."""

@@ -24,7 +24,7 @@ class SteadyCalls:
     """
 
     def __init__(self) -> None:
-        self._last: tuple[tuple[Any, ...], Callable[..., Any] | None] = (), None
+        self._last: tuple[Any, tuple[Any, ...], Callable[..., Any] | None] = None, (), None
 
     def __call__(self, kernel: Any, bundle: tuple[Any, ...], *arguments: Any) -> Any:
         """Call the kernel with these arguments, one of which is the bundle.
@@ -32,13 +32,14 @@ class SteadyCalls:
         Nobody looks at the types of the others: they must be the same in all calls. See
         :func:`is_plain`.
         """
-        known, code = self._last  # at once: another thread may be calling
-        if len(known) != len(bundle) or not all(map(is_, known, bundle)):
-            self._last = bundle, None
+        last, known, code = self._last  # at once: another thread may be calling
+        is_steady = last is kernel and len(known) == len(bundle) and all(map(is_, known, bundle))
+        if not is_steady:
+            self._last = kernel, bundle, None
             return kernel(*arguments)
         if code is None:
             code = _code_for(kernel, arguments)
-            self._last = bundle, code
+            self._last = kernel, bundle, code
         return code(*arguments)
 
     def __reduce__(self) -> tuple[type[SteadyCalls], tuple[()]]:
@@ -65,5 +66,6 @@ def _key(value: Any) -> Any:
         return type(value), *map(_key, value)
     if isinstance(value, np.ndarray):
         flags = value.flags
-        return value.dtype, value.ndim, flags.c_contiguous, flags.aligned, flags.writeable
+        layout = flags.c_contiguous, flags.f_contiguous
+        return value.dtype, value.ndim, layout, flags.aligned, flags.writeable
     return type(value)

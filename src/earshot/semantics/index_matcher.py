@@ -321,7 +321,7 @@ class RankedMatcher(IndexMatcher):
             pending = concat_clauses([_nothing(), *self._pending])
             self._index = self._weighed(_nothing(), pending, n_tokens)
             return self.no_changes(0)
-        kept = self.settle()
+        kept = self._kept = self.settle()  # kept also where what follows fails
         clauses, old_slots = self._index.snapshot().live_clauses()
         self._index = self._weighed(clauses, clauses, n_tokens)
         self._kept = Kept(old_slots) if kept is None else Kept(kept.slots[old_slots], kept.tokens)

@@ -73,7 +73,7 @@ def appends_answers(arrays_type: type, *, marks_tokens: bool = True) -> Callable
 
     def register(kernel: Any) -> Any:
         _KERNELS[arrays_type] = kernel, marks_tokens
-        depends(arrays_type, kernel)
+        depends(arrays_type, kernel, f"marks tokens: {marks_tokens}")
         return kernel
 
     return register
