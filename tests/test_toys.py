@@ -170,7 +170,7 @@ def test_the_command_with_the_toy_structure(
     assert boolean.endswith(", toy")
     assert "toy" not in ranked
     code = cli.main(["match", *map(str, files), "--out", str(out), "--rank", "--structure", "toy"])
-    assert code == 1
+    assert code == 2
     assert "no ranked structure is called 'toy'" in capsys.readouterr().err
 
 

@@ -55,18 +55,20 @@ class SingleCalls:
                 return state.updates(state.subscribe(encoded), encoded.ids)
 
     def _unsubscribe_one(self, subscription_id: Any) -> Updates | None:
+        if not is_usual_id(subscription_id):
+            return None
         with self._lock:
             self._settle()
-            slots = self._known(subscription_id)
+            slots = self._state.ids.known_slots((subscription_id,))
             return None if slots is None else self._end(slots, (subscription_id,), [])
 
     def _move_one(self, move: Move) -> Updates | None:
-        if self._journal is not None:
+        if self._journal is not None or not is_usual_id(move.id):
             return None
         with self._lock:
             self._settle()
             state, matcher = self._state, self._state.matcher
-            slots = self._known(move.id)
+            slots = state.ids.known_slots((move.id,))
             places = encode_region(move.region, matcher.space, matcher.form)
             if slots is None or places is None or any(matcher.refused_moves(slots, places)):
                 return None
@@ -83,11 +85,6 @@ class SingleCalls:
             if encoded is None:
                 return None
             return self._match_published(encoded, np.maximum(encoded.times, state.clock_us))
-
-    def _known(self, subscription_id: Any) -> Int32s | None:
-        """Return the slot of a subscription in an array, None where there is none of that id."""
-        ids = (subscription_id,)
-        return self._state.ids.known_slots(ids) if is_usual_id(subscription_id) else None
 
     @abstractmethod
     def _settle(self) -> None:
