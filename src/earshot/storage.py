@@ -387,7 +387,8 @@ def _dtype_of(hint: Any) -> np.dtype[Any] | None:
     """
     match typing.get_args(hint):
         case (_, kind) if (named := typing.get_args(kind)) and named[0] is not Any:
-            return np.dtype(named[0])
+            found: np.dtype[Any] = np.dtype(named[0])
+            return found
     return None
 
 
