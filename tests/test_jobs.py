@@ -11,7 +11,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from earshot import Analyzer, Engine, Subscription
-from earshot.errors import InvalidFile, InvalidRow, UnknownSubscription
+from earshot.errors import InvalidFile, InvalidParameter, InvalidRow, UnknownSubscription
 from earshot.files import Reject
 from earshot.jobs import (
     MESSAGE_BATCH_ROWS,
@@ -22,6 +22,8 @@ from earshot.jobs import (
     load_engine,
     match_files,
 )
+from earshot.jobs.compiling import compile_ahead, use_kernels
+from earshot.semantics import SEMANTICS
 from earshot.semantics.index_matcher import IndexMatcher
 
 N_MESSAGES = MESSAGE_BATCH_ROWS + 100
@@ -162,3 +164,17 @@ def test_explain_file_reads_boxes_keywords_and_times(tmp_path: Path) -> None:
     found = explain_file(engine, tmp_path / "m.ndjson", "a", "s", FileOptions())
     assert found.matched
     assert "box (170.0, 0.0, -170.0, 1.0)" in str(found)
+
+
+@pytest.mark.parametrize("name", SEMANTICS)
+def test_what_is_compiled_ahead_is_used(name: str) -> None:
+    use_kernels(name)
+
+
+def test_kernels_go_to_a_directory_of_their_own(tmp_path: Path) -> None:
+    (tmp_path / "thesis.txt").write_text("mine")
+    with pytest.raises(InvalidParameter, match=r"holds 'thesis\.txt', which is no kernel"):
+        compile_ahead(tmp_path)
+    with pytest.raises(InvalidParameter, match="cannot compile for a386"):
+        compile_ahead(tmp_path / "new", ["a386"])
+    assert [path.name for path in tmp_path.iterdir()] == ["thesis.txt"]

@@ -25,11 +25,11 @@ from earshot.jobs.rows import FileOptions, RejectSink
 from earshot.kernels.compiled import SUFFIX, directory, levels_here, loaded
 from earshot.semantics import SEMANTICS
 
-_SUBSCRIPTIONS = {
-    "subscriptions.csv": "id,keywords,x,y\n1,up,0,0\n2,wärm,1,1\n",
-    "subscriptions.ndjson": '{"id": "a", "keywords": ["wärm", "up"], "x": 0, "y": 0}\n',
-}
-_MESSAGES = {
+_FILES = {
+    "points.csv": "id,keywords,x,y\n1,up,0,0\n2,wärm,1,1\n",
+    "points.ndjson": '{"id": "a", "keywords": ["wärm", "up"], "x": 0, "y": 0}\n',
+    "circles.csv": "id,keywords,x,y,radius\n1,up,0,0,9\n2,wärm,1,1,9\n",
+    "circles.ndjson": '{"id": "a", "keywords": ["wärm", "up"], "x": 0, "y": 0, "radius": 9}\n',
     "messages.csv": "id,text,x,y\nm,wärm up,0,0\n",
     "messages.ndjson": '{"id": 1, "text": "warm up", "x": 0, "y": 0}\n',
 }
@@ -91,22 +91,25 @@ def compile_ahead(
     return len(used)
 
 
-def _use_kernels(name: str) -> None:
+def use_kernels(name: str) -> None:
     """Use each kernel that a semantics needs with its defaults."""
     settings = SEMANTICS[name].example()
     for identity in (int, str):
         rehearse(Engine(settings, rebuild_in_background=False), identity)
-    with tempfile.TemporaryDirectory() as folder:
-        for file, content in {**_SUBSCRIPTIONS, **_MESSAGES}.items():
-            (Path(folder) / file).write_text(content, "utf-8")
-        for subscriptions, messages in product(_SUBSCRIPTIONS, _MESSAGES):
+    subscriptions = "points" if SEMANTICS[name].form.is_point else "circles"
+    options, suffixes = FileOptions(), ("csv", "ndjson")
+    with tempfile.TemporaryDirectory() as directory:
+        folder = Path(directory)
+        for file, content in _FILES.items():
+            (folder / file).write_text(content, "utf-8")
+        for one, other in product(suffixes, suffixes):
             with RejectSink(None) as rejects:
-                path, files = Path(folder), FileOptions()
-                engine = load_engine(path / subscriptions, settings, files=files, rejects=rejects)
-                out = path / "updates.csv"
-                match_files(engine, path / messages, out, files=files, rejects=rejects)
+                path = folder / f"{subscriptions}.{one}"
+                engine = load_engine(path, settings, files=options, rejects=rejects)
+                messages, out = folder / f"messages.{other}", folder / "updates.csv"
+                match_files(engine, messages, out, files=options, rejects=rejects)
 
 
 if __name__ == "__main__":
-    _use_kernels(sys.argv[1])
+    use_kernels(sys.argv[1])
     print("\n".join(loaded))
