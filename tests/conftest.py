@@ -28,6 +28,7 @@ class Scheduling(LoadScopeScheduling):  # type: ignore[misc]  # it has no types
         return nodeid if file == "tests/test_engine_machine.py" else file
 
 
+@pytest.hookimpl(optionalhook=True)  # also where everything runs in one process
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Scheduling:
     """Say which tests go to which process."""
     return Scheduling(config, log)

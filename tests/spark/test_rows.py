@@ -14,9 +14,10 @@ import pyarrow.parquet as pq
 import pytest
 import shapely
 
-from earshot.errors import InvalidFile, InvalidParameter
+from earshot.errors import InvalidFile, InvalidInput, InvalidParameter
 from earshot.model.schemas import changes_schema, messages_schema
 from earshot.spark import rows as row_module
+from earshot.spark.notes import plain_failure
 from earshot.spark.rows import Part, RowReading, make_reading, needed_columns
 
 MESSAGE = {"id": "a", "text": "x", "x": 1.0, "y": 2.0}
@@ -291,3 +292,12 @@ def test_only_what_is_needed_is_sent() -> None:
     schema = pa.schema([*schema, ("x", pa.float64()), ("y", pa.float64())])
     chosen = make_reading("messages", schema)
     assert needed_columns(chosen, schema, ["kind"]) == ["kind", "id", "text", "x", "y"]
+
+
+@pytest.mark.parametrize("name", ["InvalidRow", "LateRow", "UnknownRow", "InvalidInput", "Any"])
+def test_a_failure_of_a_task_is_told_plainly(name: str) -> None:
+    raised = RuntimeError(f"Traceback\nearshot.errors.{name}: what was wrong\n")
+    failure = plain_failure(raised)
+    assert isinstance(failure, InvalidInput)
+    assert str(failure) == "what was wrong"
+    assert plain_failure(RuntimeError("something else")) is None

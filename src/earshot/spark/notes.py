@@ -134,8 +134,9 @@ def plain_failure(error: BaseException) -> EarshotError | None:
     found = _RAISED.search(str(error))
     if found is None:
         return None
-    kind = getattr(errors, found.group(1), InvalidInput)
-    if kind is errors.InvalidRow or not issubclass(kind, EarshotError):
+    kind: Any = getattr(errors, found.group(1), None)
+    is_ours = isinstance(kind, type) and issubclass(kind, EarshotError)
+    if not is_ours or issubclass(kind, errors.InvalidRow):
         kind = InvalidInput  # its parts cannot be told from its text
     failure: EarshotError = kind(found.group(2))
     return failure
