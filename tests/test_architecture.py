@@ -128,12 +128,18 @@ def test_oracles_share_no_code_with_what_they_judge(path: Path) -> None:
 
 
 def test_only_one_module_decides_how_numba_compiles() -> None:
-    deciding = [
-        name_of(path)
+    nodes = [
+        (path, node)
         for path in MODULES
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
-        if isinstance(node, ast.Attribute | ast.Name)
-        and (node.attr if isinstance(node, ast.Attribute) else node.id) in ("njit", "jit")
+    ]
+    named = [(path, node) for path, node in nodes if isinstance(node, ast.Attribute | ast.Name)]
+    called = [(path, node.func) for path, node in nodes if isinstance(node, ast.Call)]
+    deciding = [
+        name_of(path)
+        for places, names in ((named, ("njit", "jit")), (called, ("Kernel", "CPUDispatcher")))
+        for path, node in places
+        if (getattr(node, "attr", None) or getattr(node, "id", None)) in names
     ]
     assert set(deciding) == {"kernels/jit.py"}
 

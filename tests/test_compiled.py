@@ -122,6 +122,23 @@ def test_a_place_that_cannot_be_written_is_done_without(sources: Path, tmp_path:
     assert run(USE, sources, tmp_path / "file") == ["15", "2"]
 
 
+def test_a_kernel_for_others_is_compiled_in_full_when_python_calls_it(
+    sources: Path, tmp_path: Path
+) -> None:
+    use = f"{USE}\nfrom callee import scaled\n".replace(
+        "print(len",
+        "    print(callee.scaled(np.int64(2)), total(Pair(np.array([6]), np.array([1]))))\nprint(len",
+    ).replace("import sys", "import sys, callee")
+    assert run(use, sources, tmp_path / "kept") == ["15", "7", "18", "3"]
+    assert run(use, sources, tmp_path / "kept") == ["15", "7", "18", "0"]
+
+
+def test_integers_of_any_width_are_one_kernel(sources: Path, tmp_path: Path) -> None:
+    change(sources, "caller.py", "- pair.second[0]", "- scaled(2) - scaled(np.int32(1))")
+    change(sources, "caller.py", "from callee", "import numpy as np\nfrom callee")
+    assert run(USE, sources, tmp_path / "kept") == ["5", "2"]
+
+
 @pytest.mark.skipif(not compiled.levels_here(), reason="no kernels are shipped for such a machine")
 def test_kernels_that_are_shipped_need_no_compiling(sources: Path, tmp_path: Path) -> None:
     level = {"NUMBA_CPU_NAME": compiled.levels_here()[-1], "NUMBA_CPU_FEATURES": ""}

@@ -3,7 +3,8 @@
 Numba's own cache goes by the path of a source file and the time of its last change. It misses
 changes in other files, and cannot be moved. Here the name of a file is a digest of the kernel's
 byte code and constants, of everything that it calls, of the types of its arguments with the fields
-of NamedTuples, of the processor, and of the versions at work. So a changed comment recompiles
+of NamedTuples, of its form (:mod:`earshot.kernels.inner`), of the processor, and of the versions at
+work. So a changed comment recompiles
 nothing, a changed constant whatever uses it, and a file is right wherever it lies: kernels can come
 with the package, compiled for some kinds of processors (``SHIPPED``).
 
@@ -36,6 +37,8 @@ import xxhash
 from numba.core import caching, compiler, config, event, serialize, sigutils, types
 from numba.core.dispatcher import Dispatcher
 from numba.extending import _Intrinsic, overload
+
+from earshot.kernels.inner import Kernel, rebuilt
 
 SHIPPED = Path(__file__).parent / "shipped"
 """Kernels that come with the package, where somebody has compiled them for it."""
@@ -86,7 +89,7 @@ def depends(what: Any, *needed: Any) -> None:
 class CompiledKernels(caching._Cache):  # type: ignore[misc]  # Numba has no types
     """The compiled forms of one kernel, for Numba to find and to keep."""
 
-    def __init__(self, kernel: Dispatcher) -> None:
+    def __init__(self, kernel: Kernel) -> None:
         self._kernel = kernel
 
     @property
@@ -105,7 +108,7 @@ class CompiledKernels(caching._Cache):  # type: ignore[misc]  # Numba has no typ
                 if content[:_DIGEST_BYTES] != _digest_of(content[_DIGEST_BYTES:]):
                     continue
                 parts = pickle.loads(memoryview(content)[_DIGEST_BYTES:])
-                found = compiler.CompileResult._rebuild(target, *parts)
+                found = self._rebuild(target, *parts)
                 loaded.append(name)
                 return found
         return None
@@ -136,12 +139,18 @@ class CompiledKernels(caching._Cache):  # type: ignore[misc]  # Numba has no typ
     def flush(self) -> None:
         """Nothing to do: what is out of date has another name."""
 
+    def _rebuild(self, target: Any, *parts: Any) -> Any:
+        if self._kernel.is_inner:
+            return rebuilt(target, *parts)
+        return compiler.CompileResult._rebuild(target, *parts)
+
     def _name(self, signature: Any, processor: tuple[str, str, str]) -> str:
         arguments, _ = sigutils.normalize_signature(signature)
         classes: set[type] = set()
         told = [_type_name(each, classes) for each in arguments]
         also = [kernel for each in classes for kernel in _implementations.get(each, ())]
-        parts = (_VERSIONS, _settings(), processor, told, digest((self._kernel, *also)))
+        form = "inner" if self._kernel.is_inner else "full"
+        parts = (_VERSIONS, _settings(), processor, form, told, digest((self._kernel, *also)))
         return f"{self._kernel.py_func.__name__}-{_hash(parts)}{SUFFIX}"
 
 

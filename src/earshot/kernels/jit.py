@@ -5,15 +5,19 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-import numba
+from numba.core import config
 
 from earshot.kernels.compiled import CompiledKernels
+from earshot.kernels.inner import Kernel
 
 
 def _decorator(**options: Any) -> Callable[[Callable[..., Any]], Any]:
     def decorate(function: Callable[..., Any]) -> Any:
         # No way in for C, which nobody takes: a tenth of the time to compile.
-        kernel = numba.njit(nogil=True, no_cfunc_wrapper=True, **options)(function)
+        if config.DISABLE_JIT:
+            return function
+        said = {"nopython": True, "nogil": True, "no_cfunc_wrapper": True, **options}
+        kernel = Kernel(function, targetoptions=said)
         kernel._cache = CompiledKernels(kernel)
         return kernel
 

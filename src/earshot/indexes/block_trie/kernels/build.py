@@ -16,6 +16,7 @@ from earshot.indexes.block_trie.kernels.match import (
 )
 from earshot.indexes.kernels.blocks import fill_summaries, n_summary_keys
 from earshot.kernels.box_keys import TOP
+from earshot.kernels.copying import copy_part
 from earshot.kernels.jit import kernel
 
 
@@ -63,7 +64,8 @@ def build_roots(token_offsets, sorted_tokens, n_tokens):
 @kernel
 def _grown(rows, n):
     larger = np.zeros((2 * n, rows.shape[1]), rows.dtype)
-    larger[:n] = rows[:n]
+    for row in range(n):
+        copy_part(rows[row], 0, rows.shape[1], larger[row], 0)
     return larger
 
 
@@ -168,7 +170,7 @@ def build_nodes(
                 while g < n and codes[g] >> 32 == codes[k] >> 32:
                     g += 1
                 if g - k < min_child:
-                    kept[write : write + g - k] = codes[k:g]
+                    copy_part(codes, k, g, kept, write)
                     write += g - k
                     n_stay += g - k
                 k = g
@@ -186,7 +188,7 @@ def build_nodes(
                         ranges, n_nodes, start + write, start + write + g - k, depth + 1, token
                     )
                     n_nodes += 1
-                    kept[write : write + g - k] = codes[k:g]
+                    copy_part(codes, k, g, kept, write)
                     write += g - k
                 k = g
             nodes[node, N_CHILDREN] = n_nodes - nodes[node, FIRST_CHILD]

@@ -53,6 +53,7 @@ from earshot.indexes.rtree.kernels.token_tables import (
     take_from_list,
 )
 from earshot.kernels.box_keys import DEAD_KEY, TOP, box_key, union_key
+from earshot.kernels.copying import copy_part
 from earshot.kernels.jit import kernel, lean_kernel
 from earshot.kernels.resuming import DONE
 
@@ -338,7 +339,7 @@ def _deal(tree, entries, keys, left, right):
                 or (overlap == best_overlap and area < best_area)
             ):
                 best_cut, best_overlap, best_area = i, overlap, area
-                best_order[:] = order
+                copy_part(order, 0, n, best_order, 0)
     for i in range(n):
         k = best_order[i]
         _add_entry(tree, left if i < best_cut else right, entries[k], keys[k])
@@ -547,10 +548,9 @@ def _merge(tree, clauses, node, sibling, parent):
     others = np.int64(tree.counts[sibling])
     entries = np.empty(own + others, np.int32)
     keys = np.empty(own + others, np.uint64)
-    entries[:own] = tree.entries[node * stride : node * stride + own]
-    entries[own:] = tree.entries[sibling * stride : sibling * stride + others]
-    keys[:own] = tree.keys[node * stride : node * stride + own]
-    keys[own:] = tree.keys[sibling * stride : sibling * stride + others]
+    for each, n, at in ((node, own, 0), (sibling, others, own)):
+        copy_part(tree.entries, each * stride, each * stride + n, entries, at)
+        copy_part(tree.keys, each * stride, each * stride + n, keys, at)
     for each in (node, sibling):
         drop_lists(tree, each)
         drop_table(tree.tables, each)

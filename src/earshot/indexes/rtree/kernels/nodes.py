@@ -61,6 +61,7 @@ from earshot.indexes.rtree.kernels.token_tables import (
     table_size,
 )
 from earshot.kernels.box_keys import DEAD_KEY, TOP, Quantizer, box_key, union_key
+from earshot.kernels.copying import copy_part
 from earshot.kernels.jit import kernel, lean_kernel
 from earshot.model.arrays import Int32s, Int64s
 
@@ -445,7 +446,7 @@ def pack_tables(tree, tokens, values, lists):
             token, value = tables.tokens[place], tables.values[place]
             if has_lists and token != EMPTY and list_length(value) > 1:
                 length, at = list_length(value), list_start(value)
-                lists[list_end : list_end + length] = tables.lists[at : at + length]
+                copy_part(tables.lists, at, at + length, lists, list_end)
                 value = (list_end << 32) | length
                 list_end += list_room(length)
             tokens[end] = token

@@ -11,6 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from earshot.indexes.rtree.kernels.nodes import key_centre, required_stop
+from earshot.kernels.copying import copy_part
 from earshot.kernels.jit import kernel, lean_kernel
 from earshot.model.arrays import Float64s, Int32s, Int64s
 
@@ -120,7 +121,7 @@ def order_tokens(order, clauses, keys, first, stop, ordered, representatives):
         if len(representatives) > 0:
             representatives[c] = sorted_tokens[0]
         else:
-            ordered[start:end] = sorted_tokens[: end - start]
+            copy_part(sorted_tokens, 0, end - start, ordered, start)
 
 
 @kernel
