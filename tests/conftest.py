@@ -3,29 +3,74 @@
 from __future__ import annotations
 
 import os
+import re
 import tempfile
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 import pytest
 from xdist.scheduler import LoadScopeScheduling
 
+ROOT = Path(__file__).resolve().parents[1]
+
 # Kernels that the tests compile are kept in the checkout, not in the home directory.
-os.environ.setdefault("XDG_CACHE_HOME", str(Path(__file__).resolve().parents[1] / ".cache"))
+os.environ.setdefault("XDG_CACHE_HOME", str(ROOT / ".cache"))
 # Matplotlib wants a directory of its own, which it otherwise makes in the home directory.
 os.environ.setdefault("MPLCONFIGDIR", tempfile.gettempdir())
 
+SPARK, TOPK = "spark", "topk"
+OF_ALL_STRUCTURES = {
+    f"tests/test_{name}.py" for name in ("index_laws", "engine_laws", "engine_machine")
+}
+
 
 class Scheduling(LoadScopeScheduling):  # type: ignore[misc]  # it has no types
-    """Keeps in one process what shares a Spark, or kernels that take long to compile."""
+    """Keeps in one process what shares a Spark, or kernels that take long to compile.
+
+    Spark comes first, since it takes longest; its tests compile the defaults of every semantics.
+    The structures come next, each family of the same kernels in one piece. Tests of all structures
+    at once follow when their kernels have been compiled.
+    """
 
     def _split_scope(self, nodeid: str) -> str:
         file, _, name = nodeid.partition("::")
+        test, _, subject = name.partition("[")
         if file.startswith("tests/spark/"):
-            return "tests/spark"
-        if name.startswith("test_law["):  # of a structure under a semantics
-            return name.partition(":")[0]
-        return nodeid if file == "tests/test_engine_machine.py" else file
+            return SPARK
+        if test == "test_snippets_run":
+            return SPARK if _mentions_spark(ROOT / subject.rstrip("]")) else file
+        words = {Path(file).stem.removeprefix("test_")}
+        if file in OF_ALL_STRUCTURES:
+            words |= set(re.split(r"[/\-]", subject.partition(":")[0].rstrip("]")))
+        if TOPK in words or Path(file).stem.startswith("test_topk_"):
+            return TOPK
+        return min((_families()[word] for word in words & _families().keys()), default=file)
+
+    def _assign_work_unit(self, node: Any) -> None:
+        self.workqueue.move_to_end(min(self.workqueue, key=_turn), last=False)
+        super()._assign_work_unit(node)
+
+
+def _turn(scope: str) -> int:
+    """Return when a scope has its turn: the lowest first, equal ones as they come."""
+    ranks = {SPARK: 0, "rtree": 1, TOPK: 2}
+    return ranks.get(scope, 3 if scope in _families() else 4 + (scope in OF_ALL_STRUCTURES))
+
+
+@cache
+def _families() -> dict[str, str]:
+    """Return the folder of each structure, by its name and by that of the folder."""
+    from earshot.indexes import STRUCTURES
+
+    forms = {name: str(each.boolean or each.ranked) for name, each in STRUCTURES.items()}
+    folders = {name: form.split(".")[2] for name, form in forms.items()}
+    return folders | {folder: folder for folder in folders.values()}
+
+
+@cache
+def _mentions_spark(document: Path) -> bool:
+    return "earshot.spark" in document.read_text(encoding="utf-8")
 
 
 @pytest.hookimpl(optionalhook=True)  # also where everything runs in one process

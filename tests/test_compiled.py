@@ -3,6 +3,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -117,6 +118,12 @@ def test_a_damaged_file_is_compiled_again(sources: Path, tmp_path: Path) -> None
     assert run(USE, sources, kept) == ["15", "2"]
 
 
+def test_processes_wait_for_what_another_compiles(sources: Path, tmp_path: Path) -> None:
+    with ThreadPoolExecutor() as pool:
+        found = list(pool.map(lambda _: run(USE, sources, tmp_path / "kept"), range(3)))
+    assert sorted(found) == [["15", "0"], ["15", "0"], ["15", "2"]]
+
+
 def test_a_place_that_cannot_be_written_is_done_without(sources: Path, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     assert run(USE, sources, tmp_path / "file") == ["15", "2"]
@@ -125,10 +132,9 @@ def test_a_place_that_cannot_be_written_is_done_without(sources: Path, tmp_path:
 def test_a_kernel_for_others_is_compiled_in_full_when_python_calls_it(
     sources: Path, tmp_path: Path
 ) -> None:
-    use = f"{USE}\nfrom callee import scaled\n".replace(
-        "print(len",
-        "    print(callee.scaled(np.int64(2)), total(Pair(np.array([6]), np.array([1]))))\nprint(len",
-    ).replace("import sys", "import sys, callee")
+    more = "print(scaled(np.int64(2)), total(Pair(np.array([6]), np.array([1]))))"
+    use = USE.replace("print(len", f"    {more}\nprint(len")
+    use = use.replace("import Pair", "import Pair, scaled")
     assert run(use, sources, tmp_path / "kept") == ["15", "7", "18", "3"]
     assert run(use, sources, tmp_path / "kept") == ["15", "7", "18", "0"]
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from earshot.kernels.copying import copy_part
 from earshot.kernels.jit import kernel
 
 
@@ -34,8 +35,8 @@ def merge_answers(offsets_a, slots_a, offsets_b, slots_b):
     for m in range(len(offsets) - 1):
         n_a = offsets_a[m + 1] - offsets_a[m]
         middle = offsets[m] + n_a
-        slots[offsets[m] : middle] = slots_a[offsets_a[m] : offsets_a[m + 1]]
-        slots[middle : offsets[m + 1]] = slots_b[offsets_b[m] : offsets_b[m + 1]]
+        copy_part(slots_a, offsets_a[m], offsets_a[m + 1], slots, offsets[m])
+        copy_part(slots_b, offsets_b[m], offsets_b[m + 1], slots, middle)
     return offsets, slots
 
 

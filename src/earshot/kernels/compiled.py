@@ -9,7 +9,7 @@ nothing, a changed constant whatever uses it, and a file is right wherever it li
 with the package, compiled for some kinds of processors (``SHIPPED``).
 
 Files are put in place whole and never changed: processes that compile at the same time do each
-other no harm.
+other no harm. What one of them compiles, the others wait for (:mod:`earshot.kernels.turns`).
 """
 
 from __future__ import annotations
@@ -39,6 +39,7 @@ from numba.core.dispatcher import Dispatcher
 from numba.extending import _Intrinsic, overload
 
 from earshot.kernels.inner import Kernel, rebuilt
+from earshot.kernels.turns import end_turn, take_turn
 
 SHIPPED = Path(__file__).parent / "shipped"
 """Kernels that come with the package, where somebody has compiled them for it."""
@@ -91,6 +92,7 @@ class CompiledKernels(caching._Cache):  # type: ignore[misc]  # Numba has no typ
 
     def __init__(self, kernel: Kernel) -> None:
         self._kernel = kernel
+        self._turns: list[str] = []
 
     @property
     def cache_path(self) -> str:
@@ -98,18 +100,35 @@ class CompiledKernels(caching._Cache):  # type: ignore[misc]  # Numba has no typ
         return str(directory())
 
     def load_overload(self, signature: Any, target: Any) -> Any:
-        """Return the form for a signature, if this machine has it."""
+        """Return the form for a signature, if this machine has it.
+
+        If not, it is this process's turn to compile it, until :meth:`end_turns`.
+        """
         target.refresh()
         processor = target.codegen().magic_tuple()
-        for folder, kind in ((directory(), processor), *_shipped_for(processor)):
-            with contextlib.suppress(*_UNREADABLE):
-                name = self._name(signature, kind)
-                content = (folder / name).read_bytes()
-                if content[:_DIGEST_BYTES] != _digest_of(content[_DIGEST_BYTES:]):
-                    continue
+        own = directory() / self._name(signature, processor)
+        shipped = (folder / self._name(signature, kind) for folder, kind in _shipped_for(processor))
+        for path in (own, *shipped):
+            found = self._load(path, target)
+            if found is not None:
+                return found
+        turn = _hash(str(own))
+        self._turns.append(turn)
+        take_turn(turn)
+        return self._load(own, target)  # another may have compiled it meanwhile
+
+    def end_turns(self) -> None:
+        """Let other processes go on that need what this one was about to compile."""
+        while self._turns:
+            end_turn(self._turns.pop())
+
+    def _load(self, path: Path, target: Any) -> Any:
+        with contextlib.suppress(*_UNREADABLE):
+            content = path.read_bytes()
+            if content[:_DIGEST_BYTES] == _digest_of(content[_DIGEST_BYTES:]):
                 parts = pickle.loads(memoryview(content)[_DIGEST_BYTES:])
                 found = self._rebuild(target, *parts)
-                loaded.append(name)
+                loaded.append(path.name)
                 return found
         return None
 

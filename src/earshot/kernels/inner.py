@@ -53,7 +53,10 @@ class Kernel(CPUDispatcher):  # type: ignore[misc]  # Numba has no types
                     return existing.entry_point
                 # Kept for those that it is compiled into.
                 self._outgrown.append(self.overloads.pop(tuple(args)))
-            return super().compile(sig)
+            try:
+                return super().compile(sig)
+            finally:
+                self._cache.end_turns()
 
     def add_overload(self, cres: Any) -> None:
         """Take a form in; an inner one cannot be found by calls from Python."""
