@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
@@ -51,13 +52,24 @@ print(len([each for _, each in recorder.buffer if each.is_start]))
 """
 
 
-@pytest.fixture
-def sources(tmp_path: Path) -> Path:
-    folder = tmp_path / "sources"
+def written(folder: Path) -> Path:
     folder.mkdir()
     (folder / "callee.py").write_text(CALLEE)
     (folder / "caller.py").write_text(CALLER)
     return folder
+
+
+@pytest.fixture
+def sources(tmp_path: Path) -> Path:
+    return written(tmp_path / "sources")
+
+
+@pytest.fixture(scope="module")
+def kept_by_all(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The kernels of the sources as they are; to be copied."""
+    folder = tmp_path_factory.mktemp("kept")
+    run(USE, written(folder / "sources"), folder / "kept")
+    return folder / "kept"
 
 
 def run(code: str, folder: Path, cache: Path, **environment: str) -> list[str]:
@@ -103,9 +115,10 @@ def test_a_kernel_is_compiled_once(sources: Path, tmp_path: Path) -> None:
     ],
 )
 def test_what_a_kernel_depends_on_compiles_it_again(
-    name: str, old: str, new: str, expected: list[str], sources: Path, tmp_path: Path
-) -> None:
-    run(USE, sources, tmp_path / "kept")
+    name: str, old: str, new: str, expected: list[str], sources: Path, tmp_path: Path,
+    kept_by_all: Path,
+) -> None:  # fmt: skip
+    shutil.copytree(kept_by_all, tmp_path / "kept")
     change(sources, name, old, new)
     assert run(USE, sources, tmp_path / "kept") == expected
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any, ClassVar, NamedTuple, Self
 
 import numpy as np
@@ -187,26 +188,33 @@ class ToyIndex(Index):
 
     def _match_chunk(self, messages: MessageArrays, start: int, stop: int) -> Matches:
         clauses, slots = self.snapshot().live_clauses()
-        n_clauses = len(clauses.subscriptions)
+        words = _words(clauses)
         found: list[list[int]] = []
         for row in range(start, stop):
             first, last = messages.token_offsets[row : row + 2]
             said = set(messages.token_ids[first:last].tolist())
             found.append(sorted({
                 int(slots[clauses.subscriptions[clause]])
-                for clause in range(n_clauses)
-                if _has_words(clauses, clause, said)
+                for clause, (required, forbidden) in enumerate(words)
+                if required <= said
+                and not forbidden & said
                 and region_touches(clauses, clause, self.space == "lonlat", *messages.boxes[row])
             }))  # fmt: skip
         answers = np.array([slot for each in found for slot in each], np.int32)
-        counters = Counters(0, n_clauses * len(found), len(answers))
+        counters = Counters(0, len(words) * len(found), len(answers))
         return Matches(np.cumsum([0, *map(len, found)]), answers, counters)
 
 
-def _has_words(clauses: ClauseArrays, clause: int, said: set[int]) -> bool:
-    first, last = clauses.token_offsets[clause : clause + 2]
-    tokens = clauses.token_ids[first:last].tolist()
-    return all(token in said if token >= 0 else ~token not in said for token in tokens)
+def _words(clauses: ClauseArrays) -> list[tuple[set[int], set[int]]]:
+    """Return the tokens that each clause requires, and those that it forbids."""
+    tokens, offsets = clauses.token_ids.tolist(), clauses.token_offsets.tolist()
+    return [
+        (
+            {token for token in tokens[first:last] if token >= 0},
+            {~token for token in tokens[first:last] if token < 0},
+        )
+        for first, last in pairwise(offsets)
+    ]
 
 
 # ---- registering them ---------------------------------------------------------------------------
