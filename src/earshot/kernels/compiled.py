@@ -33,9 +33,11 @@ import llvmlite.binding
 import numba
 import numpy as np
 import xxhash
-from numba.core import caching, compiler, config, event, serialize, sigutils, types
+from numba.core import caching, config, event, serialize, sigutils, types
 from numba.core.dispatcher import Dispatcher
 from numba.extending import _Intrinsic, overload
+
+from earshot.kernels.loading import load
 
 SHIPPED = Path(__file__).parent / "shipped"
 """Kernels that come with the package, where somebody has compiled them for it."""
@@ -96,7 +98,6 @@ class CompiledKernels(caching._Cache):  # type: ignore[misc]  # Numba has no typ
 
     def load_overload(self, signature: Any, target: Any) -> Any:
         """Return the form for a signature, if this machine has it."""
-        target.refresh()
         processor = target.codegen().magic_tuple()
         for folder, kind in ((directory(), processor), *_shipped_for(processor)):
             with contextlib.suppress(*_UNREADABLE):
@@ -105,7 +106,7 @@ class CompiledKernels(caching._Cache):  # type: ignore[misc]  # Numba has no typ
                 if content[:_DIGEST_BYTES] != _digest_of(content[_DIGEST_BYTES:]):
                     continue
                 parts = pickle.loads(memoryview(content)[_DIGEST_BYTES:])
-                found = compiler.CompileResult._rebuild(target, *parts)
+                found = load(target, *parts)
                 loaded.append(name)
                 return found
         return None
