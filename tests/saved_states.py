@@ -275,13 +275,12 @@ def rate_of(n: int, work: Callable[[], object]) -> Rate:
     return Rate(n / (time.perf_counter() - clock), n / (time.process_time() - processor))
 
 
-def rates_of_journal(n: int, directory: Path) -> dict[str, Rate]:
-    """Return how fast changes are taken, each batch on disk before the next, and replayed."""
-    Engine().save(directory)
+def table_of_subscriptions(n: int) -> pa.Table:
+    """Return subscriptions of two keywords and a box each."""
     rng = np.random.default_rng(1)
     corners = rng.uniform(-80, 80, (n, 2))
     numbers = (rng.zipf(1.3, (n, 2)) % 100_000).tolist()
-    table = pa.table(
+    return pa.table(
         {
             "id": np.arange(n),
             "keywords": [[f"w{each}" for each in pair] for pair in numbers],
@@ -291,6 +290,12 @@ def rates_of_journal(n: int, directory: Path) -> dict[str, Rate]:
             "max_y": corners[:, 1] + 0.1,
         }
     )
+
+
+def rates_of_journal(n: int, directory: Path) -> dict[str, Rate]:
+    """Return how fast changes are taken, each batch on disk before the next, and replayed."""
+    Engine().save(directory)
+    table = table_of_subscriptions(n)
     batches = [table.slice(first, 1000) for first in range(0, n, 1000)]
     ids = [batch["id"].combine_chunks() for batch in batches]
     with Engine.open(directory, journal=True) as engine:
@@ -300,9 +305,30 @@ def rates_of_journal(n: int, directory: Path) -> dict[str, Rate]:
         n_ended = sum(map(len, ended))
         engine.warm_up()  # builds the structure, which the first to end would wait for
         rates["ended"] = rate_of(n_ended, lambda: [*map(engine.unsubscribe_batch, ended)])
-    rates["replayed, and built"] = rate_of(n + n_ended, lambda: Engine.open(directory))
-    assert len(Engine.open(directory)) == n - n_ended
+    opened: list[Engine] = []
+    mixed = "replayed, a fifth of them ends"
+    rates[mixed] = rate_of(n + n_ended, lambda: opened.append(Engine.open(directory)))
+    rates[f"{mixed}, and first use"] = rate_of(
+        n + n_ended, lambda: Engine.open(directory).warm_up()
+    )
+    assert len(opened[0]) == n - n_ended
     return rates
+
+
+def rate_of_short_lives(n: int, directory: Path) -> Rate:
+    """Return how fast a journal is replayed in which nine of ten subscriptions soon end again."""
+    Engine().save(directory)
+    table = table_of_subscriptions(n)
+    with Engine.open(directory, journal=timedelta(seconds=1)) as engine:
+        for first in range(0, n, 1000):
+            engine.subscribe_batch(table.slice(first, 1000))
+            if first >= 5000:
+                engine.unsubscribe_batch(pa.array(np.arange(first - 5000, first - 4100)))
+        n_live = len(engine)
+    opened: list[Engine] = []
+    rate = rate_of(2 * n - n_live, lambda: opened.append(Engine.open(directory)))
+    assert len(opened[0]) == n_live
+    return rate
 
 
 def main() -> None:
@@ -316,7 +342,9 @@ def main() -> None:
     if arguments.journal_rates:
         with tempfile.TemporaryDirectory() as folder:
             rates_of_journal(20_000, Path(folder) / "first")  # which compiles
-            for name, rate in rates_of_journal(1_000_000, Path(folder) / "second").items():
+            rates = rates_of_journal(1_000_000, Path(folder) / "second")
+            rates["replayed, short lives"] = rate_of_short_lives(1_000_000, Path(folder) / "third")
+            for name, rate in rates.items():
                 print(f"{name}: {rate.by_clock:,.0f}/s, {rate.by_processor:,.0f}/s of processor")
         return
     if arguments.full:

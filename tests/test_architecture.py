@@ -249,3 +249,24 @@ assert len([name for name in sys.modules if name.startswith("earshot")]) < 100
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
+
+
+def test_a_command_that_compiles_nothing_loads_nothing_to_compile_with(tmp_path: Path) -> None:
+    row = '{"id": 1, "keywords": ["fire"], "min_x": 0, "min_y": 0, "max_x": 1, "max_y": 1}\n'
+    (tmp_path / "rows.ndjson").write_text(row)
+    arguments = ["earshot", "match", "rows.ndjson", "rows.ndjson", "--out", "out.ndjson"]
+    code = f"""
+import gc, sys
+sys.path[:0] = {sys.path!r}
+from earshot.cli.process import run
+sys.argv = {arguments!r}
+assert run() == 0
+assert gc.get_freeze_count() > 0  # nothing is looked through at the end
+print(*sys.modules)
+"""
+    for _ in range(2):  # the first may have to compile
+        done = subprocess.run(
+            [sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=tmp_path
+        )
+    unused = {"pandas", "pyarrow.parquet", "numba.typed.typeddict", "numba.np.npyimpl"}
+    assert not unused & set(done.stdout.split())

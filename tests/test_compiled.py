@@ -190,6 +190,32 @@ def test_every_process_finds_what_another_has_compiled(tmp_path: Path) -> None:
     assert first == second
 
 
+LOAD_THEN_COMPILE = """
+import sys
+import numpy as np
+from earshot.kernels import compiled
+from earshot.kernels.jit import kernel
+from callee import Pair, scaled
+from caller import total
+
+print(total(Pair(np.array([5]), np.array([1]))))
+print("numba.np.arraymath" in sys.modules)  # which is for compiling
+
+@kernel
+def twice(pair):
+    return np.full(2, total(pair) + scaled(pair.first[0]))
+
+print(twice(Pair(np.array([5]), np.array([1]))).sum())
+print(*sorted(each.partition("-")[0] for each in compiled.loaded))
+"""
+
+
+def test_what_was_loaded_can_be_compiled_into_another(sources: Path, tmp_path: Path) -> None:
+    assert run(USE, sources, tmp_path / "kept") == ["15", "2"]
+    found = run(LOAD_THEN_COMPILE, sources, tmp_path / "kept")
+    assert found == ["15", "False", "62", "scaled", "total"]
+
+
 def test_what_kernels_use_can_be_told_apart() -> None:
     """A value of another kind would be known by its type alone."""
     import dis

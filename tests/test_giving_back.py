@@ -77,11 +77,51 @@ def test_words_that_nobody_names_leave(kind: str) -> None:
     assert lines(engine.publish(asked)) == lines(plain.publish(asked)) != []
 
 
+@pytest.mark.parametrize("has_others", [False, True])
+@pytest.mark.parametrize("kind", ["boolean", "ranked"])
+def test_what_ends_before_the_first_message_costs_nothing(kind: str, has_others: bool) -> None:
+    semantics, region = REGIONS[kind]
+    engine = Engine(semantics)
+    if has_others:
+        engine.subscribe(Subscription(-2, ["fire"], region=region))
+        engine.publish(message(1, "fire"))
+    engine.subscribe(Subscription(-1, ["fire"], region=region))
+    for first in range(0, 4000, 20):
+        ids = range(first, first + 20)
+        engine.subscribe(*(Subscription(each, [f"w{each}"], region=region) for each in ids))
+        engine.unsubscribe(*ids)
+        assert len(engine) == 1 + has_others
+    engine.wait()
+    assert len(engine._state.ids) < 400
+    assert len(engine._state.vocabulary) < 400
+    engine.subscribe(Subscription(5000, ["w4001"], region=region))
+    engine.unsubscribe(-1)
+    found = engine.publish(message(2, "fire", "w4001", "w3999"))
+    assert {each.subscription_id for each in found} == {5000, -2} - {-2 * (not has_others)}
+
+
+def test_what_has_ended_is_not_weighed() -> None:
+    engines = [Engine(Ranking(0.2, 0.3)), Engine(Ranking(0.2, 0.3))]
+    for is_built, engine in enumerate(engines):
+        words = ["fire", "fire", "flood", "smoke", "fire"]
+        engine.subscribe(
+            *(Subscription(n, [word], region=Everywhere()) for n, word in enumerate(words))
+        )
+        if is_built:
+            engine.publish(message(1, "fire"))
+        engine.unsubscribe(0, 4)
+        engine.reweigh()
+    first, second = (engine.publish(message(2, "fire", "flood", "rain")) for engine in engines)
+    assert len(first) == 2
+    assert lines(first) == lines(second)
+
+
 @pytest.mark.parametrize("kind", ["boolean", "ranked"])
 def test_words_that_come_while_the_structure_is_rebuilt(kind: str) -> None:
     settings, region = REGIONS[kind]
     engine = Engine(settings, rebuild_in_background=False)
     engine.subscribe(*(Subscription(n, [f"w{n}"], region=region) for n in range(200)))
+    engine.publish(message(0, "w0"))
     engine.unsubscribe(*range(5, 200))
     rebuild, ids = engine.matcher.rebuild(is_forced=True), engine._state.ids
     rebuild.build()

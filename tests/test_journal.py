@@ -351,6 +351,18 @@ def test_ids_of_any_type_are_replayed(id_type: pa.DataType, tmp_path: Path) -> N
     assert len(after_a_crash(tmp_path / "own")) == 5
 
 
+def test_what_begins_and_ends_is_replayed_without_building_anything(tmp_path: Path) -> None:
+    engine = journaled("boolean-block_trie", tmp_path / "own")
+    for number in range(6):
+        engine.subscribe(subscription("boolean", number))
+    engine.unsubscribe(1)
+    engine.unsubscribe(4)
+    again = after_a_crash(tmp_path / "own")
+    assert again._state.matcher.index.n_slots == 0  # type: ignore[attr-defined]
+    assert [number in again for number in range(6)] == [True, False, True, True, False, True]
+    assert state_of(again) == state_of(engine)
+
+
 def test_words_of_a_refused_message_are_replayed(tmp_path: Path) -> None:
     engine = journaled("topk-count", tmp_path / "own")
     engine.publish(message(1))
@@ -480,6 +492,14 @@ def test_beginning_and_ending_subscriptions_go_together_unless_it_is_the_same_on
     ]
     same = [*apart, *(Record("unsubscribe", table(n)) for n in (1, 4)), *apart[:1]]
     assert [(each.kind, each.rows["id"].to_pylist()) for each in merged(iter(same))] == [
-        ("unsubscribe", [3]), ("subscribe", [1, 2, 4]), ("unsubscribe", [5, 1]),
-        ("unsubscribe", [4]), ("subscribe", [1, 2]),
+        ("unsubscribe", [3]), ("subscribe", [1, 2, 4]),
+        ("unsubscribe", [5, 1, 4]), ("subscribe", [1, 2]),
+    ]  # fmt: skip
+    short_lived = [
+        Record("unsubscribe", table(1)),
+        *apart,
+        *(Record("unsubscribe", table(n)) for n in (6, 2, 1)),
+    ]
+    assert [(each.kind, each.rows["id"].to_pylist()) for each in merged(iter(short_lived))] == [
+        ("unsubscribe", [1, 3, 5, 6]), ("subscribe", [1, 2, 4]), ("unsubscribe", [2, 1]),
     ]  # fmt: skip

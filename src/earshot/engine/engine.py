@@ -75,7 +75,7 @@ from earshot.model.regions import RegionOrPoint as Region
 from earshot.model.subscriptions import Id, Subscription, check_time, checked_id
 from earshot.model.updates import Update
 from earshot.semantics import matcher_type
-from earshot.semantics.contract import Changes, Rebuild
+from earshot.semantics.contract import Changes, Kept, Rebuild
 from earshot.text import Analyzer
 
 
@@ -300,7 +300,7 @@ class Engine(SingleCalls, Durable, Questions):
         ids = checked_id_array(ids)
         with self._lock:
             check_on_error(on_error)
-            self._settle()
+            self._tidy_up()
             known = np.flatnonzero(self.contains_batch(ids))
             slots, firsts = np.unique(
                 self._state.ids.slots_of(ids.take(pa.array(known))), return_index=True
@@ -547,7 +547,7 @@ class Engine(SingleCalls, Durable, Questions):
             if self._journal is not None:
                 self._note_batch("unsubscribe", pa.table({"id": as_array(ids)}), [])
         updates = state.updates(state.matcher.no_changes(len(ids)), ids, rejects)
-        self._settle()
+        self._tidy_up()
         return updates
 
     def _match_published(self, encoded: EncodedMessages, clocks_us: Int64s) -> Updates:
@@ -576,10 +576,22 @@ class Engine(SingleCalls, Durable, Questions):
 
     def _settle(self) -> None:
         """Let the matcher do what it put off; slots may get other numbers."""
-        kept = self._state.matcher.settle()
+        self._follow(self._state.matcher.drop_ended())
+        self._follow(self._state.matcher.settle())
+        self._keep_up()
+
+    def _tidy_up(self) -> None:
+        """Settle nothing, but give back what nothing uses; slots may get other numbers."""
+        self._follow(self._state.matcher.drop_ended())
+        self._keep_up()
+
+    def _follow(self, kept: Kept | None) -> None:
         if kept is not None:
             with self._lock.change():
                 self._state.renumber(kept)
+
+    def _keep_up(self) -> None:
+        """Start what makes matching faster and forgets words, where it is due."""
         if not self.rebuild_in_background:
             return
         if self._state.matcher.keeps_messages:

@@ -30,6 +30,7 @@ from itertools import groupby
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, TypeAlias, get_args
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import xxhash
@@ -225,29 +226,43 @@ def read_records(directory: Path, state: str) -> Iterator[Record]:
 def merged(records: Iterator[Record]) -> Iterator[Record]:
     """Yield records with the same effect, of which neighbours are put together where that may be.
 
-    Subscriptions that begin and others that end do not depend on each other.
+    Different subscriptions do not depend on each other.
     """
     for _, group in groupby(_numbered(records), key=lambda pair: pair[0]):
         yield from _joined([record for _, record in group])
 
 
 def _joined(neighbours: list[Record]) -> Iterator[Record]:
-    """Yield one record for those that begin and one for those that end; else do so by halves."""
+    """Yield what ends, what begins, and what of that ends, as a record each; else by halves."""
+    if len(neighbours) == 1:
+        yield neighbours[0]
+        return
+    tables = [each.rows for each in neighbours]
+    if neighbours[0].kind == "publish":
+        yield neighbours[0]._replace(rows=pa.concat_tables(tables))
+        return
+    n_rows = [len(rows) for rows in tables]
+    numbers = np.repeat(np.arange(len(neighbours)), n_rows)  # record that each row is in
+    is_end = np.repeat([each.kind == "unsubscribe" for each in neighbours], n_rows)
+    ids = pa.chunked_array([chunk for rows in tables for chunk in rows["id"].chunks])
+    begun, ended = (ids.filter(pa.array(rows)) for rows in (~is_end, is_end))
+    if len(pc.unique(begun)) < len(begun):
+        middle = len(neighbours) // 2
+        yield from _joined(neighbours[:middle])
+        yield from _joined(neighbours[middle:])
+        return
+    begins_at = pc.index_in(ended, value_set=begun).fill_null(len(begun)).to_numpy()
+    is_late = np.append(numbers[~is_end], len(neighbours))[begins_at] < numbers[is_end]
+    begins = [each for each in neighbours if each.kind != "unsubscribe"]
     ends = [each for each in neighbours if each.kind == "unsubscribe"]
-    others = [each for each in neighbours if each.kind != "unsubscribe"]
-    if len(neighbours) > 1 and neighbours[0].kind != "publish":
-        columns = [each.rows.column("id") for each in neighbours]
-        ids = pa.chunked_array([chunk for column in columns for chunk in column.chunks])
-        if len(pc.unique(ids)) < len(ids):
-            middle = len(neighbours) // 2
-            yield from _joined(neighbours[:middle])
-            yield from _joined(neighbours[middle:])
-            return
-    for part in (ends, others):
-        if len(part) > 1:
-            yield part[0]._replace(rows=pa.concat_tables([each.rows for each in part]))
-        else:
-            yield from part
+    early, late = (ended.filter(pa.array(rows)) for rows in (~is_late, is_late))
+    if len(early):
+        yield ends[0]._replace(rows=pa.table({"id": early}))
+    if begins:
+        rows = pa.concat_tables([each.rows for each in begins])
+        yield begins[0]._replace(rows=rows)
+    if len(late):
+        yield ends[0]._replace(rows=pa.table({"id": late}))
 
 
 def _numbered(records: Iterator[Record]) -> Iterator[tuple[int, Record]]:

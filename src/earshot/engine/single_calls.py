@@ -58,7 +58,7 @@ class SingleCalls:
         if not is_usual_id(subscription_id):
             return None
         with self._lock:
-            self._settle()
+            self._tidy_up()
             slots = self._state.ids.known_slots((subscription_id,))
             return None if slots is None else self._end(slots, (subscription_id,), [])
 
@@ -89,6 +89,10 @@ class SingleCalls:
     @abstractmethod
     def _settle(self) -> None:
         """Let the matcher do what it put off."""
+
+    @abstractmethod
+    def _tidy_up(self) -> None:
+        """Settle nothing, but give back what nothing uses."""
 
     @abstractmethod
     def _end(self, slots: Int32s, ids: Ids, rejects: list[InvalidRow]) -> Updates:

@@ -34,11 +34,12 @@ import llvmlite.binding
 import numba
 import numpy as np
 import xxhash
-from numba.core import caching, compiler, config, event, serialize, sigutils, types
+from numba.core import caching, config, event, serialize, sigutils, types
 from numba.core.dispatcher import Dispatcher
 from numba.extending import _Intrinsic, overload
 
 from earshot.kernels.inner import Kernel, rebuilt
+from earshot.kernels.loading import load
 from earshot.kernels.turns import end_turn, take_turn
 
 SHIPPED = Path(__file__).parent / "shipped"
@@ -104,7 +105,6 @@ class CompiledKernels(caching._Cache):  # type: ignore[misc]  # Numba has no typ
 
         If not, it is this process's turn to compile it, until :meth:`end_turns`.
         """
-        target.refresh()
         processor = target.codegen().magic_tuple()
         own = directory() / self._name(signature, processor)
         shipped = (folder / self._name(signature, kind) for folder, kind in _shipped_for(processor))
@@ -127,7 +127,7 @@ class CompiledKernels(caching._Cache):  # type: ignore[misc]  # Numba has no typ
             content = path.read_bytes()
             if content[:_DIGEST_BYTES] == _digest_of(content[_DIGEST_BYTES:]):
                 parts = pickle.loads(memoryview(content)[_DIGEST_BYTES:])
-                found = self._rebuild(target, *parts)
+                found = rebuilt(target, *parts) if self._kernel.is_inner else load(target, *parts)
                 loaded.append(path.name)
                 return found
         return None
@@ -157,11 +157,6 @@ class CompiledKernels(caching._Cache):  # type: ignore[misc]  # Numba has no typ
 
     def flush(self) -> None:
         """Nothing to do: what is out of date has another name."""
-
-    def _rebuild(self, target: Any, *parts: Any) -> Any:
-        if self._kernel.is_inner:
-            return rebuilt(target, *parts)
-        return compiler.CompileResult._rebuild(target, *parts)
 
     def _name(self, signature: Any, processor: tuple[str, str, str]) -> str:
         arguments, _ = sigutils.normalize_signature(signature)

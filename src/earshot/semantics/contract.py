@@ -200,6 +200,13 @@ class Matcher(ABC):
     def n_subscriptions(self) -> int:
         """Live subscriptions."""
 
+    def drop_ended(self) -> Kept | None:
+        """Forget what ended before anybody used it, where that is much.
+
+        Return what is left where slots or tokens were numbered anew, by an earlier call too.
+        """
+        return None
+
     def settle(self) -> Kept | None:
         """Do what was put off; slots and tokens are good until the next change.
 

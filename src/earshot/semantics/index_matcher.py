@@ -6,7 +6,8 @@ They differ in the index they ask, which is told apart by its structure's form.
 **Growth.** A large first load is built as one index; later changes go to the index's delta, or into
 the index itself where that is a tree. When the delta has grown to a share of the index, a new one
 is due. New subscriptions are collected and put into the index before its next use, so that a
-million single calls cost about as much as some batches.
+million single calls cost about as much as some batches. One that ends before that is only marked,
+so that a journal is replayed without a use of the index.
 """
 
 from __future__ import annotations
@@ -68,6 +69,9 @@ class IndexMatcher(Matcher):
         # Clauses that were subscribed since the last use of the index.
         self._pending: list[ClauseArrays] = []
         self._n_pending = 0
+        # Slots among these that have ended already.
+        self._ended: list[Int32s] = []
+        self._n_ended = 0
         self._kept: Kept | None = None  # what is left, where it was numbered anew
         self._n_changes_at_failure = 0  # when a rebuild failed; the next waits for twice as many
 
@@ -89,7 +93,7 @@ class IndexMatcher(Matcher):
     @property
     def n_subscriptions(self) -> int:
         """Live subscriptions."""
-        return self._index.n_subscriptions + self._n_pending
+        return self._index.n_subscriptions + self._n_pending - self._n_ended
 
     # ---- life cycle ---------------------------------------------------------------------------
 
@@ -122,8 +126,13 @@ class IndexMatcher(Matcher):
 
     def unsubscribe(self, slots: Int32s) -> None:
         """End subscriptions."""
-        self._put_in()
-        self._index.remove(slots)
+        is_pending = slots >= self._index.n_slots
+        if not is_pending.all():
+            self._index.remove(slots[~is_pending])
+        ended = slots[is_pending]
+        if len(ended):
+            self._ended.append(ended)
+            self._n_ended += len(ended)
 
     def move(self, slots: Int32s, places: RegionArrays) -> Changes:
         """Put other regions in the place of subscriptions, which get the next slots."""
@@ -161,6 +170,30 @@ class IndexMatcher(Matcher):
         )
 
     # ---- slots --------------------------------------------------------------------------------
+
+    def drop_ended(self) -> Kept | None:
+        """Give up the slots that ended while they were pending, where they are most of all."""
+        index = self._index
+        if self._n_ended > max(REBUILD_LEAST, (index.n_slots + self._n_pending) // 2):
+            if index.n_slots:
+                self._put_in()  # the next rebuild drops them
+            else:
+                self._kept = self._drop_pending()
+        kept, self._kept = self._kept, None
+        return kept
+
+    def _drop_pending(self) -> Kept:
+        """Give up what ended before anything was built, and the words that only it had."""
+        index = self._index
+        n_tokens = 1 + max(map(largest_token, self._pending))
+        clauses, old_slots = self._live_pending()
+        tokens = kept_tokens(index.used_tokens(clauses, n_tokens))
+        if tokens is not None:
+            clauses = with_tokens(clauses, tokens)
+            self._index = index.rebuilt_of(_nothing(), tokens)
+        self._pending, self._n_pending = [clauses], len(old_slots)
+        self._ended, self._n_ended = [], 0
+        return Kept(old_slots, tokens)
 
     def settle(self) -> Kept | None:
         """Put what is pending into the index."""
@@ -216,16 +249,30 @@ class IndexMatcher(Matcher):
 
     def _put_in(self) -> None:
         """Put what is pending into the index; slots stay what they are."""
-        if not self._n_pending:
-            return
-        if self._index.n_slots == 0:
-            # As a rebuild of what is pending, so that it is built as the index was.
-            pending = Snapshot(self._pending, np.ones(self._n_pending, np.bool_))
-            self._index, _ = self._index.rebuilt(pending, n_threads=self.n_threads)
-        else:
-            self._index.insert(concat_clauses(self._pending))
-        # Only now: what failed to go in is tried again.
-        self._pending, self._n_pending = [], 0
+        if self._n_pending:
+            if self._index.n_slots == 0:
+                # As a rebuild of what is pending, so that it is built as the index was.
+                pending = Snapshot(self._pending, np.ones(self._n_pending, np.bool_))
+                self._index, _ = self._index.rebuilt(pending, n_threads=self.n_threads)
+            else:
+                self._index.insert(concat_clauses(self._pending))
+            # Only now: what failed to go in is tried again.
+            self._pending, self._n_pending = [], 0
+        if self._n_ended:
+            self._index.remove(np.concatenate(self._ended))
+            self._ended, self._n_ended = [], 0
+
+    def _live_pending(self) -> tuple[ClauseArrays, Int32s]:
+        """Return what is pending and has not ended, with slots 0, 1, …, and their places there."""
+        first = np.int32(self._index.n_slots)
+        is_live = np.ones(self._n_pending, np.bool_)
+        for ended in self._ended:
+            is_live[ended - first] = False
+        parts = [
+            each._replace(subscriptions=each.subscriptions - first)
+            for each in (_nothing(), *self._pending)
+        ]
+        return Snapshot(parts, is_live).live_clauses()
 
     # ---- questions ----------------------------------------------------------------------------
 
@@ -318,8 +365,7 @@ class RankedMatcher(IndexMatcher):
         """
         if self._index.n_slots == 0:
             # Nothing is built so far: what is pending will be, with these weights.
-            pending = concat_clauses([_nothing(), *self._pending])
-            self._index = self._weighed(_nothing(), pending, n_tokens)
+            self._index = self._weighed(_nothing(), self._live_pending()[0], n_tokens)
             return self.no_changes(0)
         kept = self._kept = self.settle()  # kept also where what follows fails
         clauses, old_slots = self._index.snapshot().live_clauses()
