@@ -241,8 +241,8 @@ def _with_lists(
 
 def _centres(boxes: Float64s) -> Float64s:
     """Return the centres of boxes as boxes; those without one are left out."""
+    boxes = boxes[np.isfinite(boxes).all(axis=1)]
     centres = boxes[:, :2] * 0.5 + boxes[:, 2:] * 0.5
-    centres = centres[np.isfinite(centres).all(axis=1)]
     return np.concatenate([centres, centres], axis=1)
 
 

@@ -6,7 +6,8 @@ formulas here are ours. A clause in the list of its key costs, for each cell it 
 
 * ``share * hit``: how many times a message verifies it, the share of messages that have its key
   times the share of messages that touch the cell;
-* ``posting_cost``: what another entry of a list costs to store and to keep, in verifications.
+* ``posting_cost``: what another entry of a list costs to store and to keep, in verifications;
+* ``posting_cost`` again for each cell that is divided on the way, whose quarters are nodes to keep.
 
 Of all sets of disjoint cells that cover the clause's box, the one of least cost is taken. Quarters
 that the box does not touch cost nothing, so a division gains where a box touches a cell's corner.
@@ -40,9 +41,6 @@ N_HITS = (4 ** (COUNTED + 1) - 1) // 3
 MOST_CELLS = 256
 """Cells of one clause; where more would be chosen, entries are taken to cost four times as much."""
 
-_WORTH_A_NODE = 0.25
-"""Part of an entry's cost that a move to a smaller cell must be able to save."""
-
 
 class Choice(NamedTuple):
     """Cells of a clause, and what is on the way to the next."""
@@ -51,7 +49,7 @@ class Choice(NamedTuple):
     path: Int64s  # (BITS + 1,) by depth: cells that are being divided
     quarters: Int64s  # (BITS + 1,) bits of their quarters still to visit
     firsts: Int64s  # (BITS + 1,) cells chosen before them
-    costs: Float64s  # (BITS + 1,) of their quarters so far
+    costs: Float64s  # (BITS + 1,) of their division so far
 
 
 @lean_kernel
@@ -91,10 +89,8 @@ def _may_gain(cell, on_grid, quarters, verified, posting_cost, max_depth):
     depth = cell_depth(cell)
     if depth >= max_depth:
         return False
-    if quarters & (quarters - 1) == 0:
-        return verified > _WORTH_A_NODE * posting_cost
     n = (quarters & 1) + (quarters >> 1 & 1) + (quarters >> 2 & 1) + (quarters >> 3)
-    if verified <= (n - 1) * posting_cost:
+    if verified <= n * posting_cost:
         return False
     if n < 4:
         return True
@@ -129,7 +125,7 @@ def _choose(hits, share, posting_cost, max_depth, on_grid, choice):
         quarters = quarters_touched(cell, on_grid) if depth < BITS else np.int64(0)
         if _may_gain(cell, on_grid, quarters, verified, posting_cost, max_depth):
             choice.path[depth], choice.quarters[depth] = cell, quarters
-            choice.firsts[depth], choice.costs[depth] = n, 0.0
+            choice.firsts[depth], choice.costs[depth] = n, posting_cost
         else:
             if n == len(choice.cells):
                 return -1
