@@ -106,6 +106,12 @@ STRUCTURES: dict[str, Structure] = {structure.name: structure for structure in (
         "rival of KDD13 and TKDE15",
         "to compare",
     ),
+    Structure(
+        "mbr_trie", "earshot.indexes.mbr_trie.index.MbrTrie", None,
+        "trie of rarest-first keywords with a bounding box at each node; changes in place",
+        "CIKM15",
+        "to compare; short messages with large regions",
+    ),
 )}
 # fmt: on
 """Every structure by its name; a new one needs an entry here and nothing else."""
