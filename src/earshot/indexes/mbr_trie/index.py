@@ -132,7 +132,9 @@ class MbrTrie(InPlaceIndex):
         return trie_scratch_arrays(self.arrays, self.n_tokens)
 
     def __getstate__(self) -> dict[str, Any]:
-        return {name: value for name, value in super().__getstate__().items() if name != "_counting"}
+        return {
+            name: value for name, value in super().__getstate__().items() if name != "_counting"
+        }
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
@@ -171,9 +173,7 @@ def with_tokens_up_to(trie: MbrTrieArrays, n: int) -> MbrTrieArrays:
     return trie._replace(tokens=tokens)
 
 
-def build_trie(
-    clauses: ClauseArrays, rows: Int32s, tokens: Int32s, probing: int
-) -> MbrTrieArrays:
+def build_trie(clauses: ClauseArrays, rows: Int32s, tokens: Int32s, probing: int) -> MbrTrieArrays:
     """Build a trie of the given clauses, with tokens that have their labels."""
     paths = np.empty(len(clauses.token_ids), np.int32)
     lengths = np.zeros(len(clauses.subscriptions), np.int32)
@@ -194,7 +194,9 @@ def build_trie(
     facts[N_NUMBERED] = facts[N_ENTRIES] = len(rows)
     facts[TOP_ROOM] = nodes[ROOT, N_CHILDREN]
     facts[N_TOKENS_BELOW], facts[PROBING] = n_below, probing
-    quantizer = quantizer_of(clauses.boxes[rows] if len(rows) < len(lengths) else clauses.boxes, "lonlat")
+    quantizer = quantizer_of(
+        clauses.boxes[rows] if len(rows) < len(lengths) else clauses.boxes, "lonlat"
+    )
     row_keys = np.empty(len(lengths), np.uint64)
     build_keys(quantizer, clauses.boxes, 0, row_keys)
     trie = MbrTrieArrays(

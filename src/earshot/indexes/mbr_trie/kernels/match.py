@@ -54,9 +54,9 @@ from earshot.model.arrays import Int32s, Int64s
 # Ways to find the children of a node that a message has, by number in ``facts[PROBING]``.
 PROBE_TOKEN_SET, PROBE_TRIE, PROBE_BY_COST = range(3)
 
-SET_STEP = 0.5
+SET_STEP = 0.25
 """Nanoseconds that ProbeTokenSet takes for a child of a node."""
-TRIE_STEP = 2.0
+TRIE_STEP = 5.0
 """Nanoseconds that ProbeTrie takes for a token and a halving of the children."""
 TOP_STEP = 12.0
 """Nanoseconds that ProbeTrie takes for a token at the root, where it is looked up."""
@@ -208,9 +208,7 @@ def append_own(view, trie, node, limit, box, scratch, answers, n_answers, work):
         while mask != 0:
             number = first + trailing_zeros(mask)
             mask &= mask - np.uint32(1)
-            n_answers = append_entry(
-                view, trie, number, strict, box, scratch, answers, n_answers
-            )
+            n_answers = append_entry(view, trie, number, strict, box, scratch, answers, n_answers)
             if n_answers < 0:
                 return n_answers
     if len(trie.heads) > 0:
