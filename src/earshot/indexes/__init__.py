@@ -112,6 +112,12 @@ STRUCTURES: dict[str, Structure] = {structure.name: structure for structure in (
         "CIKM15",
         "to compare; short messages with large regions",
     ),
+    Structure(
+        "pt_quadtree", "earshot.indexes.pt_quadtree.index.PtQuadtree", None,
+        "quadtree whose nodes know a pivotal keyword of each subscription; changes in place",
+        "CIKM15",
+        "to compare",
+    ),
 )}
 # fmt: on
 """Every structure by its name; a new one needs an entry here and nothing else."""

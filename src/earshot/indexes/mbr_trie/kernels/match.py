@@ -7,8 +7,8 @@ children of a node, N the number of tokens of the message.
 What differs from the print: SELECTPAIR keeps a child whose MBR *does* overlap the message (the
 print says that it does not). A child's label is looked up in an array by label, behind a signature
 in the first-level cache, instead of by binary search in T. MBRs are box keys, and sixteen children
-are compared at once. The children of the root are looked up by token. So the two probings cost other
-than |n| log |T_n| and |T_n| log |n| steps: see ``SET_STEP`` and ``TRIE_STEP``.
+are compared at once. The children of the root are looked up by token. So the two probings do not
+cost |n| log |T_n| and |T_n| log |n| steps: see ``SET_STEP`` and ``TRIE_STEP``.
 """
 
 from __future__ import annotations

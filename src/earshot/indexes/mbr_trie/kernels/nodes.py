@@ -7,16 +7,16 @@ with equal beginnings of their paths share nodes.
 
 Clauses are numbered in the order of their paths, the paper's token-set order. So the clauses below
 a node have consecutive numbers, and those whose path ends at the node come first: the leaf that the
-paper hangs there, with an inverted list, is a range of numbers here. The upper end of a node's range
-is where its next sibling's begins, and of a last child the end of its parent's.
+paper hangs there, with an inverted list, is a range of numbers here. A node's range ends where its
+next sibling's begins, and that of a last child where its parent's does.
 
 Where the paper reserves numbers for later insertions, later clauses get numbers above all others
 here, and stand in a chain at their node. The ranges stay exact for the clauses that were there when
 the trie was built; when a quarter has come since, it is built anew and all are numbered again.
 
-Children of a node stand side by side, in the order of falling labels. The root's stand in any order,
-since they are looked up by token. A block of children follows its node in memory, so that the
-branches of single nodes in which most paths end lie in one cache line.
+Children of a node stand side by side, in the order of falling labels. The root's stand in any
+order, since they are looked up by token. A block of children follows its node in memory, so that
+the branches of single nodes in which most paths end lie in one cache line.
 """
 
 from __future__ import annotations

@@ -1,0 +1,83 @@
+"""The choice of pivotal tokens: one required token of each clause of a node.
+
+[CIKM15] §4.1. A small set of tokens that hits every clause prunes well and takes little room. The
+smallest is NP-hard to find; the paper's greedy method takes the token of most clauses, drops these,
+and goes on with the rest. Its letters: ``df`` is ``counts``, the pivotal-token set is what
+:func:`choose_pivots` returns, each token once.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from earshot.indexes.quadtree.kernels.nodes import n_required, rarest_token
+from earshot.kernels.jit import kernel
+
+# How pivotal tokens are chosen.
+GREEDY, RAREST = 0, 1
+
+
+@kernel
+def choose_pivots(clauses, rows, how, frequencies):
+    """Return a required token of each clause."""
+    if how == RAREST:
+        pivots = np.empty(len(rows), np.int32)
+        for j in range(len(rows)):
+            pivots[j] = rarest_token(clauses, rows[j], frequencies)
+        return pivots
+    return _hitting_set(clauses, rows)
+
+
+@kernel
+def _hitting_set(clauses, rows):
+    """Return the token that hits each clause first, taken greedily.
+
+    Tokens wait in a bucket by the number of clauses they would hit. A token whose number has
+    fallen since moves down when its turn comes, so all takes time in the number of tokens.
+    """
+    n = len(rows)
+    starts = np.zeros(n + 1, np.int64)
+    for j in range(n):
+        starts[j + 1] = starts[j] + n_required(clauses, rows[j])
+    postings = np.empty(starts[n], np.int64)
+    for j in range(n):
+        first = clauses.token_offsets[rows[j]]
+        for k in range(starts[j + 1] - starts[j]):
+            postings[starts[j] + k] = np.int64(clauses.token_ids[first + k]) << 32 | j
+    postings.sort()
+    # Tokens 0, 1, … of this set; those of clause j are locals_[starts[j]:starts[j + 1]].
+    heads = np.empty(starts[n] + 1, np.int64)
+    locals_ = np.empty(starts[n], np.int64)
+    filled = starts[:n].copy()
+    n_local = 0
+    for i in range(len(postings)):
+        if i == 0 or postings[i] >> 32 != postings[i - 1] >> 32:
+            heads[n_local] = i
+            n_local += 1
+        j = postings[i] & 0xFFFFFFFF
+        locals_[filled[j]] = n_local - 1
+        filled[j] += 1
+    heads[n_local] = len(postings)
+    counts = np.empty(n_local, np.int64)
+    buckets = np.full(n + 1, -1, np.int64)
+    following = np.empty(n_local, np.int64)
+    for t in range(n_local - 1, -1, -1):
+        counts[t] = heads[t + 1] - heads[t]
+        following[t] = buckets[counts[t]]
+        buckets[counts[t]] = t
+    pivots = np.full(n, -1, np.int32)
+    for count in range(n, 0, -1):
+        while buckets[count] >= 0:
+            t = buckets[count]
+            buckets[count] = following[t]
+            if counts[t] < count:
+                following[t] = buckets[counts[t]]
+                buckets[counts[t]] = t
+                continue
+            for i in range(heads[t], heads[t + 1]):
+                j = postings[i] & 0xFFFFFFFF
+                if pivots[j] < 0:
+                    pivots[j] = postings[i] >> 32
+                    for k in range(starts[j], starts[j + 1]):
+                        counts[locals_[k]] -= 1
+    return pivots
