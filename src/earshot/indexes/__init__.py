@@ -118,6 +118,12 @@ STRUCTURES: dict[str, Structure] = {structure.name: structure for structure in (
         "CIKM15",
         "to compare",
     ),
+    Structure(
+        "lfilter", "earshot.indexes.lfilter.index.LFilter", None,
+        "both of these; a cost model chooses for each message; changes in place",
+        "CIKM15",
+        "to compare",
+    ),
 )}
 # fmt: on
 """Every structure by its name; a new one needs an entry here and nothing else."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from threading import Lock
-from typing import Any, Literal, get_args
+from typing import Any, Literal, NamedTuple, get_args
 
 import numpy as np
 import numpy.typing as npt
@@ -173,46 +173,76 @@ def with_tokens_up_to(trie: MbrTrieArrays, n: int) -> MbrTrieArrays:
     return trie._replace(tokens=tokens)
 
 
-def build_trie(clauses: ClauseArrays, rows: Int32s, tokens: Int32s, probing: int) -> MbrTrieArrays:
-    """Build a trie of the given clauses, with tokens that have their labels."""
+class _Paths(NamedTuple):
+    """Clauses in the order of their paths, and the nodes that these make."""
+
+    order: Int32s  # the rows
+    lengths: Int32s  # (n_clauses,) of each clause's path; 0 for clauses that are not among them
+    tokens: Int32s  # with the children of the root
+    labels: Int32s  # (> n_nodes,)
+    nodes: Int32s  # (> n_nodes, 4)
+    level_nodes: Int64s
+    n_nodes: int
+    n_below: int
+
+
+def _sort_paths(clauses: ClauseArrays, rows: Int32s, tokens: Int32s) -> _Paths:
     paths = np.empty(len(clauses.token_ids), np.int32)
     lengths = np.zeros(len(clauses.subscriptions), np.int32)
-    tokens = tokens.copy()
+    tokens, order, level_nodes = tokens.copy(), rows.copy(), np.zeros(N_LEVELS, np.int64)
     tokens[:, TOP_NODE] = -1
-    n_below = fill_paths(clauses, tokens, rows, paths, lengths)
+    n_below = int(fill_paths(clauses, tokens, rows, paths, lengths))
     labels, nodes = np.empty(n_below + 1, np.int32), np.empty((n_below + 1, 4), np.int32)
     tokens_of = np.empty(len(tokens), np.int32)
     tokens_of[tokens[:, LABEL]] = np.arange(len(tokens), dtype=np.int32)
-    level_nodes = np.zeros(N_LEVELS, np.int64)
-    order = rows.copy()
     n_nodes = build_nodes(
         order, clauses.token_offsets, paths, lengths, tokens_of, tokens, labels, nodes, level_nodes
     )
-    del paths
+    return _Paths(order, lengths, tokens, labels, nodes, level_nodes, int(n_nodes), n_below)
+
+
+def in_path_order(clauses: ClauseArrays, rows: Int32s, tokens: Int32s) -> Int32s:
+    """Return rows of clauses in the order of their paths."""
+    return _sort_paths(clauses, rows, tokens).order
+
+
+def build_trie(
+    clauses: ClauseArrays, rows: Int32s, tokens: Int32s, probing: int, n_numbers: int | None = None
+) -> MbrTrieArrays:
+    """Build a trie of clauses.
+
+    Args:
+        clauses: All that are stored.
+        rows: Those that are to be in the trie.
+        tokens: Tokens with their labels.
+        probing: Its number among :data:`PROBINGS`.
+        n_numbers: Numbers to hand out, if more than there are rows; the last ones stay unused.
+    """
+    paths = _sort_paths(clauses, rows, tokens)
+    n_nodes, n_rows = paths.n_nodes, len(rows)
+    n_numbers = n_rows if n_numbers is None else n_numbers
     facts = np.zeros(N_FACTS, np.int64)
     facts[N_NODES] = facts[N_BUILT] = n_nodes
-    facts[N_NUMBERED] = facts[N_ENTRIES] = len(rows)
-    facts[TOP_ROOM] = nodes[ROOT, N_CHILDREN]
-    facts[N_TOKENS_BELOW], facts[PROBING] = n_below, probing
-    quantizer = quantizer_of(
-        clauses.boxes[rows] if len(rows) < len(lengths) else clauses.boxes, "lonlat"
-    )
-    row_keys = np.empty(len(lengths), np.uint64)
-    build_keys(quantizer, clauses.boxes, 0, row_keys)
+    facts[N_NUMBERED] = facts[N_ENTRIES] = n_numbers
+    facts[TOP_ROOM] = paths.nodes[ROOT, N_CHILDREN]
+    facts[N_TOKENS_BELOW], facts[PROBING] = paths.n_below, probing
+    boxes = clauses.boxes if n_rows == len(clauses.boxes) else clauses.boxes[rows]
     trie = MbrTrieArrays(
-        quantizer=quantizer,
+        quantizer=quantizer_of(boxes, "lonlat"),
         facts=facts,
-        level_nodes=level_nodes,
-        tokens=tokens,
-        labels=labels[:n_nodes].copy(),
+        level_nodes=paths.level_nodes,
+        tokens=paths.tokens,
+        labels=paths.labels[:n_nodes].copy(),
         keys=np.full(n_nodes + BLOCK, DEAD_KEY),
-        nodes=nodes[:n_nodes].copy(),
-        entry_keys=np.full(len(rows) + BLOCK, DEAD_KEY),
-        entry_rows=np.empty(len(rows), np.int32),
+        nodes=paths.nodes[:n_nodes].copy(),
+        entry_keys=np.full(n_numbers + BLOCK, DEAD_KEY),
+        entry_rows=np.zeros(n_numbers, np.int32),
         heads=np.empty(0, np.int32),
         chains=np.empty(0, np.int32),
     )
-    fill_keys(trie, clauses, order, lengths, row_keys)
+    row_keys = np.empty(len(clauses.subscriptions), np.uint64)
+    build_keys(trie.quantizer, clauses.boxes, 0, row_keys)
+    fill_keys(trie, clauses, paths.order, paths.lengths, row_keys)
     return trie
 
 

@@ -314,10 +314,11 @@ def push_top(trie, n_labels, limit, scratch):
 
 
 @lean_kernel
-def append_by_trie(view, trie, n_labels, limit, box, scratch, answers, n_answers, work):
-    """MBRTrie-FILTER and -VERIFY of Algorithm 1 from the root on; -1 without room."""
+def append_from(
+    view, trie, n_stack, n_labels, limit, box, scratch, answers, n_answers, work
+):
+    """MBRTrie-FILTER and -VERIFY of Algorithm 1 from the nodes on the stack; -1 without room."""
     stack = scratch.stack
-    n_stack = push_top(trie, n_labels, limit, scratch)
     while n_stack > 0:
         n_stack -= 2
         node, place = np.int64(stack[n_stack]), np.int64(stack[n_stack + 1])
@@ -341,7 +342,10 @@ def append_mbr_trie(view, tokens, box, scratch, answers, n_answers, work):
         return n_answers
     n_labels = sort_labels(trie, tokens, scratch)
     n_sets, n_tries = scratch.choices[PROBE_TOKEN_SET], scratch.choices[PROBE_TRIE]
-    n_answers = append_by_trie(view, trie, n_labels, limit, box, scratch, answers, n_answers, work)
+    n_stack = push_top(trie, n_labels, limit, scratch)
+    n_answers = append_from(
+        view, trie, n_stack, n_labels, limit, box, scratch, answers, n_answers, work
+    )
     if n_answers < 0:  # the message comes again
         scratch.choices[PROBE_TOKEN_SET], scratch.choices[PROBE_TRIE] = n_sets, n_tries
     forget_labels(scratch, n_labels)
