@@ -166,9 +166,10 @@ class LFilter(InPlaceIndex):
         self.arrays = self.arrays._replace(quadtree=quadtree)
 
     def _scratch_arrays(self) -> dict[str, Any]:
-        tops = {name: (self.n_tokens, np.int32) for name in Tops._fields}
+        trie = self.arrays.trie
+        tops = {name: (len(trie.tokens), np.int32) for name in Tops._fields}
         return {
-            "trie": trie_scratch_arrays(self.arrays.trie, self.n_tokens),
+            "trie": trie_scratch_arrays(trie),
             "quadtree": pt_quadtree.scratch_arrays(self.n_tokens),
             "tops": tops,
         }

@@ -129,7 +129,7 @@ class MbrTrie(InPlaceIndex):
             )
 
     def _scratch_arrays(self) -> dict[str, tuple[int, npt.DTypeLike]]:
-        return trie_scratch_arrays(self.arrays, self.n_tokens)
+        return trie_scratch_arrays(self.arrays)
 
     def __getstate__(self) -> dict[str, Any]:
         return {
@@ -141,8 +141,9 @@ class MbrTrie(InPlaceIndex):
         self._counting = Lock()
 
 
-def trie_scratch_arrays(trie: MbrTrieArrays, n_tokens: int) -> dict[str, tuple[int, npt.DTypeLike]]:
+def trie_scratch_arrays(trie: MbrTrieArrays) -> dict[str, tuple[int, npt.DTypeLike]]:
     """Return least length and type of each array of the working memory that a trie needs."""
+    n_tokens = len(trie.tokens)
     return {
         "serial": (1, np.int64),
         "labels": (n_tokens + 256, np.int32),
