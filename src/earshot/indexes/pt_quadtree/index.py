@@ -28,6 +28,7 @@ from earshot.indexes.pt_quadtree.kernels.changes import (
     MX_CIF,
     NODES,
     SET_PLACES,
+    SETTLE,
     PtQuadtreeArrays,
     Queue,
     insert_clauses,
@@ -188,21 +189,35 @@ def _new_arrays(tree: Quadtree, parameters: PtQuadtreeParameters) -> PtQuadtreeA
 class _Changing:
     """Arrays under a change: kernels are called until they are done, and get room meanwhile."""
 
-    def __init__(self, arrays: PtQuadtreeArrays, n_queued: int) -> None:
-        self.arrays = arrays
+    def __init__(
+        self, arrays: PtQuadtreeArrays, clauses: ClauseArrays, frequencies: Int64s, n: int = 1024
+    ) -> None:
+        self.arrays, self._clauses, self._frequencies = arrays, clauses, frequencies
         self.queue = Queue(
             np.zeros(64, np.int32),
             np.zeros(65, np.int64),
-            np.zeros(max(4 * n_queued, 4096), np.int32),
+            np.zeros(4 * n, np.int32),
             np.zeros(1, np.int64),
         )
         self.work = np.zeros(STACK + 2, np.int64)
 
+    def settle(self) -> None:
+        """Settle what is in the queue."""
+        run_until_done(
+            lambda: int(settle(self.arrays, self._clauses, self._frequencies, self.queue)),
+            self.make_room,
+        )
+
     def make_room(self, short_of: int) -> None:
-        """Make room for what a kernel is short of."""
-        arrays, tree = self.arrays, self.arrays.tree
+        """Make room for what a kernel is short of, or settle what it has left to do."""
+        arrays, tree, queue = self.arrays, self.arrays.tree, self.queue
         n = int(tree.facts[N_NODES])
-        if short_of == NODES:
+        if short_of == SETTLE:
+            numbers = np.unique(queue.numbers[: queue.starts[1]])
+            queue.numbers[: len(numbers)] = numbers
+            queue.starts[1] = len(numbers)
+            self.settle()
+        elif short_of == NODES:
             n = more_nodes(tree)
             self.arrays = arrays._replace(
                 tree=with_nodes(tree, n),
@@ -216,7 +231,6 @@ class _Changing:
         elif short_of == SET_PLACES:
             self.arrays = arrays._replace(sets=with_more_places(arrays.sets, n))
         else:
-            queue = self.queue
             self.queue = queue._replace(
                 nodes=resized(queue.nodes, 2 * len(queue.nodes)),
                 starts=resized(queue.starts, 2 * len(queue.starts)),
@@ -228,15 +242,11 @@ def _filled(
     arrays: PtQuadtreeArrays, clauses: ClauseArrays, frequencies: Int64s, rows: Int32s
 ) -> PtQuadtreeArrays:
     """Settle clauses in a tree that holds nothing yet, and leave no room to spare."""
-    changing = _Changing(arrays, len(rows))
+    changing = _Changing(arrays, clauses, frequencies, len(rows))
     queue = changing.queue
     queue.numbers[: len(rows)] = in_order(arrays.tree.numbers, rows)
     queue.starts[1], queue.ends[0] = len(rows), 1
-
-    def fill() -> int:
-        return int(settle(changing.arrays, clauses, frequencies, changing.queue))
-
-    run_until_done(fill, changing.make_room)
+    changing.settle()
     arrays, n = changing.arrays, int(changing.arrays.tree.facts[N_NODES])
     tree = arrays.tree._replace(lists=packed(arrays.tree.lists, n, spare=0.0))
     return arrays._replace(tree=tree, sets=packed(arrays.sets, n, spare=0.0))
@@ -246,7 +256,7 @@ def insert_rows(
     arrays: PtQuadtreeArrays, clauses: ClauseArrays, frequencies: Int64s, first: int, stop: int
 ) -> PtQuadtreeArrays:
     """Insert clauses ``first`` to ``stop``, whose prints are there already."""
-    changing = _Changing(arrays, 0)
+    changing = _Changing(arrays, clauses, frequencies)
 
     def insert() -> int:
         nonlocal first
@@ -263,13 +273,13 @@ def remove_rows(
     arrays: PtQuadtreeArrays, clauses: ClauseArrays, frequencies: Int64s, rows: Int64s
 ) -> PtQuadtreeArrays:
     """Remove clauses; those that are not in the tree are passed over."""
-    changing = _Changing(arrays, 0)
+    changing = _Changing(arrays, clauses, frequencies)
     done = 0
 
     def remove() -> int:
         nonlocal done
         done, short_of = remove_clauses(
-            changing.arrays, clauses, frequencies, rows, done, changing.queue, changing.work
+            changing.arrays, clauses, rows, done, changing.queue, changing.work
         )
         return int(short_of)
 

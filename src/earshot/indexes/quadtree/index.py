@@ -41,7 +41,7 @@ def prepare_quadtree(clauses: ClauseArrays, frequencies: Int64s) -> Quadtree:
     """Return a quadtree that holds nothing yet, with the frame and the prints of clauses."""
     n = len(clauses.subscriptions)
     prints = np.zeros(n, np.uint32)
-    fill_prints(prints, clauses, frequencies, 0, n)
+    fill_prints(prints, clauses.token_offsets, clauses.token_ids, frequencies, 0, n)
     return new_quadtree(frame_of(clauses.boxes), prints)
 
 
@@ -69,7 +69,10 @@ class QuadtreeIndex(InPlaceIndex):
     def _insert_rows(self, first: int, stop: int) -> None:
         tree = self.arrays.tree
         prints = with_room(tree.prints, stop)
-        fill_prints(prints, self.clauses, self.frequencies, first, stop)
+        clauses = self.clauses
+        fill_prints(
+            prints, clauses.token_offsets, clauses.token_ids, self.frequencies, first, stop
+        )
         self.arrays = self.arrays._replace(tree=tree._replace(prints=prints))
         self._n_framed = first if self._n_framed is None else self._n_framed
         while first < stop:

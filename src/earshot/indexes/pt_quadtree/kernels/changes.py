@@ -80,8 +80,8 @@ MOST_COPIES = 2.0
 # Places of ``rules``.
 PLACEMENT, TAU_NUM, MAX_DEPTH, PIVOTS = range(4)
 
-# What kernels are short of.
-NODES, LIST_PLACES, SET_PLACES, QUEUE_PLACES = range(1, 5)
+# What kernels are short of; SETTLE says that the queue has clauses to be sorted and settled.
+NODES, LIST_PLACES, SET_PLACES, QUEUE_PLACES, SETTLE = range(1, 6)
 
 
 class PtQuadtreeArrays(NamedTuple):
@@ -115,43 +115,35 @@ def quarters_of(arrays, cell, on_grid):
     return np.int64(0)
 
 
-@kernel
-def _divide(arrays, clauses, node, numbers):
-    """Return for each clause of a node the quarters it goes to, and whether to divide at all."""
+@lean_kernel
+def _divide(arrays, clauses, node, numbers, bits):
+    """Write the quarters that each clause of a node goes to; return whether to divide at all."""
     tree, rules = arrays.tree, arrays.rules
     n = len(numbers)
-    bits = np.zeros(n, np.uint8)
     if n < rules[TAU_NUM] or cell_depth(tree.cells[node]) >= rules[MAX_DEPTH]:
-        return bits, False
+        return False
     n_copies = n_moved = 0
     for k in range(n):
         on_grid = clause_on_grid(tree, clauses, clause_of(tree, numbers[k]))
-        bits[k] = quarters_of(arrays, tree.cells[node], on_grid)
-        n_moved += bits[k] != 0
-        for i in range(4):
-            n_copies += bits[k] >> i & 1
+        some = quarters_of(arrays, tree.cells[node], on_grid)
+        bits[k] = some
+        n_moved += some != 0
+        n_copies += (some & 1) + (some >> 1 & 1) + (some >> 2 & 1) + (some >> 3)
     if rules[PLACEMENT] == LEAVES:
-        return bits, n_copies <= MOST_COPIES * n
-    return bits, 4 * n_moved >= n
+        return n_copies <= MOST_COPIES * n
+    return 4 * n_moved >= n
 
 
-@kernel
-def _fill(arrays, clauses, frequencies, node, numbers):
-    """Make the lists of a node that has none, and let the nodes above know its tokens."""
+@lean_kernel
+def _fill(arrays, node, numbers, order):
+    """Make the lists of a node that has none, and let the nodes above know its tokens.
+
+    ``order`` has the pivotal token of each clause and its place in ``numbers``, ascending.
+    """
     tree = arrays.tree
-    n = len(numbers)
+    n = len(order)
     tree.counts[node] = n
     tree.facts[N_POSTINGS] += n
-    if n == 0:
-        return
-    rows = np.empty(n, np.int64)
-    for k in range(n):
-        rows[k] = clause_of(tree, numbers[k])
-    pivots = choose_pivots(clauses, rows, arrays.rules[PIVOTS], frequencies)
-    order = np.empty(n, np.int64)
-    for k in range(n):
-        order[k] = np.int64(pivots[k]) << 32 | k
-    order.sort()
     n_tokens = 0
     for k in range(n):
         n_tokens += k == 0 or order[k] >> 32 != order[k - 1] >> 32
@@ -171,47 +163,72 @@ def _fill(arrays, clauses, frequencies, node, numbers):
         first = k
 
 
+@lean_kernel
+def _has_room(arrays, node, start, n, queue):
+    """Return what there is no room for if ``n`` clauses of a node are settled."""
+    tree, sets = arrays.tree, arrays.sets
+    if not has_room_to_split(tree):
+        return NODES
+    if not has_places(tree.lists, table_size(n) + 16, n):
+        return LIST_PLACES
+    if not has_places(sets, places_above(tree, sets, node, n), 0):
+        return SET_PLACES
+    if start + 4 * n > len(queue.numbers) or queue.ends[0] + 6 > len(queue.nodes):
+        return QUEUE_PLACES
+    return DONE
+
+
+@lean_kernel
+def _enqueue_quarters(arrays, node, numbers, bits, queue):
+    """Give a node four children and enqueue these with their clauses."""
+    tree = arrays.tree
+    last = queue.ends[0]
+    start = queue.starts[last]
+    split_node(tree, node)
+    _count_leaves(arrays, node, 3)
+    for i in range(4):
+        child = np.int64(tree.children[node]) + i
+        arrays.limits[child] = arrays.rules[TAU_NUM]
+        arrays.n_leaves[child] = 1
+        arrays.sets.sizes[child] = arrays.sets.used[child] = 0
+        stop = start
+        for k in range(len(numbers)):
+            if bits[k] >> i & 1 != 0:
+                queue.numbers[stop] = numbers[k]
+                stop += 1
+        if stop > start:
+            queue.nodes[last] = child
+            last, start = last + 1, stop
+            queue.starts[last] = stop
+    queue.ends[0] = last
+
+
 @kernel
 def settle(arrays, clauses, frequencies, queue):
     """Settle the clauses of all nodes in the queue, dividing nodes as needed."""
-    tree, sets = arrays.tree, arrays.sets
     while queue.ends[0] > 0:
         last = queue.ends[0] - 1
         node, start, stop = np.int64(queue.nodes[last]), queue.starts[last], queue.starts[last + 1]
         n = stop - start
-        if not has_room_to_split(tree):
-            return NODES
-        if not has_places(tree.lists, table_size(n) + 16, n):
-            return LIST_PLACES
-        if not has_places(sets, places_above(tree, sets, node, n), 0):
-            return SET_PLACES
-        if start + 4 * n > len(queue.numbers) or last + 6 > len(queue.nodes):
-            return QUEUE_PLACES
+        short_of = _has_room(arrays, node, start, n, queue)
+        if short_of != DONE:
+            return short_of
         numbers = queue.numbers[start:stop].copy()
-        bits, is_divided = _divide(arrays, clauses, node, numbers)
+        bits = np.zeros(n, np.uint8)
         queue.ends[0] = last
-        if not is_divided:
+        if _divide(arrays, clauses, node, numbers, bits):
+            _enqueue_quarters(arrays, node, numbers, bits, queue)
+            numbers = numbers[bits == 0]
+        else:
             arrays.limits[node] = arrays.rules[TAU_NUM] if n < arrays.rules[TAU_NUM] else 2 * n
-            _fill(arrays, clauses, frequencies, node, numbers)
-            continue
-        split_node(tree, node)
-        _count_leaves(arrays, node, 3)
-        _fill(arrays, clauses, frequencies, node, numbers[bits == 0])
-        for i in range(4):
-            child = np.int64(tree.children[node]) + i
-            sets.sizes[child] = sets.used[child] = 0
-            arrays.limits[child] = arrays.rules[TAU_NUM]
-            arrays.n_leaves[child] = 1
-            stop = start
-            for k in range(n):
-                if bits[k] >> i & 1 != 0:
-                    queue.numbers[stop] = numbers[k]
-                    stop += 1
-            if stop > start:
-                queue.nodes[last], queue.starts[last] = child, start
-                last, start = last + 1, stop
-                queue.starts[last] = stop
-        queue.ends[0] = last
+        if len(numbers) > 0:
+            rows = np.empty(len(numbers), np.int64)
+            for k in range(len(numbers)):
+                rows[k] = clause_of(arrays.tree, numbers[k])
+            order = choose_pivots(
+                clauses.token_offsets, clauses.token_ids, rows, arrays.rules[PIVOTS], frequencies
+            )
+            _fill(arrays, node, numbers, order)
     return DONE
 
 
@@ -238,9 +255,9 @@ def _empty(arrays, node):
     drop_lists(tables, node)
 
 
-@kernel
-def enqueue_leaf(arrays, node, queue):
-    """Empty a leaf into the queue; return what there is no room for."""
+@lean_kernel
+def _enqueue_leaf(arrays, node, queue):
+    """Empty a leaf into the queue; return SETTLE, or what there is no room for."""
     n = np.int64(arrays.tree.counts[node])
     sets = arrays.sets
     if n > len(queue.numbers):
@@ -248,11 +265,10 @@ def enqueue_leaf(arrays, node, queue):
     if not has_places(sets, places_above(arrays.tree, sets, node, n), 0):
         return SET_PLACES
     copy_numbers(arrays.tree.lists, node, queue.numbers, 0)
-    queue.numbers[:n].sort()
     queue.nodes[0], queue.starts[0], queue.starts[1] = node, 0, n
     queue.ends[0] = 1
     _empty(arrays, node)
-    return DONE
+    return SETTLE
 
 
 # ---- insertion ----------------------------------------------------------------------------------
@@ -263,14 +279,16 @@ def _choose_list(arrays, clauses, frequencies, node, c):
     """Return the pivotal token of a new clause of a node."""
     tables, start = arrays.tree.lists, clauses.token_offsets[c]
     best, shortest = np.int32(-1), np.int64(0)
-    for i in range(start, start + n_required(clauses, c)):
+    for i in range(start, start + n_required(clauses.token_offsets, clauses.token_ids, c)):
         token = clauses.token_ids[i]
         place = find(tables, node, token)
         if place >= 0:
             length = list_length(np.int64(tables.values[place]))
             if best < 0 or length < shortest:
                 best, shortest = token, length
-    return rarest_token(clauses, c, frequencies) if best < 0 else best
+    if best >= 0:
+        return best
+    return rarest_token(clauses.token_offsets, clauses.token_ids, c, frequencies)
 
 
 @lean_kernel
@@ -307,12 +325,12 @@ def _next_place(arrays, on_grid, stack, depth):
 
 
 @lean_kernel
-def insert_clause(arrays, clauses, frequencies, c, work):
+def _insert_clause(arrays, clauses, frequencies, c, work):
     """Insert a clause; return what there is no room for.
 
     ``work`` is the stack of the descent, its depth in the last place; it is 0 before and after.
     Where the kernel stops short, it goes on. Leaves that are now to be divided are left to
-    :func:`next_full_leaf`.
+    :func:`_next_full_leaf`.
     """
     tree = arrays.tree
     on_grid = clause_on_grid(tree, clauses, c)
@@ -340,7 +358,7 @@ def insert_clause(arrays, clauses, frequencies, c, work):
 
 
 @lean_kernel
-def next_full_leaf(arrays, clauses, c, work):
+def _next_full_leaf(arrays, clauses, c, work):
     """Return a leaf of a clause that has reached its limit, or -1."""
     tree = arrays.tree
     on_grid = clause_on_grid(tree, clauses, c)
@@ -357,28 +375,19 @@ def next_full_leaf(arrays, clauses, c, work):
     return np.int64(-1)
 
 
-@kernel
+@lean_kernel
 def insert_clauses(arrays, clauses, frequencies, first, stop, queue, work):
     """Insert clauses ``first`` to ``stop``; return how far that got, and what it is short of."""
-    short_of = settle(arrays, clauses, frequencies, queue)
-    if short_of != DONE:
-        return first, short_of
     for c in range(first, stop):
         # Whether the clause is in its lists already is told by the place before the last.
         if work[len(work) - 2] == 0:
-            short_of = insert_clause(arrays, clauses, frequencies, c, work)
+            short_of = _insert_clause(arrays, clauses, frequencies, c, work)
             if short_of != DONE:
                 return c, short_of
             work[len(work) - 2] = 1
-        while True:
-            leaf = next_full_leaf(arrays, clauses, c, work)
-            if leaf < 0:
-                break
-            short_of = enqueue_leaf(arrays, leaf, queue)
-            if short_of == DONE:
-                short_of = settle(arrays, clauses, frequencies, queue)
-            if short_of != DONE:
-                return c, short_of
+        leaf = _next_full_leaf(arrays, clauses, c, work)
+        if leaf >= 0:
+            return c, _enqueue_leaf(arrays, leaf, queue)
         work[len(work) - 2] = 0
     return stop, DONE
 
@@ -391,7 +400,7 @@ def _take(arrays, clauses, node, c):
     """Take a clause out of a node."""
     tree, sets = arrays.tree, arrays.sets
     number, start = number_of(tree, c), clauses.token_offsets[c]
-    for i in range(start, start + n_required(clauses, c)):
+    for i in range(start, start + n_required(clauses.token_offsets, clauses.token_ids, c)):
         token = clauses.token_ids[i]
         place = find(tree.lists, node, token)
         if place < 0 or not take_number(tree.lists, place, number):
@@ -418,7 +427,7 @@ def _n_in_family(arrays, node):
     return n
 
 
-@kernel
+@lean_kernel
 def _merge(arrays, node, queue):
     """Empty a node and its children, all leaves, into the queue; the node becomes a leaf."""
     tree = arrays.tree
@@ -431,58 +440,52 @@ def _merge(arrays, node, queue):
     drop_table(arrays.sets, node)
     free_children(tree, node)
     _count_leaves(arrays, node, -3)
-    queue.numbers[:n].sort()
-    n_kept = 0
-    for k in range(n):
-        if n_kept == 0 or queue.numbers[n_kept - 1] != queue.numbers[k]:
-            queue.numbers[n_kept] = queue.numbers[k]
-            n_kept += 1
-    queue.nodes[0], queue.starts[0], queue.starts[1] = node, 0, n_kept
+    queue.nodes[0], queue.starts[0], queue.starts[1] = node, 0, n
     queue.ends[0] = 1
 
 
-@kernel
-def remove_clauses(arrays, clauses, frequencies, rows, done, queue, work):
+@lean_kernel
+def _merge_if_small(arrays, node, queue):
+    """Merge the family of a node if few clauses are left in it.
+
+    Returns SETTLE if so, DONE if not, or what there is no room for.
+    """
+    tree, sets = arrays.tree, arrays.sets
+    if tree.children[node] == NO_CHILDREN:
+        node = np.int64(tree.parents[node])
+    if node < 0:
+        return DONE
+    n = _n_in_family(arrays, node)
+    if n < 0 or 2 * n >= arrays.rules[TAU_NUM]:
+        return DONE
+    if n > len(queue.numbers):
+        return QUEUE_PLACES
+    if not has_places(sets, 5 * places_above(tree, sets, node, n) + 64 * n, 0):
+        return SET_PLACES
+    _merge(arrays, node, queue)
+    return SETTLE
+
+
+@lean_kernel
+def remove_clauses(arrays, clauses, rows, done, queue, work):
     """Remove clauses ``rows[done:]``; return how far that got, and what it is short of."""
     tree, sets = arrays.tree, arrays.sets
-    short_of = settle(arrays, clauses, frequencies, queue)
-    if short_of != DONE:
-        return done, short_of
     for k in range(done, len(rows)):
         c = rows[k]
         on_grid = clause_on_grid(tree, clauses, c)
+        # After a merge the descent begins anew; where nothing is left, nothing is taken.
+        work[0], depth = 0, 1
         while True:
-            # Merging changes the tree under the stack: it begins anew, where nothing is left.
-            work[0], depth = 0, 1
-            is_merged = False
-            while not is_merged:
-                node, depth = _next_place(arrays, on_grid, work, depth)
-                if node < 0:
-                    break
-                if not has_places(sets, places_above(tree, sets, node, 1) + 64, 0):
-                    return k, SET_PLACES
-                _take(arrays, clauses, node, c)
-                family = node
-                if tree.children[node] == NO_CHILDREN:
-                    family = np.int64(tree.parents[node])
-                if family < 0:
-                    continue
-                n = _n_in_family(arrays, family)
-                if n < 0 or 2 * n >= arrays.rules[TAU_NUM]:
-                    continue
-                if n > len(queue.numbers):
-                    return k, QUEUE_PLACES
-                if not has_places(sets, 5 * places_above(tree, sets, family, n) + 64 * n, 0):
-                    return k, SET_PLACES
-                _merge(arrays, family, queue)
-                short_of = settle(arrays, clauses, frequencies, queue)
-                if short_of != DONE:
-                    return k, short_of
-                is_merged = True
-            if not is_merged:
+            node, depth = _next_place(arrays, on_grid, work, depth)
+            if node < 0:
                 break
+            if not has_places(sets, places_above(tree, sets, node, 1), 0):
+                return k, SET_PLACES
+            _take(arrays, clauses, node, c)
+            short_of = _merge_if_small(arrays, node, queue)
+            if short_of != DONE:
+                return k, short_of
     return len(rows), DONE
-
 
 
 @kernel

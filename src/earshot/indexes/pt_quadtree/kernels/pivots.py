@@ -18,19 +18,25 @@ GREEDY, RAREST = 0, 1
 
 
 @kernel
-def choose_pivots(clauses, rows, how, frequencies):
-    """Return a required token of each clause."""
+def choose_pivots(token_offsets, token_ids, rows, how, frequencies):
+    """Return a required token of each clause with its place in ``rows``, ascending.
+
+    Both are packed into one integer, the token above.
+    """
+    chosen = np.empty(len(rows), np.int64)
     if how == RAREST:
-        pivots = np.empty(len(rows), np.int32)
         for j in range(len(rows)):
-            pivots[j] = rarest_token(clauses, rows[j], frequencies)
-        return pivots
-    return _hitting_set(clauses, rows)
+            token = rarest_token(token_offsets, token_ids, rows[j], frequencies)
+            chosen[j] = np.int64(token) << 32 | j
+    else:
+        _hit(token_offsets, token_ids, rows, chosen)
+    chosen.sort()
+    return chosen
 
 
 @kernel
-def _hitting_set(clauses, rows):
-    """Return the token that hits each clause first, taken greedily.
+def _hit(token_offsets, token_ids, rows, chosen):
+    """Choose the token that hits each clause first, taken greedily.
 
     Tokens wait in a bucket by the number of clauses they would hit. A token whose number has
     fallen since moves down when its turn comes, so all takes time in the number of tokens.
@@ -38,12 +44,12 @@ def _hitting_set(clauses, rows):
     n = len(rows)
     starts = np.zeros(n + 1, np.int64)
     for j in range(n):
-        starts[j + 1] = starts[j] + n_required(clauses, rows[j])
+        starts[j + 1] = starts[j] + n_required(token_offsets, token_ids, rows[j])
     postings = np.empty(starts[n], np.int64)
     for j in range(n):
-        first = clauses.token_offsets[rows[j]]
+        first = token_offsets[rows[j]]
         for k in range(starts[j + 1] - starts[j]):
-            postings[starts[j] + k] = np.int64(clauses.token_ids[first + k]) << 32 | j
+            postings[starts[j] + k] = np.int64(token_ids[first + k]) << 32 | j
     postings.sort()
     # Tokens 0, 1, … of this set; those of clause j are locals_[starts[j]:starts[j + 1]].
     heads = np.empty(starts[n] + 1, np.int64)
@@ -65,7 +71,7 @@ def _hitting_set(clauses, rows):
         counts[t] = heads[t + 1] - heads[t]
         following[t] = buckets[counts[t]]
         buckets[counts[t]] = t
-    pivots = np.full(n, -1, np.int32)
+    chosen[:] = -1
     for count in range(n, 0, -1):
         while buckets[count] >= 0:
             t = buckets[count]
@@ -76,8 +82,7 @@ def _hitting_set(clauses, rows):
                 continue
             for i in range(heads[t], heads[t + 1]):
                 j = postings[i] & 0xFFFFFFFF
-                if pivots[j] < 0:
-                    pivots[j] = postings[i] >> 32
+                if chosen[j] < 0:
+                    chosen[j] = postings[i]
                     for k in range(starts[j], starts[j + 1]):
                         counts[locals_[k]] -= 1
-    return pivots

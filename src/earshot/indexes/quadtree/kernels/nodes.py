@@ -72,21 +72,21 @@ def clause_on_grid(tree, clauses, c):
 
 
 @lean_kernel
-def n_required(clauses, c):
+def n_required(token_offsets, token_ids, c):
     """Return how many required tokens a clause has; they stand first."""
-    start, stop = clauses.token_offsets[c], clauses.token_offsets[c + 1]
-    while clauses.token_ids[stop - 1] < 0:
+    start, stop = token_offsets[c], token_offsets[c + 1]
+    while token_ids[stop - 1] < 0:
         stop -= 1
     return stop - start
 
 
 @lean_kernel
-def rarest_token(clauses, c, frequencies):
+def rarest_token(token_offsets, token_ids, c, frequencies):
     """Return the required token of a clause that is least frequent, the smallest of several."""
-    start = clauses.token_offsets[c]
-    best = clauses.token_ids[start]
-    for i in range(start + 1, start + n_required(clauses, c)):
-        token = clauses.token_ids[i]
+    start = token_offsets[c]
+    best = token_ids[start]
+    for i in range(start + 1, start + n_required(token_offsets, token_ids, c)):
+        token = token_ids[i]
         if frequencies[token] < frequencies[best] or (
             frequencies[token] == frequencies[best] and token < best
         ):
@@ -95,13 +95,13 @@ def rarest_token(clauses, c, frequencies):
 
 
 @lean_kernel
-def fill_prints(prints, clauses, frequencies, first, stop):
+def fill_prints(prints, token_offsets, token_ids, frequencies, first, stop):
     """Make the prints of clauses: what a message must have is told by 4 bytes for most of them."""
     for c in range(first, stop):
-        one = rarest_token(clauses, c, frequencies)
-        other, start = one, clauses.token_offsets[c]
-        for i in range(start, start + n_required(clauses, c)):
-            token = clauses.token_ids[i]
+        one = rarest_token(token_offsets, token_ids, c, frequencies)
+        other, start = one, token_offsets[c]
+        for i in range(start, start + n_required(token_offsets, token_ids, c)):
+            token = token_ids[i]
             if token != one and (other == one or frequencies[token] < frequencies[other]):
                 other = token
         prints[c] = np.uint32(one & 0xFFFF) | np.uint32(other & 0xFFFF) << np.uint32(16)
