@@ -138,7 +138,10 @@ class LFilter(InPlaceIndex):
             return
         tree = arrays.quadtree.tree
         prints = with_room(tree.prints, stop)
-        fill_prints(prints, self.clauses, self.frequencies, first, stop)
+        clauses = self.clauses
+        fill_prints(
+            prints, clauses.token_offsets, clauses.token_ids, self.frequencies, first, stop
+        )
         quadtree = arrays.quadtree._replace(tree=tree._replace(prints=prints))
         self.arrays = arrays._replace(
             trie=insert_rows(trie, self.clauses, first, stop),
