@@ -139,15 +139,11 @@ class LFilter(InPlaceIndex):
         tree = arrays.quadtree.tree
         prints = with_room(tree.prints, stop)
         clauses = self.clauses
-        fill_prints(
-            prints, clauses.token_offsets, clauses.token_ids, self.frequencies, first, stop
-        )
+        fill_prints(prints, clauses.token_offsets, clauses.token_ids, self.frequencies, first, stop)
         quadtree = arrays.quadtree._replace(tree=tree._replace(prints=prints))
         self.arrays = arrays._replace(
             trie=insert_rows(trie, self.clauses, first, stop),
-            quadtree=pt_quadtree.insert_rows(
-                quadtree, self.clauses, self.frequencies, first, stop
-            ),
+            quadtree=pt_quadtree.insert_rows(quadtree, self.clauses, self.frequencies, first, stop),
         )
 
     def _renew(self, tokens: Int32s, n: int) -> None:
@@ -157,9 +153,7 @@ class LFilter(InPlaceIndex):
         order = in_path_order(self.clauses, live, tokens)
         self.clauses = take_clauses(self.clauses, np.concatenate([order, dead]))
         self._growing = self._rows_by_slot = None
-        self.arrays = _build(
-            self.clauses, len(live), tokens, self.frequencies, self.parameters
-        )
+        self.arrays = _build(self.clauses, len(live), tokens, self.frequencies, self.parameters)
 
     def _remove_rows(self, rows: Int64s) -> None:
         remove_rows(self.arrays.trie, self.clauses, rows)
@@ -199,7 +193,9 @@ class LFilter(InPlaceIndex):
         )
 
     def __getstate__(self) -> dict[str, Any]:
-        return {name: value for name, value in super().__getstate__().items() if name != "_counting"}
+        return {
+            name: value for name, value in super().__getstate__().items() if name != "_counting"
+        }
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)

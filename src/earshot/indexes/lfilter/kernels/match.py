@@ -295,9 +295,7 @@ def _append_below(
         )
         n_pushed = 0
         if goes_on:
-            n_pushed = push_children(
-                trie, trie_node, place, n_labels, limit, scratch.trie, 0
-            )
+            n_pushed = push_children(trie, trie_node, place, n_labels, limit, scratch.trie, 0)
         if not goes_on or n_frames + n_pushed // 2 >= len(frames):
             scratch.choices[NODES_VERIFIED] += 1
             work[1] += stop - first

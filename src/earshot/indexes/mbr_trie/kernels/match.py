@@ -58,8 +58,6 @@ SET_STEP = 0.25
 """Nanoseconds that ProbeTokenSet takes for a child of a node."""
 TRIE_STEP = 5.0
 """Nanoseconds that ProbeTrie takes for a token and a halving of the children."""
-TOP_STEP = 12.0
-"""Nanoseconds that ProbeTrie takes for a token at the root, where it is looked up."""
 FEW_CHILDREN = 32
 """Children up to which nobody reckons: the message's tokens are looked up."""
 
@@ -294,9 +292,8 @@ def push_top(trie, n_labels, limit, scratch):
     n = np.int64(trie.nodes[ROOT, N_CHILDREN])
     first = np.int64(trie.nodes[ROOT, FIRST_CHILD])
     probing = trie.facts[PROBING]
-    if probing == PROBE_TOKEN_SET or (
-        probing == PROBE_BY_COST and SET_STEP * n < TOP_STEP * n_labels
-    ):
+    # The children of the tokens are known already, so nothing need be searched for.
+    if probing == PROBE_TOKEN_SET or (probing == PROBE_BY_COST and n < n_labels):
         scratch.choices[PROBE_TOKEN_SET] += 1
         return _push_touching(trie, first, first + n, limit, scratch, 0)
     scratch.choices[PROBE_TRIE] += 1
@@ -314,9 +311,7 @@ def push_top(trie, n_labels, limit, scratch):
 
 
 @lean_kernel
-def append_from(
-    view, trie, n_stack, n_labels, limit, box, scratch, answers, n_answers, work
-):
+def append_from(view, trie, n_stack, n_labels, limit, box, scratch, answers, n_answers, work):
     """MBRTrie-FILTER and -VERIFY of Algorithm 1 from the nodes on the stack; -1 without room."""
     stack = scratch.stack
     while n_stack > 0:
