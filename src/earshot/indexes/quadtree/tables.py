@@ -57,7 +57,7 @@ def frame_of(boxes: Float64s) -> Float64s:
             edges = np.array([0.0, 1.0])
         low, high = edges.min(), edges.max()
         most = np.quantile(edges[:: len(edges) // 100_000 + 1], [0.01, 0.99], method="nearest")
-        if high - low > _STRETCHED * (most[1] - most[0]) > 0.0:
+        if (high - low) / _STRETCHED > most[1] - most[0] > 0.0:
             low, high = most
         frame[axis] = low
         width = max(high - low, (1 << BITS) / _LARGEST_SCALE)
