@@ -19,7 +19,7 @@ from earshot.errors import InvalidParameter
 from earshot.indexes.answers import Matches
 from earshot.indexes.contract import BuildInput
 from earshot.indexes.in_place import InPlaceIndex
-from earshot.indexes.lfilter.kernels.costs import Costs
+from earshot.indexes.lfilter.kernels.costs import N_SUMS, Costs, fill_costs
 from earshot.indexes.lfilter.kernels.match import (
     FRAMES,
     N_CHOICES,
@@ -214,4 +214,6 @@ def _build(
     n = len(clauses.subscriptions)
     trie = build_trie(clauses, rows, tokens, PROBINGS.index(parameters.probing), n)
     quadtree = build_pt_quadtree(clauses, frequencies, parameters, only=rows)
-    return LFilterArrays(trie, quadtree, Costs(parameters.rules, np.zeros(4)))
+    costs = Costs(parameters.rules, np.empty((2, N_SUMS)), np.empty(3))
+    fill_costs(trie, quadtree, frequencies, costs)
+    return LFilterArrays(trie, quadtree, costs)

@@ -1,23 +1,23 @@
-"""Matching by LFilter, [CIKM15] §5, Algorithm 3: an MBRTrie and a PT-Quadtree over the same numbers.
+"""Matching by LFilter, [CIKM15] §5, Algorithm 3: an MBRTrie and a PT-Quadtree, one numbering.
 
 Step by step:
 
-1. The message's labels are put in order, and the children of the trie's root found that it has and
-   touches: its *tops*. Both ways need them.
-2. The filter-step cost model (:func:`takes_trie`) chooses between the trie alone and the quadtree.
-3. On the quadtree's way, its filter step finds lists of numbers, Φ_I in the paper. HYBRIDPRUNE takes
-   one list I after the other: either all of I is verified, or I is cut into what lies in the ranges
-   of the tops (LISTPRUNING), and each part goes down the trie from its top. At each node the
-   verification cost model (eqs. 5 and 6) decides again.
+1. The filter-step cost model (:mod:`earshot.indexes.lfilter.kernels.costs`) chooses between the trie
+   alone, which is Algorithm 1, and the quadtree.
+2. On the quadtree's way, its filter step finds lists of numbers, Φ_I in the paper. By eqs. 5 and 6
+   all of them are verified as they are (PT-QUADTREE-VERIFY), or HYBRIDPRUNE begins.
+3. It looks for the children of the trie's root that the message has and touches, its *tops*, and
+   takes one list I after the other: again, I is verified, or cut into what lies in the ranges of the
+   tops (LISTPRUNING). Each part goes down the trie from its top, with a choice at each node.
 
-The lists of the quadtree ascend by number, and so do the ranges of tops; where a list is longer than
+The lists of the quadtree ascend by number, and so do the ranges of tops. Where a list is longer than
 there are tops, each top is looked up in the list, else each number of the list among the tops. What
 was inserted since the trie was built has numbers above all ranges: it stands last in each list, and
 is verified there.
 
-What differs from the print. Numbers are rows: clauses are stored in the order of the trie. HYBRIDPRUNE
-goes through the lists one by one, so that the costs of short lists and of long ones are told apart.
-The costs are in nanoseconds as measured, instead of orders of magnitude; see ``costs.py``.
+What differs from the print. Numbers are rows: clauses are stored in the order of the trie. From the
+root on, HYBRIDPRUNE goes through the lists one by one, so that short lists and long ones are told
+apart. Costs are in nanoseconds as measured, instead of orders of magnitude.
 """
 
 from __future__ import annotations
@@ -30,21 +30,21 @@ import numpy as np
 from earshot.indexes.kernels.blocks import sign_tokens, unsign_tokens
 from earshot.indexes.kernels.matching import appends_answers
 from earshot.indexes.lfilter.kernels.costs import (
-    BY_TRIE,
-    DIRECT,
+    BY_COST,
     DIRECT_STEP,
+    LABEL_STEP,
     LOOKUP_STEP,
     NODE_STEP,
     PRUNED,
     VERIFICATION,
     Costs,
     takes_trie,
-    top_cost,
+    visit_cost,
 )
 from earshot.indexes.mbr_trie.kernels.match import (
     MbrTrieScratch,
+    append_by_trie,
     append_entry,
-    append_from,
     forget_labels,
     push_children,
     sort_labels,
@@ -71,7 +71,6 @@ from earshot.indexes.quadtree.kernels.cells import grid_box
 from earshot.indexes.rtree.kernels.token_tables import list_entry_at, list_length
 from earshot.kernels.box_keys import box_limit, key_touches, strict_limit
 from earshot.kernels.jit import inlined_kernel, lean_kernel
-from earshot.kernels.processor import prefetch
 from earshot.kernels.verify import mark_tokens
 from earshot.model.arrays import Int32s, Int64s
 
@@ -115,35 +114,58 @@ class LFilterScratch(NamedTuple):
 
 @lean_kernel
 def find_tops(trie, n_labels, limit, scratch):
-    """Find the tops of a message; return how many, and what to follow them would cost."""
+    """Find the tops of a message, whose labels are in order; return how many."""
     codes, tops = scratch.trie.codes, scratch.tops
-    n, cost = 0, 0.0
+    n = 0
     for i in range(n_labels):
         top = np.int64(codes[i] & 0xFFFFFFFF) - 1
         if top < 0 or not key_touches(trie.keys[top], limit):
             continue
-        first, own_stop = np.int64(trie.nodes[top, START]), np.int64(trie.nodes[top, OWN_STOP])
-        n_children = np.int64(trie.nodes[top, N_CHILDREN])
         tops.nodes[n] = top
         tops.places[n] = i + 1
-        tops.starts[n] = first
+        tops.starts[n] = trie.nodes[top, START]
         tops.ends[n] = range_end(trie, ROOT, top, trie.facts[N_NUMBERED])
-        cost += top_cost(n_children, own_stop - first, n_labels - i - 1)
         n += 1
-    return n, cost
+    return n
 
 
 @inlined_kernel
-def _direct_cost(n_entries):
-    """C_V of eq. 6 for a part of a list."""
-    return DIRECT_STEP * n_entries
-
-
-@inlined_kernel
-def _lookups(n_tops, n_entries):
-    """Steps to cut a list by tops: the fewer are looked up among the others."""
+def _cutting_cost(n_tops, n_entries):
+    """Return what it costs to cut a list by tops: the fewer are looked up among the others."""
     few, many = min(n_tops, n_entries), max(n_tops, n_entries)
-    return few * math.log2(np.float64(many + 1))
+    return LOOKUP_STEP * few * math.log2(np.float64(many + 1))
+
+
+@lean_kernel
+def _wants_tops(view, n_tokens, n_found, found):
+    """Whether to prune the lists found at all: C_L < C_V for all of them together."""
+    verification = view.arrays.costs.rules[VERIFICATION]
+    if verification != BY_COST:
+        return verification == PRUNED
+    pruned, direct = LABEL_STEP * n_tokens, 0.0
+    for k in range(n_found):
+        n = np.int64(list_length(found.found_values[k]))
+        direct += DIRECT_STEP * n
+        pruned += min(_cutting_cost(np.int64(n_tokens), n), DIRECT_STEP * n)
+    return pruned < direct
+
+
+@lean_kernel
+def append_found(view, n_found, box, on_grid, scratch, answers, n_answers, work):
+    """PT-QUADTREE-VERIFY of the lists found; return the number of answers, -1 without room."""
+    tree, found = view.arrays.quadtree.tree, scratch.quadtree
+    scratch.choices[LISTS_VERIFIED] += n_found
+    for k in range(n_found):
+        value = found.found_values[k]
+        n = np.int64(list_length(value))
+        work[1] += n
+        n_answers = append_list(
+            view, tree, np.int64(found.found_nodes[k]), value, 0, n, box, on_grid, found, answers,
+            n_answers,
+        )  # fmt: skip
+        if n_answers < 0:
+            break
+    return n_answers
 
 
 @lean_kernel
@@ -160,10 +182,9 @@ def append_by_lists(
         n_old = length
         if len(trie.heads) > 0:  # there are later ones
             n_old = np.int64(find_number(tree.lists, value, trie.facts[N_NUMBERED]))
-        is_pruned = n_old > FEW_ENTRIES and (
-            _lookups(n_tops, n_old) * LOOKUP_STEP < _direct_cost(n_old)
-        )
-        if verification != PRUNED and (not is_pruned or verification == DIRECT):
+        if verification != PRUNED and (
+            n_old <= FEW_ENTRIES or _cutting_cost(n_tops, n_old) >= DIRECT_STEP * n_old
+        ):
             scratch.choices[LISTS_VERIFIED] += 1
             n_old = np.int64(0)
         if n_old < length:
@@ -178,7 +199,7 @@ def append_by_lists(
                 answers, n_answers, work,
             )  # fmt: skip
         if n_answers < 0:
-            return n_answers
+            break
     return n_answers
 
 
@@ -291,7 +312,8 @@ def _append_below(
             continue
         goes_on = verification == PRUNED or (
             stop - first > FEW_ENTRIES
-            and NODE_STEP + top_cost(n_children, 0, n_labels - place) < _direct_cost(stop - first)
+            and NODE_STEP + visit_cost(n_children, 0, n_labels - place)
+            < DIRECT_STEP * (stop - first)
         )
         n_pushed = 0
         if goes_on:
@@ -321,24 +343,31 @@ def _append_below(
 
 
 @lean_kernel
-def append_by_quadtree(
-    view, tokens, n_labels, n_tops, limit, box, on_grid, scratch, answers, n_answers, work
-):
-    """The quadtree's filter step and HYBRIDPRUNE; return the number of answers, -1 without room."""
-    quadtree, found = view.arrays.quadtree, scratch.quadtree
+def append_by_quadtree(view, tokens, limit, box, on_grid, scratch, answers, n_answers, work):
+    """The quadtree's filter step and verification; return the number of answers, -1 without room."""
+    trie, quadtree, found = view.arrays.trie, view.arrays.quadtree, scratch.quadtree
     mark_tokens(tokens, 0, len(tokens), found.marks, 1)
     sign_tokens(tokens, found.signature)
     start(found)
-    n_found = np.int64(1)
+    n_labels, n_tops = np.int64(-1), np.int64(0)
+    n_found = np.int64(find_lists(quadtree, tokens, on_grid, found, work))
     while n_found > 0 and n_answers >= 0:
-        n_found = np.int64(find_lists(quadtree, tokens, on_grid, found, work))
-        for k in range(n_found):
-            value = found.found_values[k]
-            if list_length(value) > 1:
-                prefetch(quadtree.tree.lists.lists, value >> 32)
-        n_answers = append_by_lists(
-            view, n_labels, n_tops, n_found, limit, box, on_grid, scratch, answers, n_answers, work
-        )
+        if n_labels < 0 and _wants_tops(view, len(tokens), n_found, found):
+            n_labels = np.int64(sort_labels(trie, tokens, scratch.trie))
+            n_tops = np.int64(find_tops(trie, n_labels, limit, scratch))
+        if n_labels < 0:
+            n_answers = append_found(
+                view, n_found, box, on_grid, scratch, answers, n_answers, work
+            )
+        else:
+            n_answers = append_by_lists(
+                view, n_labels, n_tops, n_found, limit, box, on_grid, scratch, answers, n_answers,
+                work,
+            )  # fmt: skip
+        if n_answers >= 0:
+            n_found = np.int64(find_lists(quadtree, tokens, on_grid, found, work))
+    if n_labels >= 0:
+        forget_labels(scratch.trie, n_labels)
     unsign_tokens(tokens, found.signature)
     mark_tokens(tokens, 0, len(tokens), found.marks, 0)
     return n_answers
@@ -348,34 +377,24 @@ def append_by_quadtree(
 @inlined_kernel
 def append_lfilter(view, tokens, box, scratch, answers, n_answers, work):
     """Append one message's answers: LFILTER of Algorithm 3."""
-    trie = view.arrays.trie
+    trie, choices = view.arrays.trie, scratch.choices
     limit = box_limit(trie.quantizer, box[0], box[1], box[2], box[3])
     work[0] += 1
     if not key_touches(trie.keys[ROOT], limit):
         return n_answers
-    n_labels = sort_labels(trie, tokens, scratch.trie)
-    n_tops, trie_cost = find_tops(trie, n_labels, limit, scratch)
     on_grid = grid_box(view.arrays.quadtree.tree.frame, box[0], box[1], box[2], box[3])
-    choices = scratch.choices
     before = (choices[0], choices[1], choices[2], choices[3], choices[4], choices[5])
-    if takes_trie(view.arrays, trie_cost, n_labels, n_tops, on_grid, scratch.quadtree):
+    if takes_trie(view.arrays, len(tokens), on_grid, scratch.quadtree):
         choices[TRIE_WAY] += 1
-        stack = scratch.trie.stack
-        for i in range(n_tops):
-            stack[2 * i] = scratch.tops.nodes[i]
-            stack[2 * i + 1] = scratch.tops.places[i]
-        n_answers = append_from(
-            view, trie, 2 * n_tops, n_labels, limit, box, scratch.trie, answers, n_answers, work
+        n_answers = append_by_trie(
+            view, trie, tokens, limit, box, scratch.trie, answers, n_answers, work
         )
     else:
         choices[QUADTREE_WAY] += 1
-        if n_tops > 0 or len(trie.heads) > 0:
-            n_answers = append_by_quadtree(
-                view, tokens, n_labels, n_tops, limit, box, on_grid, scratch, answers, n_answers,
-                work,
-            )  # fmt: skip
+        n_answers = append_by_quadtree(
+            view, tokens, limit, box, on_grid, scratch, answers, n_answers, work
+        )
     if n_answers < 0:  # the message comes again
         for i in range(N_CHOICES):
             choices[i] = before[i]
-    forget_labels(scratch.trie, n_labels)
     return n_answers

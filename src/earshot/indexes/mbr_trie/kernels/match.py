@@ -311,9 +311,11 @@ def push_top(trie, n_labels, limit, scratch):
 
 
 @lean_kernel
-def append_from(view, trie, n_stack, n_labels, limit, box, scratch, answers, n_answers, work):
-    """MBRTrie-FILTER and -VERIFY of Algorithm 1 from the nodes on the stack; -1 without room."""
+def append_by_trie(view, trie, tokens, limit, box, scratch, answers, n_answers, work):
+    """MBRTrie-FILTER and -VERIFY of Algorithm 1 below the root; -1 without room."""
     stack = scratch.stack
+    n_labels = sort_labels(trie, tokens, scratch)
+    n_stack = push_top(trie, n_labels, limit, scratch)
     while n_stack > 0:
         n_stack -= 2
         node, place = np.int64(stack[n_stack]), np.int64(stack[n_stack + 1])
@@ -323,6 +325,7 @@ def append_from(view, trie, n_stack, n_labels, limit, box, scratch, answers, n_a
         n_answers = append_own(view, trie, node, limit, box, scratch, answers, n_answers, work)
         if n_answers < 0:
             break
+    forget_labels(scratch, n_labels)
     return n_answers
 
 
@@ -330,18 +333,13 @@ def append_from(view, trie, n_stack, n_labels, limit, box, scratch, answers, n_a
 @inlined_kernel
 def append_mbr_trie(view, tokens, box, scratch, answers, n_answers, work):
     """Append one message's answers: MBRTrie of Algorithm 1."""
-    trie = view.arrays
+    trie, choices = view.arrays, scratch.choices
     limit = box_limit(trie.quantizer, box[0], box[1], box[2], box[3])
     work[0] += 1
     if not key_touches(trie.keys[ROOT], limit):
         return n_answers
-    n_labels = sort_labels(trie, tokens, scratch)
-    n_sets, n_tries = scratch.choices[PROBE_TOKEN_SET], scratch.choices[PROBE_TRIE]
-    n_stack = push_top(trie, n_labels, limit, scratch)
-    n_answers = append_from(
-        view, trie, n_stack, n_labels, limit, box, scratch, answers, n_answers, work
-    )
+    n_sets, n_tries = choices[PROBE_TOKEN_SET], choices[PROBE_TRIE]
+    n_answers = append_by_trie(view, trie, tokens, limit, box, scratch, answers, n_answers, work)
     if n_answers < 0:  # the message comes again
-        scratch.choices[PROBE_TOKEN_SET], scratch.choices[PROBE_TRIE] = n_sets, n_tries
-    forget_labels(scratch, n_labels)
+        choices[PROBE_TOKEN_SET], choices[PROBE_TRIE] = n_sets, n_tries
     return n_answers
