@@ -35,10 +35,6 @@ def check_trie(index: Any, trie: Any) -> None:
     n_numbered = int(trie.facts[N_NUMBERED])
     levels: dict[int, int] = {}
 
-    def row_of(number: int) -> int:
-        row = int(trie.entry_rows[number])
-        return row if row >= 0 else ~row
-
     def own_numbers(node: int) -> list[int]:
         start, stop = trie.nodes[node, START], trie.nodes[node, OWN_STOP]
         numbers = [k for k in range(start, stop) if trie.entry_keys[k] != DEAD_KEY]
@@ -61,15 +57,14 @@ def check_trie(index: Any, trie: Any) -> None:
         own = own_numbers(node)
         key = DEAD_KEY
         for number in own:
-            row = row_of(number)
+            row = number
             assert path_of(row) == path
-            box = clauses.boxes[row]
-            assert trie.entry_keys[number] == box_key(trie.quantizer, *box)
+            assert trie.entry_keys[row] == box_key(trie.quantizer, *clauses.boxes[row])
             own_tokens = clauses.token_ids[
                 clauses.token_offsets[row] : clauses.token_offsets[row + 1]
             ]
-            is_simple = (own_tokens >= 0).all() and clauses.shape_rows[row] < 0
-            assert (trie.entry_rows[number] >= 0) == is_simple
+            has_more = (own_tokens < 0).any() or clauses.shape_rows[row] >= 0
+            assert trie.has_more[row] == has_more
             key = np.uint64(union_key(key, trie.entry_keys[number]))
         children = range(first, first + n)
         if node != ROOT:
@@ -88,8 +83,7 @@ def check_trie(index: Any, trie: Any) -> None:
 
     numbers = check(ROOT, [], n_numbered)
     live = np.flatnonzero(index.alive[clauses.subscriptions])
-    assert sorted(map(row_of, numbers)) == live.tolist()
-    assert len(set(numbers)) == len(numbers)
+    assert sorted(numbers) == live.tolist()
     assert trie.facts[N_TOKENS_BELOW] == sum(len(path_of(row)) for row in live)
     assert max(numbers, default=-1) < trie.facts[N_ENTRIES]
     assert trie.level_nodes.tolist() == [levels.get(level, 0) for level in range(16)]
@@ -127,7 +121,7 @@ def test_rarest_token_comes_first_and_new_ones_before() -> None:
     # Token 1 is the most frequent; 2 is as frequent as 3, and the later one counts as rarer.
     assert trie.tokens[[1, 2, 3], LABEL].tolist() == [0, 1, 2]
     assert (trie.tokens[:, TOP_NODE] >= 0).tolist() == [False, True, True, True]
-    assert trie.entry_rows.tolist() == [3, 1, 0, 2]  # {3, 2, 1}, {3, 1}, {2, 1}, {1}
+    assert index.clauses.subscriptions.tolist() == [3, 1, 0, 2]  # {3, 2, 1}, {3, 1}, {2, 1}, {1}
     index.insert(box_clauses([0, 2], [1, 9], [[0, 0, 1, 1]], [4]))
     assert index.arrays.tokens[9, TOP_NODE] >= 0
     check_trie(index, index.arrays)

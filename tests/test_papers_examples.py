@@ -179,8 +179,8 @@ def test_baselines_find_the_candidates_of_section_2(subscriptions: Subscriptions
 # ---- [CIKM15] ------------------------------------------------------------------------------------
 
 # Figure 1 is a drawing. The text gives s1, s3 and s4 in full, m_p and m_r with their answers, the
-# MBR of node 1 (above s1 and s2), the range [s3, s9] of node 8 (token b), the tokens of s3, s5 and s9
-# taken together, and which of the 31 nodes of figure 2 are visited. From the numbers of these nodes
+# MBR of node 1 (above s1 and s2), the range [s3, s9] of node 8 (token b), the tokens of s3, s5 and
+# s9 taken together, and which of the 31 nodes of figure 2 are visited. From the numbers of these nodes
 # follow all paths but that s2 may have d or e last, s5 f instead of h, and s10 e instead of d. The
 # other regions are chosen so that they lie as the walk says.
 CIKM15_TOKENS = [
@@ -222,9 +222,10 @@ def test_answers_of_cikm15_section_2(index_type: type[Index]) -> None:
 
 
 def test_trie_of_cikm15_figure_2() -> None:
-    trie = _cikm15(MbrTrie).arrays
+    index = _cikm15(MbrTrie)
+    trie = index.arrays
     # Subscriptions are in order already. The figure counts a leaf for each of 11 token sets.
-    assert trie.entry_rows.tolist() == list(range(12))
+    assert index.clauses.subscriptions.tolist() == list(range(12))
     assert trie.facts[N_NODES] == 31 - 11
     a, b, c, d = (int(trie.tokens[token, TOP_NODE]) for token in _letters("abcd"))
     numbers = [int(trie.nodes[top, START]) for top in (a, b, c, d)]

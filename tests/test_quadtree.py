@@ -11,6 +11,9 @@ from earshot.checks.generate import Recipe, make_case
 from earshot.checks.oracle import matches_of
 from earshot.errors import InvalidParameter
 from earshot.indexes.contract import Index
+from earshot.indexes.iq_tree.index import IqTree, IqTreeParameters
+from earshot.indexes.iq_tree.kernels.changes import new_choice
+from earshot.indexes.iq_tree.kernels.cost import choose_cells
 from earshot.indexes.pt_quadtree.index import PtQuadtree, PtQuadtreeParameters
 from earshot.indexes.pt_quadtree.kernels.changes import LEAVES, MAX_DEPTH, PLACEMENT
 from earshot.indexes.quadtree.kernels.cells import (
@@ -26,6 +29,7 @@ from earshot.indexes.quadtree.kernels.nodes import (
     clause_of,
     clause_on_grid,
 )
+from earshot.indexes.rq_tree.index import RqTree
 from earshot.indexes.rtree.kernels.token_tables import EMPTY, list_entry_at, list_length
 from earshot.model.arrays import ClauseArrays, take_clauses
 
@@ -206,6 +210,132 @@ def test_changes_keep_the_pt_quadtree_right(seed: int) -> None:
     )
     check_pt_quadtree(index)
     run_changes(index, case, recipe.space, random, check_pt_quadtree)
+
+
+def check_cell_tree(index: Any) -> None:
+    """Every clause is attached to disjoint cells that cover its box, by its key; no node idles."""
+    arrays, clauses = index.arrays, index.clauses
+    tree = arrays.tree
+    live = np.flatnonzero(index.alive[clauses.subscriptions]).tolist()
+    cells: dict[int, list[int]] = {c: [] for c in live}
+
+    def check(node: int, key: int | None) -> int:
+        lists, first = lists_of(tree, node), int(tree.children[node])
+        assert key is None or set(lists) <= {key}
+        for token, some in lists.items():
+            for c in some:
+                cells[c].append(int(tree.cells[node]))
+                own = clauses.token_ids[clauses.token_offsets[c] : clauses.token_offsets[c + 1]]
+                shares = arrays.shares[own[own >= 0]]
+                assert (arrays.shares[token], token) == min(zip(shares, own[own >= 0], strict=True))
+        n = int(tree.counts[node])
+        if first == NO_CHILDREN:
+            return n
+        assert [tree.parents[first + i] for i in range(4)] == [node] * 4
+        assert [tree.cells[first + i] for i in range(4)] == [
+            child_cell(tree.cells[node], i) for i in range(4)
+        ]
+        below = sum(check(first + i, key) for i in range(4))
+        assert below > 0
+        return n + below
+
+    if len(arrays.roots):
+        keys = np.flatnonzero(arrays.roots >= 0).tolist()
+        n_postings = sum(check(int(arrays.roots[key]), key) for key in keys)
+    else:
+        n_postings = check(0, None)
+    assert tree.facts[N_POSTINGS] == n_postings
+    for c in live:
+        on_grid = clause_on_grid(tree, clauses, c)
+        assert cells[c]
+        assert all(touches(cell, on_grid) for cell in cells[c])
+        # Cells cover the box if their parts of it have its size together, being disjoint.
+        assert sum(_shared(cell, on_grid) for cell in cells[c]) == _shared(0, on_grid)
+        for one in cells[c]:
+            assert sum(_is_within(other, one) for other in cells[c]) == 1
+
+
+def _shared(cell: int, on_grid: Any) -> int:
+    """Return how many squares of the grid a cell and a grid box share."""
+    side = 1 << (BITS - cell_depth(cell))
+    west, south = cell_column(cell) * side, cell_row(cell) * side
+    width = min(on_grid[2], west + side - 1) - max(on_grid[0], west) + 1
+    height = min(on_grid[3], south + side - 1) - max(on_grid[1], south) + 1
+    return int(width) * int(height)
+
+
+def _is_within(one: int, other: int) -> bool:
+    shift = cell_depth(one) - cell_depth(other)
+    return bool(
+        shift >= 0
+        and cell_column(one) >> shift == cell_column(other)
+        and cell_row(one) >> shift == cell_row(other)
+    )
+
+
+@pytest.mark.parametrize("seed", range(10))
+@pytest.mark.parametrize("structure", [IqTree, RqTree])
+def test_changes_keep_cell_trees_right(structure: type[IqTree], seed: int) -> None:
+    random = np.random.default_rng(seed)
+    n = int(random.integers(0, 500))
+    recipe, case = random_case(random, seed, n)
+    index = structure.build(
+        some_slots(case.clauses, 0, n // 3),
+        space=recipe.space,
+        parameters=IqTreeParameters(
+            posting_cost=float(random.choice([1e-6, 1e-3, 0.03])),
+            max_depth=int(random.choice([2, 6])),
+        ),
+        sample=case.messages if seed % 3 else None,
+    )
+    check_cell_tree(index)
+    run_changes(index, case, recipe.space, random, check_cell_tree)
+
+
+def _least_cost(arrays: Any, share: float, on_grid: Any, cell: int) -> float:
+    """Return the least cost of covering a box within a cell, by trying all divisions."""
+    if not touches(cell, on_grid):
+        return 0.0
+    rules = arrays.rules
+    undivided = share * arrays.hits[_place(cell)] + rules[0]
+    if cell_depth(cell) == rules[1]:
+        return float(undivided)
+    quarters = (child_cell(cell, i) for i in range(4))
+    divided = sum(_least_cost(arrays, share, on_grid, quarter) for quarter in quarters)
+    return float(min(undivided, rules[0] + divided))
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_the_cells_of_a_clause_have_least_cost(seed: int) -> None:
+    random = np.random.default_rng(seed)
+    _, case = random_case(random, seed, 60)
+    parameters = IqTreeParameters(posting_cost=float(10.0 ** -random.integers(1, 5)), max_depth=4)
+    index = IqTree.build(case.clauses, parameters=parameters, sample=case.messages)
+    arrays, clauses = index.arrays, index.clauses
+    choice = new_choice()
+    for c in range(len(clauses.subscriptions)):
+        on_grid = clause_on_grid(arrays.tree, clauses, c)
+        for share in (1.0, 0.1, 0.001):
+            n = choose_cells(arrays.hits, share, parameters.posting_cost, 4, on_grid, choice)
+            cells = choice.cells[:n].tolist()
+            divided = {above for cell in cells for above in _ancestors(cell)}
+            hits = sum(arrays.hits[_place(cell)] for cell in cells)
+            cost = share * hits + (n + len(divided)) * parameters.posting_cost
+            assert cost == pytest.approx(_least_cost(arrays, share, on_grid, 0), rel=1e-9)
+
+
+def _place(cell: int) -> int:
+    depth = cell_depth(cell)
+    return int((4**depth - 1) // 3 + (cell_row(cell) << depth | cell_column(cell)))
+
+
+def _ancestors(cell: int) -> list[int]:
+    """Return the cells that are divided on the way to a cell."""
+    depth, column, row = cell_depth(cell), cell_column(cell), cell_row(cell)
+    return [
+        (column >> depth - above) << 32 | (row >> depth - above) << 8 | above
+        for above in range(depth)
+    ]
 
 
 @pytest.mark.parametrize(

@@ -124,6 +124,18 @@ STRUCTURES: dict[str, Structure] = {structure.name: structure for structure in (
         "CIKM15",
         "to compare",
     ),
+    Structure(
+        "iq_tree", "earshot.indexes.iq_tree.index.IqTree", None,
+        "quadtree cells chosen by a cost model, lists of rarest keywords in them",
+        "rival of VLDBJ15",
+        "to compare",
+    ),
+    Structure(
+        "rq_tree", "earshot.indexes.rq_tree.index.RqTree", None,
+        "lists of rarest keywords, a quadtree in each",
+        "rival of VLDBJ15",
+        "to compare",
+    ),
 )}
 # fmt: on
 """Every structure by its name; a new one needs an entry here and nothing else."""

@@ -1,24 +1,19 @@
 """``lfilter``, LFilter of [CIKM15]: MBRTrie and PT-Quadtree at once, and cost models that choose.
 
 :mod:`earshot.indexes.lfilter.kernels.match` describes how a message is matched,
-:mod:`earshot.indexes.lfilter.kernels.costs` how it is decided. Clauses are stored in the order of
-the trie, so that the number of a clause is its row, in the trie's ranges as in the quadtree's
-lists. Later ones are appended, and get the next numbers. When the trie is built anew, so is the
-quadtree, and clauses are put in order again.
+:mod:`earshot.indexes.lfilter.kernels.costs` how it is decided. The number of a clause is its row,
+in the trie's ranges as in the quadtree's lists.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from threading import Lock
-from typing import Any, Literal, get_args
+from dataclasses import dataclass, replace
+from typing import Any, Literal, Self, get_args
 
 import numpy as np
 
 from earshot.errors import InvalidParameter
-from earshot.indexes.answers import Matches
 from earshot.indexes.contract import BuildInput
-from earshot.indexes.in_place import InPlaceIndex
 from earshot.indexes.lfilter.kernels.costs import N_SUMS, Costs, fill_costs
 from earshot.indexes.lfilter.kernels.match import (
     FRAMES,
@@ -28,26 +23,23 @@ from earshot.indexes.lfilter.kernels.match import (
     Tops,
 )
 from earshot.indexes.mbr_trie.index import (
-    PROBINGS,
+    PathOrderedIndex,
     Probing,
     build_trie,
     check_probing,
-    in_path_order,
     insert_rows,
-    is_worn,
     label_tokens,
     remove_rows,
     trie_scratch_arrays,
-    with_tokens_up_to,
 )
 from earshot.indexes.mbr_trie.kernels.match import MbrTrieScratch
-from earshot.indexes.mbr_trie.kernels.nodes import N_ENTRIES
+from earshot.indexes.mbr_trie.kernels.nodes import MbrTrieArrays
 from earshot.indexes.pt_quadtree import index as pt_quadtree
 from earshot.indexes.pt_quadtree.index import PtQuadtreeParameters, build_pt_quadtree
 from earshot.indexes.pt_quadtree.kernels.match import PtScratch
 from earshot.indexes.quadtree.kernels.nodes import fill_prints
 from earshot.kernels.growing import with_room
-from earshot.model.arrays import ClauseArrays, Int32s, Int64s, take_clauses
+from earshot.model.arrays import ClauseArrays, Int32s, Int64s
 
 FilterStep = Literal["trie", "quadtree", "cost"]
 """What finds candidates: the MBRTrie, the PT-Quadtree, or whichever is cheaper for the message."""
@@ -55,11 +47,6 @@ FilterStep = Literal["trie", "quadtree", "cost"]
 Verification = Literal["pruned", "direct", "cost"]
 """What happens to the quadtree's lists: they are cut by the ranges of the trie all the way down,
 verified as they are, or whichever is cheaper for a list at a node."""
-
-CHOICES = (
-    "trie", "quadtree", "lists_pruned", "lists_verified", "nodes_pruned", "nodes_verified",
-)  # fmt: skip
-"""What is counted of the choices made, in the order of the kernel."""
 
 
 @dataclass(frozen=True)
@@ -95,25 +82,24 @@ class LFilterParameters(PtQuadtreeParameters):
         return np.array([ways, get_args(Verification).index(self.verification)], np.int64)
 
 
-class LFilter(InPlaceIndex):
+class LFilter(PathOrderedIndex):
     """LFilter; counters: nodes of both structures visited, clauses verified."""
 
     name = "lfilter"
     parameters_type = LFilterParameters
     arrays_type = LFilterArrays
     parameters: LFilterParameters
+    counted = (
+        "trie", "quadtree",  # messages
+        "lists_pruned", "lists_verified",
+        "nodes_pruned", "nodes_verified",  # parts of lists at nodes of the trie
+    )  # fmt: skip
 
-    def __init__(self, *given: Any) -> None:
-        super().__init__(*given)
-        self.choices: dict[str, int] = dict.fromkeys(CHOICES, 0)
-        """How often each way was taken in all matching so far: messages by the trie or by the
-        quadtree; lists, and parts of them at nodes of the trie, that were pruned or verified."""
-        self._counting = Lock()
-
-    @classmethod
-    def _arrange(cls, clauses: ClauseArrays, known: Int64s) -> ClauseArrays:
-        rows = np.arange(len(clauses.subscriptions), dtype=np.int32)
-        return take_clauses(clauses, in_path_order(clauses, rows, label_tokens(known)))
+    @property
+    def trie(self) -> MbrTrieArrays:
+        """The trie."""
+        trie: MbrTrieArrays = self.arrays.trie
+        return trie
 
     @classmethod
     def _build_arrays(cls, given: BuildInput) -> LFilterArrays:
@@ -121,39 +107,30 @@ class LFilter(InPlaceIndex):
         n = len(clauses.subscriptions)
         return _build(clauses, n, label_tokens(frequencies), frequencies, given.parameters)
 
-    def _match_rows(self, messages: Any, start: int, stop: int, scratch: Any) -> Matches:
-        found = super()._match_rows(messages, start, stop, scratch)
-        with self._counting:
-            for name, n in zip(CHOICES, scratch.choices.tolist(), strict=True):
-                self.choices[name] += n
-        scratch.choices[:] = 0
-        return found
+    def _built(self, n_live: int, tokens: Int32s) -> LFilterArrays:
+        return _build(self.clauses, n_live, tokens, self.frequencies, self.parameters)
 
-    def _insert_rows(self, first: int, stop: int) -> None:
-        arrays = self.arrays
-        trie = with_tokens_up_to(arrays.trie, self.n_tokens)
-        # If an insertion failed before, its rows have no numbers.
-        if is_worn(trie, stop - first) or trie.facts[N_ENTRIES] != first:
-            self._renew(trie.tokens, stop)
-            return
-        tree = arrays.quadtree.tree
-        prints = with_room(tree.prints, stop)
-        clauses = self.clauses
-        fill_prints(prints, clauses.token_offsets, clauses.token_ids, self.frequencies, first, stop)
-        quadtree = arrays.quadtree._replace(tree=tree._replace(prints=prints))
-        self.arrays = arrays._replace(
-            trie=insert_rows(trie, self.clauses, first, stop),
-            quadtree=pt_quadtree.insert_rows(quadtree, self.clauses, self.frequencies, first, stop),
+    def forced(self, **chosen: Any) -> Self:
+        """Return an index over the same arrays that chooses otherwise; change neither of the two.
+
+        Args:
+            chosen: ``filter_step`` and ``verification``, as in the parameters.
+        """
+        parameters = replace(self.parameters, **chosen)
+        arrays = self.arrays._replace(costs=self.arrays.costs._replace(rules=parameters.rules))
+        return type(self)(
+            parameters, self.space, self.clauses, arrays, self.frequencies, self.alive
         )
 
-    def _renew(self, tokens: Int32s, n: int) -> None:
-        """Put all clauses in order again, those of dead slots last, and build both structures."""
-        is_live = self.alive[self.clauses.subscriptions[:n]] != 0
-        live, dead = (np.flatnonzero(each).astype(np.int32) for each in (is_live, ~is_live))
-        order = in_path_order(self.clauses, live, tokens)
-        self.clauses = take_clauses(self.clauses, np.concatenate([order, dead]))
-        self._growing = self._rows_by_slot = None
-        self.arrays = _build(self.clauses, len(live), tokens, self.frequencies, self.parameters)
+    def _insert_some(self, trie: MbrTrieArrays, first: int, stop: int) -> None:
+        clauses, tree = self.clauses, self.arrays.quadtree.tree
+        prints = with_room(tree.prints, stop)
+        fill_prints(prints, clauses.token_offsets, clauses.token_ids, self.frequencies, first, stop)
+        quadtree = self.arrays.quadtree._replace(tree=tree._replace(prints=prints))
+        self.arrays = self.arrays._replace(
+            trie=insert_rows(trie, clauses, first, stop),
+            quadtree=pt_quadtree.insert_rows(quadtree, clauses, self.frequencies, first, stop),
+        )
 
     def _remove_rows(self, rows: Int64s) -> None:
         remove_rows(self.arrays.trie, self.clauses, rows)
@@ -192,15 +169,6 @@ class LFilter(InPlaceIndex):
             for each, (n, _) in arrays.items()
         )
 
-    def __getstate__(self) -> dict[str, Any]:
-        return {
-            name: value for name, value in super().__getstate__().items() if name != "_counting"
-        }
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        self.__dict__.update(state)
-        self._counting = Lock()
-
 
 def _build(
     clauses: ClauseArrays,
@@ -210,10 +178,9 @@ def _build(
     parameters: LFilterParameters,
 ) -> LFilterArrays:
     """Build both structures of the first clauses, which are in order."""
+    trie = build_trie(clauses, n_live, tokens, parameters.probing)
     rows = np.arange(n_live, dtype=np.int32)
-    n = len(clauses.subscriptions)
-    trie = build_trie(clauses, rows, tokens, PROBINGS.index(parameters.probing), n)
     quadtree = build_pt_quadtree(clauses, frequencies, parameters, only=rows)
-    costs = Costs(parameters.rules, np.empty((2, N_SUMS)), np.empty(3))
-    fill_costs(trie, quadtree, frequencies, costs)
-    return LFilterArrays(trie, quadtree, costs)
+    expected = np.empty((4, N_SUMS))
+    fill_costs(trie, quadtree, frequencies, expected)
+    return LFilterArrays(trie, quadtree, Costs(parameters.rules, expected))

@@ -1,15 +1,15 @@
 """``mbr_trie``, the MBRTrie of [CIKM15]: a trie of tokens with the MBR of what is below each node.
 
 :mod:`earshot.indexes.mbr_trie.kernels.nodes` describes the trie. It takes changes in place
-(:mod:`earshot.indexes.in_place`) and is built anew, as it stands, when a quarter of it has come or
-gone since: MBRs then get new box keys, clauses new numbers, and nodes their order in memory.
+(:mod:`earshot.indexes.in_place`).
 """
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from dataclasses import dataclass
 from threading import Lock
-from typing import Any, Literal, NamedTuple, get_args
+from typing import Any, ClassVar, Literal, NamedTuple, get_args
 
 import numpy as np
 import numpy.typing as npt
@@ -45,7 +45,7 @@ from earshot.indexes.quantizing import quantizer_of
 from earshot.kernels.box_keys import BLOCK, DEAD_KEY, build_keys
 from earshot.kernels.growing import resized, with_room
 from earshot.kernels.resuming import run_until_done
-from earshot.model.arrays import ClauseArrays, Int32s, Int64s
+from earshot.model.arrays import ClauseArrays, Int32s, Int64s, take_clauses
 
 Probing = Literal["token_set", "trie", "cost"]
 """How the children of a node that a message has are found.
@@ -82,44 +82,65 @@ def check_probing(probing: object) -> None:
         raise InvalidParameter(f"probing is {probing!r}; expected one of {', '.join(PROBINGS)}")
 
 
-class MbrTrie(InPlaceIndex):
-    """The MBRTrie; counters: nodes visited, clauses at nodes whose path the message has."""
+class PathOrderedIndex(InPlaceIndex):
+    """An index with a trie, whose clauses are stored in the trie's order.
 
-    name = "mbr_trie"
-    parameters_type = MbrTrieParameters
-    arrays_type = MbrTrieArrays
-    scratch_type = MbrTrieScratch
+    When a quarter of them has come or gone, all are put in order again and the index is built anew:
+    ranges of numbers are exact again, MBRs get new box keys, and nodes their order in memory. That
+    takes as long as building, once in so many changes.
+    """
+
+    counted: ClassVar[tuple[str, ...]]
+    """What ``choices`` counts, in the order of the working memory's ``choices``."""
 
     def __init__(self, *given: Any) -> None:
         super().__init__(*given)
-        self.choices: dict[str, int] = dict.fromkeys(PROBINGS[:2], 0)
-        """Nodes whose children were found by either probing, in all matching so far."""
+        self.choices: dict[str, int] = dict.fromkeys(self.counted, 0)
+        """How often each choice was made, in all matching so far."""
         self._counting = Lock()
 
+    @property
+    @abstractmethod
+    def trie(self) -> MbrTrieArrays:
+        """The trie."""
+
+    @abstractmethod
+    def _built(self, n_live: int, tokens: Int32s) -> Any:
+        """Return arrays over the first clauses, which are in order, with labels of tokens."""
+
+    @abstractmethod
+    def _insert_some(self, trie: MbrTrieArrays, first: int, stop: int) -> None:
+        """Insert clauses whose tokens have labels in this trie."""
+
     @classmethod
-    def _build_arrays(cls, given: BuildInput) -> MbrTrieArrays:
-        rows = np.arange(len(given.clauses.subscriptions), dtype=np.int32)
-        tokens = label_tokens(given.known)
-        return build_trie(given.clauses, rows, tokens, PROBINGS.index(given.parameters.probing))
+    def _arrange(cls, clauses: ClauseArrays, known: Int64s) -> ClauseArrays:
+        rows = np.arange(len(clauses.subscriptions), dtype=np.int32)
+        return take_clauses(clauses, _sort_paths(clauses, rows, label_tokens(known)).order)
 
     def _match_rows(self, messages: Any, start: int, stop: int, scratch: Any) -> Matches:
         found = super()._match_rows(messages, start, stop, scratch)
         with self._counting:
-            for name, n in zip(self.choices, scratch.choices.tolist(), strict=False):
+            for name, n in zip(self.counted, scratch.choices.tolist(), strict=False):
                 self.choices[name] += n
         scratch.choices[:] = 0
         return found
 
     def _insert_rows(self, first: int, stop: int) -> None:
-        trie = self.arrays = with_tokens_up_to(self.arrays, self.n_tokens)
-        if is_worn(trie, stop - first):
-            live = np.flatnonzero(self.alive[self.clauses.subscriptions[:stop]]).astype(np.int32)
-            self.arrays = build_trie(self.clauses, live, trie.tokens, int(trie.facts[PROBING]))
-            return
-        self.arrays = insert_rows(trie, self.clauses, first, stop)
+        trie = with_tokens_up_to(self.trie, self.n_tokens)
+        # If an insertion failed before, its rows have no numbers.
+        if is_worn(trie, stop - first) or trie.facts[N_ENTRIES] != first:
+            self._renew(trie.tokens, stop)
+        else:
+            self._insert_some(trie, first, stop)
 
-    def _remove_rows(self, rows: Int64s) -> None:
-        remove_rows(self.arrays, self.clauses, rows)
+    def _renew(self, tokens: Int32s, n: int) -> None:
+        """Put all clauses in order again, those of dead slots last, and build anew."""
+        is_live = self.alive[self.clauses.subscriptions[:n]] != 0
+        live, dead = (np.flatnonzero(each).astype(np.int32) for each in (is_live, ~is_live))
+        order = _sort_paths(self.clauses, live, tokens).order
+        self.clauses = take_clauses(self.clauses, np.concatenate([order, dead]))
+        self._growing = self._rows_by_slot = None
+        self.arrays = self._built(len(live), tokens)
 
     def _check_number(self, n_clauses: int) -> None:
         if n_clauses > _MOST_CLAUSES:
@@ -128,17 +149,45 @@ class MbrTrie(InPlaceIndex):
                 f"{_MOST_CLAUSES:,}, so rebuild it, or use several shards"
             )
 
-    def _scratch_arrays(self) -> dict[str, tuple[int, npt.DTypeLike]]:
-        return trie_scratch_arrays(self.arrays)
-
     def __getstate__(self) -> dict[str, Any]:
-        return {
-            name: value for name, value in super().__getstate__().items() if name != "_counting"
-        }
+        return {**super().__getstate__(), "_counting": None}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        self.__dict__.update(state)
-        self._counting = Lock()
+        self.__dict__.update(state, _counting=Lock())
+
+
+class MbrTrie(PathOrderedIndex):
+    """The MBRTrie; counters: nodes visited, clauses at nodes whose path the message has."""
+
+    name = "mbr_trie"
+    parameters_type = MbrTrieParameters
+    parameters: MbrTrieParameters
+    arrays_type = MbrTrieArrays
+    scratch_type = MbrTrieScratch
+    counted = PROBINGS[:2]  # nodes whose children were found by either probing
+
+    @property
+    def trie(self) -> MbrTrieArrays:
+        """The trie."""
+        trie: MbrTrieArrays = self.arrays
+        return trie
+
+    @classmethod
+    def _build_arrays(cls, given: BuildInput) -> MbrTrieArrays:
+        n = len(given.clauses.subscriptions)
+        return build_trie(given.clauses, n, label_tokens(given.known), given.parameters.probing)
+
+    def _built(self, n_live: int, tokens: Int32s) -> MbrTrieArrays:
+        return build_trie(self.clauses, n_live, tokens, self.parameters.probing)
+
+    def _insert_some(self, trie: MbrTrieArrays, first: int, stop: int) -> None:
+        self.arrays = insert_rows(trie, self.clauses, first, stop)
+
+    def _remove_rows(self, rows: Int64s) -> None:
+        remove_rows(self.arrays, self.clauses, rows)
+
+    def _scratch_arrays(self) -> dict[str, tuple[int, npt.DTypeLike]]:
+        return trie_scratch_arrays(self.arrays)
 
 
 def trie_scratch_arrays(trie: MbrTrieArrays) -> dict[str, tuple[int, npt.DTypeLike]]:
@@ -202,34 +251,24 @@ def _sort_paths(clauses: ClauseArrays, rows: Int32s, tokens: Int32s) -> _Paths:
     return _Paths(order, lengths, tokens, labels, nodes, level_nodes, int(n_nodes), n_below)
 
 
-def in_path_order(clauses: ClauseArrays, rows: Int32s, tokens: Int32s) -> Int32s:
-    """Return rows of clauses in the order of their paths."""
-    return _sort_paths(clauses, rows, tokens).order
-
-
-def build_trie(
-    clauses: ClauseArrays, rows: Int32s, tokens: Int32s, probing: int, n_numbers: int | None = None
-) -> MbrTrieArrays:
+def build_trie(clauses: ClauseArrays, n: int, tokens: Int32s, probing: Probing) -> MbrTrieArrays:
     """Build a trie of clauses.
 
     Args:
         clauses: All that are stored.
-        rows: Those that are to be in the trie.
+        n: How many of them, which are in the order of their paths, are to be in the trie.
         tokens: Tokens with their labels.
-        probing: Its number among :data:`PROBINGS`.
-        n_numbers: Numbers to hand out, if more than there are rows; the last ones stay unused.
+        probing: How children are found.
     """
-    paths = _sort_paths(clauses, rows, tokens)
-    n_nodes, n_rows = paths.n_nodes, len(rows)
-    n_numbers = n_rows if n_numbers is None else n_numbers
+    paths = _sort_paths(clauses, np.arange(n, dtype=np.int32), tokens)
+    n_nodes, n_numbers = paths.n_nodes, len(clauses.subscriptions)
     facts = np.zeros(N_FACTS, np.int64)
     facts[N_NODES] = facts[N_BUILT] = n_nodes
     facts[N_NUMBERED] = facts[N_ENTRIES] = n_numbers
     facts[TOP_ROOM] = paths.nodes[ROOT, N_CHILDREN]
-    facts[N_TOKENS_BELOW], facts[PROBING] = paths.n_below, probing
-    boxes = clauses.boxes if n_rows == len(clauses.boxes) else clauses.boxes[rows]
+    facts[N_TOKENS_BELOW], facts[PROBING] = paths.n_below, PROBINGS.index(probing)
     trie = MbrTrieArrays(
-        quantizer=quantizer_of(boxes, "lonlat"),
+        quantizer=quantizer_of(clauses.boxes[:n], "lonlat"),
         facts=facts,
         level_nodes=paths.level_nodes,
         tokens=paths.tokens,
@@ -237,13 +276,11 @@ def build_trie(
         keys=np.full(n_nodes + BLOCK, DEAD_KEY),
         nodes=paths.nodes[:n_nodes].copy(),
         entry_keys=np.full(n_numbers + BLOCK, DEAD_KEY),
-        entry_rows=np.zeros(n_numbers, np.int32),
+        has_more=np.zeros(n_numbers, np.uint8),
         heads=np.empty(0, np.int32),
         chains=np.empty(0, np.int32),
     )
-    row_keys = np.empty(len(clauses.subscriptions), np.uint64)
-    build_keys(trie.quantizer, clauses.boxes, 0, row_keys)
-    fill_keys(trie, clauses, paths.order, paths.lengths, row_keys)
+    fill_keys(trie, clauses, n, paths.lengths)
     return trie
 
 
@@ -259,7 +296,7 @@ def insert_rows(trie: MbrTrieArrays, clauses: ClauseArrays, first: int, stop: in
     n_entries, n_numbered = int(trie.facts[N_ENTRIES]) + stop - first, int(trie.facts[N_NUMBERED])
     trie = trie._replace(
         entry_keys=with_room(trie.entry_keys, n_entries + BLOCK, DEAD_KEY),
-        entry_rows=with_room(trie.entry_rows, n_entries),
+        has_more=with_room(trie.has_more, n_entries),
         heads=with_room(trie.heads, len(trie.labels), -1),
         chains=with_room(trie.chains, n_entries - n_numbered, -1),
     )
@@ -290,9 +327,8 @@ def insert_rows(trie: MbrTrieArrays, clauses: ClauseArrays, first: int, stop: in
     return trie
 
 
-def remove_rows(trie: MbrTrieArrays, clauses: ClauseArrays, rows: Int64s) -> Int64s:
-    """Remove clauses; return the number that each had, -1 for one that was not in."""
+def remove_rows(trie: MbrTrieArrays, clauses: ClauseArrays, rows: Int64s) -> None:
+    """Remove clauses; those that an insertion that failed has left out are passed over."""
+    rows = rows[rows < trie.facts[N_ENTRIES]]
     lengths = clauses.token_offsets[rows + 1] - clauses.token_offsets[rows]
-    numbers = np.empty(len(rows), np.int64)
-    remove_clauses(trie, clauses, rows, int(lengths.max(initial=0)), numbers)
-    return numbers
+    remove_clauses(trie, clauses, rows, int(lengths.max(initial=0)))

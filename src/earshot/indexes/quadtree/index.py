@@ -12,7 +12,7 @@ from earshot.indexes.in_place import InPlaceIndex
 from earshot.indexes.quadtree.kernels.nodes import Quadtree, fill_prints
 from earshot.indexes.quadtree.tables import frame_of, new_quadtree
 from earshot.kernels.growing import with_room
-from earshot.model.arrays import ClauseArrays, Int32s, Int64s
+from earshot.model.arrays import ClauseArrays, Float64s, Int32s, Int64s
 
 _LEAST_FRAMED = 256
 _WIDER = 1.25
@@ -82,15 +82,19 @@ class QuadtreeIndex(InPlaceIndex):
             first = last
 
     def _reframe(self, n: int) -> None:
-        """Build the tree anew if the first ``n`` clauses reach far beyond its frame."""
+        """Build the tree anew, from the first ``n`` clauses, if it is outdated."""
         self._n_framed = n
         tree: Quadtree = self.arrays.tree
         frame = frame_of(self.clauses.boxes[:n])
-        if (frame[2:] * _WIDER >= tree.frame[2:]).all():
+        if not self._is_outdated(frame):
             return
         empty = new_quadtree(frame, tree.prints)._replace(rows=tree.rows, numbers=tree.numbers)
         rows = np.flatnonzero(self.alive[self.clauses.subscriptions[:n]]).astype(np.int32)
         self.arrays = self._refill(empty, rows)
+
+    def _is_outdated(self, frame: Float64s) -> bool:
+        """Whether the tree is to be built anew, with the frame that clauses would have now."""
+        return bool((frame[2:] * _WIDER < self.arrays.tree.frame[2:]).any())
 
 
 def in_order(numbers: Int32s, rows: Int32s) -> Int32s:

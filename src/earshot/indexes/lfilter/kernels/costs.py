@@ -1,30 +1,35 @@
 """The cost models of LFilter, [CIKM15] §5.3, in nanoseconds.
 
 **Filter step.** The paper compares eq. 1, for the trie, with eq. 3, for the quadtree, and expects a
-message of N tokens to have a token of the trie with probability N / D, whichever it is. Words are
-far from equally frequent. Here a message has token t with probability 1 - exp(-N p_t), where p_t is
-the token's share of all occurrences. From that, and from the structures, ``expected`` has two sums
-for N = 1, 4, 16, …: the work below the root's children of a trie that a message has (L_1 and
-L_2 of eq. 1; deeper levels are left out, as in the paper), and the entries of the lists that it
-finds in a leaf of the quadtree. For other N the sums are interpolated. So the choice costs nothing
-per token. Then
+message of N tokens to have any token of the trie with probability N / D. Words are far from equally
+frequent. Here a message has token t with probability 1 - exp(-N p_t), where p_t is the token's share
+of all occurrences. From that, and from the structures, ``expected`` has four sums for N = 1, 4, 16,
+…; for other N they are interpolated. So the choice costs nothing per token.
 
-    Cost_T = TRIE_MESSAGE + TRIE_TOKEN N + TRIE_WORK work(N)
-    Cost_Q = QUADTREE_MESSAGE + LEVEL_TOKEN H_q min(N, Avg_RT)
-             + cand_Q (LEAF_TOKEN min(N, leaf tokens) + LEAF_ENTRY entries(N))
+* ``TRIE_SUM``, of eq. 1: the work of visiting the children of the root that a message has, by the
+  cheaper probing. Deeper levels are left out, as in the paper.
+* ``PROBES_SUM``, of eq. 3: min(N, |sets of n|) over the nodes n from the root to a leaf, which is H_q
+  times the mean; a table is asked for each token of the message, or goes through its own.
+* ``LEAF_SUM``, the same for the table of a leaf's lists.
+* ``ENTRIES_SUM``: the entries of the lists of a leaf that a message has the tokens of. Without their
+  verification in Cost_Q, points would always go to the quadtree.
 
-with H_q the mean depth of leaves, and Avg_RT the mean size of an inner node's table. Unlike the
-paper's, Cost_Q has the verification of a leaf's lists in it, without which points would always go to
-the quadtree. cand_Q is the paper's sum over the nodes of level ``CAND_LEVEL``, of which a range has
-one leaf and its share of the borders more: (1 + sqrt(cand))^2.
+Then
+
+    Cost_T = TRIE_MESSAGE + TRIE_TOKEN N + TRIE_WORK TRIE_SUM
+    Cost_Q = QUADTREE_MESSAGE + PROBE_STEP PROBES_SUM
+             + cand_Q (LEAF_STEP LEAF_SUM + ENTRY_STEP ENTRIES_SUM)
+
+cand_Q is the paper's sum over the nodes of level ``CAND_LEVEL``; as a range also touches leaves that
+it hardly covers, (1 + sqrt(cand_Q))^2 are counted.
 
 **Verification.** C_V of eq. 6 is DIRECT_STEP for each entry. C_L of eq. 5 is what it takes to put
-the message's labels in order (LABEL_STEP each, once a message), to cut a list by ranges (LOOKUP_STEP
-for each halving), and to go down to the children of a node (NODE_STEP and their probing).
+the message's labels in order (LABEL_STEP each, once a message), to cut a list by ranges
+(LOOKUP_STEP for each halving), and to go down to the children of a node (NODE_STEP and probing).
 
-**Calibration.** The constants are fitted by least squares of relative errors to CPU times per message
-of either way: 64 points, of short and long messages, points and ranges, on the workloads ``tweets``
-and ``usa`` with 0.1 and 1 million subscriptions.
+**Calibration.** The constants are fitted, by least squares of relative errors, to CPU times per
+message of either way: short and long messages, points and ranges, on the workloads ``tweets`` and
+``usa`` with 0.1 and 1 million subscriptions.
 """
 
 from __future__ import annotations
@@ -37,7 +42,6 @@ import numpy as np
 from earshot.indexes.mbr_trie.kernels.match import FEW_CHILDREN, SET_STEP, TRIE_STEP
 from earshot.indexes.mbr_trie.kernels.nodes import N_CHILDREN, OWN_STOP, START, TOP_NODE
 from earshot.indexes.pt_quadtree.kernels.match import estimated_leaves
-from earshot.indexes.quadtree.kernels.cells import cell_depth
 from earshot.indexes.quadtree.kernels.nodes import N_NODES, NO_CHILDREN
 from earshot.indexes.rtree.kernels.token_tables import EMPTY, list_length
 from earshot.kernels.jit import inlined_kernel, kernel, lean_kernel
@@ -48,17 +52,16 @@ FILTER_STEP, VERIFICATION = range(2)
 # Ways of the filter step, and of verification.
 BY_TRIE, BY_QUADTREE, BY_COST = range(3)
 PRUNED, DIRECT = range(2)
-# Rows of ``expected``, and of ``means``.
-TRIE_SUM, ENTRIES_SUM = range(2)
-MEAN_DEPTH, MEAN_SET, MEAN_LEAF_TOKENS = range(3)
+# Rows of ``expected``.
+TRIE_SUM, PROBES_SUM, LEAF_SUM, ENTRIES_SUM = range(4)
 
 N_SUMS = 8
 """Numbers of tokens that ``expected`` has sums for: 1, 4, …, 16,384."""
 CAND_LEVEL = 4
 """Level of the quadtree whose nodes estimate cand_Q, k in the paper."""
 
-TRIE_MESSAGE, TRIE_TOKEN, TRIE_WORK = 1800.0, 64.0, 6.0
-QUADTREE_MESSAGE, LEVEL_TOKEN, LEAF_TOKEN, LEAF_ENTRY = 2700.0, 15.0, 50.0, 30.0
+TRIE_MESSAGE, TRIE_TOKEN, TRIE_WORK = 1800.0, 50.0, 10.0
+QUADTREE_MESSAGE, PROBE_STEP, LEAF_STEP, ENTRY_STEP = 2700.0, 15.0, 50.0, 30.0
 DIRECT_STEP, LOOKUP_STEP, LABEL_STEP, NODE_STEP = 30.0, 2.0, 80.0, 30.0
 
 
@@ -66,8 +69,7 @@ class Costs(NamedTuple):
     """What the cost models know of the structures, and what they are to choose."""
 
     rules: Int64s  # (2,) filter step and verification
-    expected: Float64s  # (2, N_SUMS) work below the tops, and entries of lists in a leaf
-    means: Float64s  # (3,) depth of leaves, tokens of an inner node, tokens of a leaf
+    expected: Float64s  # (4, N_SUMS)
 
 
 @inlined_kernel
@@ -88,12 +90,10 @@ def _chance(token, share, k):
 
 
 @kernel
-def fill_costs(trie, quadtree, frequencies, costs):
+def fill_costs(trie, quadtree, frequencies, expected):
     """Fill in what is expected of messages, given how often each token occurs."""
     total = max(np.float64(frequencies[1:].sum()), 1.0)
-    expected, means = costs.expected, costs.means
     expected[:] = 0.0
-    means[:] = 0.0
     for token in range(len(frequencies)):
         top = trie.tokens[token, TOP_NODE]
         if top < 0:
@@ -102,33 +102,32 @@ def fill_costs(trie, quadtree, frequencies, costs):
         for k in range(N_SUMS):
             cost = visit_cost(np.int64(trie.nodes[top, N_CHILDREN]), n_own, math.pow(4.0, k) / 2)
             expected[TRIE_SUM, k] += cost * _chance(token, frequencies[token] / total, k)
-    tree = quadtree.tree
-    n_leaves = n_inner = n_entries = 0
+    tree, lists = quadtree.tree, quadtree.tree.lists
+    n_entries = 0.0
     for node in range(tree.facts[N_NODES]):
-        if tree.children[node] != NO_CHILDREN:
-            n_inner += 1
-            means[MEAN_SET] += quadtree.sets.used[node]
+        if tree.children[node] != NO_CHILDREN or tree.counts[node] == 0:
             continue
-        n = np.float64(tree.counts[node])
-        n_leaves += 1
+        n = np.float64(tree.counts[node])  # messages are where subscriptions are
         n_entries += n
-        # Messages are where subscriptions are.
-        means[MEAN_DEPTH] += cell_depth(tree.cells[node])
-        means[MEAN_LEAF_TOKENS] += tree.lists.used[node]
-        first = tree.lists.starts[node]
-        for place in range(first, first + tree.lists.sizes[node]):
-            token = tree.lists.tokens[place]
+        for k in range(N_SUMS):
+            most = math.pow(4.0, np.float64(k))
+            expected[LEAF_SUM, k] += n * min(most, np.float64(lists.used[node]))
+            above = np.int64(tree.parents[node])
+            while above >= 0:
+                expected[PROBES_SUM, k] += n * min(most, np.float64(quadtree.sets.used[above]))
+                above = np.int64(tree.parents[above])
+        first = lists.starts[node]
+        for place in range(first, first + lists.sizes[node]):
+            token = lists.tokens[place]
             if token == EMPTY:
                 continue
-            length = list_length(np.int64(tree.lists.values[place]))
+            length = list_length(np.int64(lists.values[place]))
             for k in range(N_SUMS):
                 chance = _chance(token, frequencies[token] / total, k)
                 expected[ENTRIES_SUM, k] += n * length * chance
-    means[MEAN_SET] /= max(n_inner, 1)
-    means[MEAN_DEPTH] /= max(n_leaves, 1)
-    means[MEAN_LEAF_TOKENS] /= max(n_leaves, 1)
-    for k in range(N_SUMS):
-        expected[ENTRIES_SUM, k] /= max(n_entries, 1.0)
+    for row in range(PROBES_SUM, ENTRIES_SUM + 1):
+        for k in range(N_SUMS):
+            expected[row, k] /= max(n_entries, 1.0)
 
 
 @inlined_kernel
@@ -140,19 +139,17 @@ def _at(sums, n):
 
 
 @lean_kernel
-def trie_cost(costs, n):
+def trie_cost(expected, n):
     """Return Cost_T for a message of ``n`` tokens."""
-    return TRIE_MESSAGE + TRIE_TOKEN * n + TRIE_WORK * _at(costs.expected[TRIE_SUM], n)
+    return TRIE_MESSAGE + TRIE_TOKEN * n + TRIE_WORK * _at(expected[TRIE_SUM], n)
 
 
 @lean_kernel
-def quadtree_cost(costs, n, n_leaves):
+def quadtree_cost(expected, n, n_leaves):
     """Return Cost_Q for a message of ``n`` tokens that touches so many leaves."""
-    means = costs.means
-    above = LEVEL_TOKEN * means[MEAN_DEPTH] * min(np.float64(n), means[MEAN_SET])
-    in_leaf = LEAF_TOKEN * min(np.float64(n), means[MEAN_LEAF_TOKENS])
-    entries = LEAF_ENTRY * _at(costs.expected[ENTRIES_SUM], n)
-    return QUADTREE_MESSAGE + above + n_leaves * (in_leaf + entries)
+    above = PROBE_STEP * _at(expected[PROBES_SUM], n)
+    in_leaf = LEAF_STEP * _at(expected[LEAF_SUM], n) + ENTRY_STEP * _at(expected[ENTRIES_SUM], n)
+    return QUADTREE_MESSAGE + above + n_leaves * in_leaf
 
 
 @lean_kernel
@@ -170,8 +167,8 @@ def takes_trie(arrays, n, on_grid, scratch):
     way = arrays.costs.rules[FILTER_STEP]
     if way != BY_COST:
         return way == BY_TRIE
-    by_trie = trie_cost(arrays.costs, n)
-    if by_trie <= quadtree_cost(arrays.costs, n, 1.0):
+    expected = arrays.costs.expected
+    by_trie = trie_cost(expected, n)
+    if by_trie <= quadtree_cost(expected, n, 1.0):
         return True
-    n_leaves = leaves_touched(arrays.quadtree, on_grid, scratch)
-    return by_trie <= quadtree_cost(arrays.costs, n, n_leaves)
+    return by_trie <= quadtree_cost(expected, n, leaves_touched(arrays.quadtree, on_grid, scratch))

@@ -2,8 +2,8 @@
 
 Step by step:
 
-1. The filter-step cost model (:mod:`earshot.indexes.lfilter.kernels.costs`) chooses between the trie
-   alone, which is Algorithm 1, and the quadtree.
+1. The filter-step cost model (:mod:`earshot.indexes.lfilter.kernels.costs`) chooses between the
+   trie alone, which is Algorithm 1, and the quadtree.
 2. On the quadtree's way, its filter step finds lists of numbers, Φ_I in the paper. By eqs. 5 and 6
    all of them are verified as they are (PT-QUADTREE-VERIFY), or HYBRIDPRUNE begins.
 3. It looks for the children of the trie's root that the message has and touches, its *tops*, and
@@ -356,9 +356,7 @@ def append_by_quadtree(view, tokens, limit, box, on_grid, scratch, answers, n_an
             n_labels = np.int64(sort_labels(trie, tokens, scratch.trie))
             n_tops = np.int64(find_tops(trie, n_labels, limit, scratch))
         if n_labels < 0:
-            n_answers = append_found(
-                view, n_found, box, on_grid, scratch, answers, n_answers, work
-            )
+            n_answers = append_found(view, n_found, box, on_grid, scratch, answers, n_answers, work)
         else:
             n_answers = append_by_lists(
                 view, n_labels, n_tops, n_found, limit, box, on_grid, scratch, answers, n_answers,

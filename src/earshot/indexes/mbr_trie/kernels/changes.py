@@ -20,10 +20,9 @@ from earshot.indexes.mbr_trie.kernels.nodes import (
     START,
     TOP_NODE,
     TOP_ROOM,
-    entry_of,
-    entry_row,
     fill_path,
     find_child,
+    has_more_than,
     key_below,
     range_end,
 )
@@ -56,11 +55,11 @@ def insert_clauses(trie, clauses, row_keys, first, stop, n_longest):
             end = range_end(trie, node, child, end)
             node = child
             trie.keys[node] = union_key(trie.keys[node], key)
-        number = trie.facts[N_ENTRIES]
-        trie.facts[N_ENTRIES] += 1
+        number = row
+        trie.facts[N_ENTRIES] = row + 1
         trie.facts[N_TOKENS_BELOW] += n
         trie.entry_keys[number] = key
-        trie.entry_rows[number] = entry_of(clauses, row, n)
+        trie.has_more[number] = has_more_than(clauses, row, n)
         trie.chains[number - trie.facts[N_NUMBERED]] = trie.heads[node]
         trie.heads[node] = number
     return stop, DONE
@@ -172,8 +171,8 @@ def _move_top(trie):
 
 
 @kernel
-def remove_clauses(trie, clauses, rows, n_longest, numbers):
-    """Remove clauses, and write the number that each had, or -1 if it was not in.
+def remove_clauses(trie, clauses, rows, n_longest):
+    """Remove clauses; those that are not in the trie are passed over.
 
     A removed entry is marked, as in the paper; unlike there, the MBRs on its path shrink to what is
     left. Nodes without any clause stay, with an MBR that touches nothing.
@@ -182,7 +181,6 @@ def remove_clauses(trie, clauses, rows, n_longest, numbers):
     visited = np.empty(n_longest + 1, np.int64)
     for k in range(len(rows)):
         n = fill_path(clauses, trie.tokens, rows[k], path, 0)
-        numbers[k] = -1
         visited[0] = ROOT
         is_there = True
         for i in range(n):
@@ -200,11 +198,11 @@ def remove_clauses(trie, clauses, rows, n_longest, numbers):
             visited[i + 1] = child
         if not is_there:
             continue
-        number = _take_out(trie, visited[n], rows[k])
-        if number < 0:
+        if trie.entry_keys[rows[k]] == DEAD_KEY:
             continue
-        numbers[k] = number
-        trie.entry_keys[number] = DEAD_KEY
+        trie.entry_keys[rows[k]] = DEAD_KEY
+        if rows[k] >= trie.facts[N_NUMBERED]:
+            _unchain(trie, visited[n], rows[k])
         trie.facts[N_DEAD] += 1
         trie.facts[N_TOKENS_BELOW] -= n
         for i in range(n, -1, -1):
@@ -216,22 +214,16 @@ def remove_clauses(trie, clauses, rows, n_longest, numbers):
 
 
 @lean_kernel
-def _take_out(trie, node, row):
-    """Return the number of a clause at its node, if it is alive; a later one leaves its chain."""
+def _unchain(trie, node, row):
+    """Take a later clause out of the chain of its node."""
     n_numbered = trie.facts[N_NUMBERED]
-    if len(trie.heads) > 0:
-        before = np.int64(-1)
-        number = np.int64(trie.heads[node])
-        while number >= 0:
-            following = np.int64(trie.chains[number - n_numbered])
-            if entry_row(trie, number) == row:
-                if before < 0:
-                    trie.heads[node] = following
-                else:
-                    trie.chains[before - n_numbered] = following
-                return number
-            before, number = number, following
-    for k in range(trie.nodes[node, START], trie.nodes[node, OWN_STOP]):
-        if entry_row(trie, k) == row and trie.entry_keys[k] != DEAD_KEY:
-            return np.int64(k)
-    return np.int64(-1)
+    before, number = np.int64(-1), np.int64(trie.heads[node])
+    while number >= 0 and number != row:
+        before, number = number, np.int64(trie.chains[number - n_numbered])
+    if number < 0:
+        return
+    following = trie.chains[number - n_numbered]
+    if before < 0:
+        trie.heads[node] = following
+    else:
+        trie.chains[before - n_numbered] = following

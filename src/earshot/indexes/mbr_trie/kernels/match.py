@@ -48,7 +48,7 @@ from earshot.kernels.box_keys import (
 )
 from earshot.kernels.jit import inlined_kernel, lean_kernel
 from earshot.kernels.processor import prefetch
-from earshot.kernels.verify import region_touches
+from earshot.kernels.verify import box_touches, region_touches
 from earshot.model.arrays import Int32s, Int64s
 
 # Ways to find the children of a node that a message has, by number in ``facts[PROBING]``.
@@ -166,18 +166,16 @@ def place_of(label, scratch):
 def append_entry(view, trie, number, strict, box, scratch, answers, n_answers):
     """Append an entry whose path the message has and whose key touches it; -1 without room."""
     clauses = view.clauses
-    row = np.int64(trie.entry_rows[number])
-    if row < 0:
-        row = ~row
-        if not _rest_matches(view, trie, row, box, scratch):
+    if trie.has_more[number] != 0:
+        if not _rest_matches(view, trie, number, box, scratch):
             return n_answers
-    elif not key_touches(trie.entry_keys[number], strict) and not region_touches(
-        clauses, row, view.is_lonlat, box[0], box[1], box[2], box[3]
+    elif not key_touches(trie.entry_keys[number], strict) and not box_touches(
+        clauses.boxes, number, box[0], box[1], box[2], box[3]
     ):
         return n_answers
     if n_answers == len(answers):
         return -1
-    answers[n_answers] = clauses.subscriptions[row]
+    answers[n_answers] = clauses.subscriptions[number]
     return n_answers + 1
 
 

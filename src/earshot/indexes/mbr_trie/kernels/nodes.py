@@ -10,9 +10,10 @@ a node have consecutive numbers, and those whose path ends at the node come firs
 paper hangs there, with an inverted list, is a range of numbers here. A node's range ends where its
 next sibling's begins, and that of a last child where its parent's does.
 
-Where the paper reserves numbers for later insertions, later clauses get numbers above all others
-here, and stand in a chain at their node. The ranges stay exact for the clauses that were there when
-the trie was built; when a quarter has come since, it is built anew and all are numbered again.
+Clauses are also stored in that order, so that a number is a row, and what is found together lies
+together in memory. Where the paper reserves numbers for later insertions, later clauses get the next
+rows here, and stand in a chain at their node. The ranges stay exact for the clauses that were there
+when the trie was built; when a quarter has come or gone since, all are put in order again.
 
 Children of a node stand side by side, in the order of falling labels. The root's stand in any
 order, since they are looked up by token. A block of children follows its node in memory, so that
@@ -27,7 +28,7 @@ import numpy as np
 import numpy.typing as npt
 
 from earshot.indexes.block_trie.kernels.build import sort_codes
-from earshot.kernels.box_keys import DEAD_KEY, Quantizer, union_key
+from earshot.kernels.box_keys import DEAD_KEY, Quantizer, box_key, union_key
 from earshot.kernels.jit import inlined_kernel, kernel, lean_kernel
 from earshot.model.arrays import Int32s, Int64s
 
@@ -55,25 +56,17 @@ class MbrTrieArrays(NamedTuple):
     keys: npt.NDArray[np.uint64]  # (>= n_nodes + BLOCK,) MBR of what is below, as a box key
     nodes: Int32s  # (>= n_nodes, 4) first child, children, first number, end of the node's own
     entry_keys: npt.NDArray[np.uint64]  # (>= n_entries + BLOCK,) by number; dead ones DEAD_KEY
-    # By number: the clause's row, or ~row where more than tokens and box is to be verified.
-    entry_rows: Int32s  # (>= n_entries,)
+    # (>= n_entries,) by number: 1 where more than required tokens and box is to be verified
+    has_more: npt.NDArray[np.uint8]
     heads: Int32s  # (>= n_nodes,) latest of a node's later numbers, or -1; empty without any
     chains: Int32s  # (>= n_entries - n_numbered,) number before each later one, or -1
 
 
 @inlined_kernel
-def entry_row(trie, number):
-    """Return the row of the clause with a number."""
-    row = trie.entry_rows[number]
-    return row if row >= 0 else ~row
-
-
-@inlined_kernel
-def entry_of(clauses, row, n_required):
-    """Return a row as it stands in ``entry_rows``."""
+def has_more_than(clauses, row, n_required):
+    """Whether a clause has more than so many tokens, or a shape."""
     n_tokens = clauses.token_offsets[row + 1] - clauses.token_offsets[row]
-    is_simple = n_required == n_tokens and clauses.shape_rows[row] < 0
-    return np.int32(row) if is_simple else ~np.int32(row)
+    return n_required != n_tokens or clauses.shape_rows[row] >= 0
 
 
 @lean_kernel
@@ -163,12 +156,14 @@ def build_nodes(order, offsets, paths, lengths, tokens_of, tokens, labels, nodes
 
 
 @kernel
-def fill_keys(trie, clauses, order, lengths, row_keys):
-    """Fill in entries and, from the last node to the first, the keys of nodes."""
-    for k in range(len(order)):
-        row = order[k]
-        trie.entry_keys[k] = row_keys[row]
-        trie.entry_rows[k] = entry_of(clauses, row, lengths[row])
+def fill_keys(trie, clauses, n, lengths):
+    """Fill in what is told of the first ``n`` numbers and, from the last to the first, of nodes."""
+    boxes = clauses.boxes
+    for row in range(n):
+        trie.entry_keys[row] = box_key(
+            trie.quantizer, boxes[row, 0], boxes[row, 1], boxes[row, 2], boxes[row, 3]
+        )
+        trie.has_more[row] = has_more_than(clauses, row, lengths[row])
     for node in range(trie.facts[N_NODES] - 1, -1, -1):
         trie.keys[node] = key_below(trie, node, np.uint64(0))
 

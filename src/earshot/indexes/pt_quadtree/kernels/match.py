@@ -7,21 +7,24 @@ touches and that have a pivotal token of it; verification walks their lists. Wha
   verifies all clauses of a leaf. With MX_CIF, inner nodes have lists, too.
 * A message that goes on in a child is told by the bits of the node's table (see ``sets.py``);
   children are not asked one by one. Where a token covers a child, nothing below is asked.
+* A message that touches few leaves does not ask the sets on its way: to look for its tokens in a
+  table costs as much there as in a leaf.
 * A clause in the lists of several leaves is reported in the leaf of the first grid square that it
   shares with the message; no memory of what was reported is needed.
 
 For a structure that uses this filter step, such as LFilter ([CIKM15] §5):
 
-1. ``on_grid = grid_box(tree.frame, *box)``, then :func:`start` with the working memory
-   (:class:`PtScratch`; any NamedTuple with these fields will do).
+1. ``on_grid = grid_box(tree.frame, min_x, min_y, max_x, max_y)``, then :func:`start` with the
+   working memory (:class:`PtScratch`; any NamedTuple with these fields will do).
 2. :func:`find_lists` writes the next lists of the message's tokens to ``found_nodes`` and
    ``found_values`` and returns how many; with 0 there are none left. If the buffer holds them all,
    ``descent[0]`` is 0 after the first call. ``list_length(value)`` is |I|.
-3. Lists hold numbers in ascending order. :func:`find_number` tells where the numbers of a trie node
-   begin and end in a list: ``find_number(tables, value, n_l)`` to ``find_number(tables, value,
-   n_u + 1)``.
-4. :func:`append_list` verifies a stretch of a list in full; a structure that knows the texts to
-   match asks :func:`is_reported_here` and ``region_touches`` instead.
+3. Lists hold numbers in ascending order. ``find_number(tree.lists, value, number)`` of
+   :mod:`earshot.indexes.quadtree.kernels.nodes` tells where the numbers of a trie node begin and
+   end in a list: at that of n_l, and at that of n_u + 1.
+4. ``append_list`` of :mod:`earshot.indexes.quadtree.kernels.verifying` verifies a stretch of a list
+   in full; a structure that knows the texts to match asks ``is_reported_here`` and
+   ``region_touches`` instead.
 5. :func:`estimated_leaves` is the paper's cand_Q. The other letters of equation 3: H_q is
    ``rules[MAX_DEPTH]`` at most, Avg_RT the mean of ``sets.used`` over inner nodes.
 
@@ -44,26 +47,20 @@ from earshot.indexes.quadtree.kernels.cells import (
     cell_depth,
     cell_row,
     grid_box,
-    is_first_meeting,
     quarters_touched,
 )
-from earshot.indexes.quadtree.kernels.nodes import (
-    NO_CHILDREN,
-    clause_of,
-    clause_on_grid,
-    find_number,
-)
-from earshot.indexes.rtree.kernels.match import n_turns, passes_print, place_in_turn
-from earshot.indexes.rtree.kernels.token_tables import list_entry_at, list_length
+from earshot.indexes.quadtree.kernels.nodes import NO_CHILDREN
+from earshot.indexes.quadtree.kernels.verifying import append_list
+from earshot.indexes.rtree.kernels.match import n_turns, place_in_turn
+from earshot.indexes.rtree.kernels.token_tables import list_length
 from earshot.kernels.jit import inlined_kernel, lean_kernel
-from earshot.kernels.verify import region_touches, tokens_match
 from earshot.model.arrays import Int32s, Int64s
-
-__all__ = ["append_list", "estimated_leaves", "find_lists", "find_number", "start"]
 
 FOUND = 4096
 """Lists that the filter step finds before they are verified."""
 STACK = 4 * BITS + 4
+UNASKED = 4.0
+"""Leaves, about, up to which a message does not ask the sets of nodes: its leaves tell as much."""
 
 
 class PtScratch(NamedTuple):
@@ -79,9 +76,34 @@ class PtScratch(NamedTuple):
 
 
 @lean_kernel
-def start(scratch):
+def _n_leaves_touched(arrays, on_grid):
+    """Return about how many leaves a message touches, from the smallest node that holds it."""
+    tree = arrays.tree
+    node = np.int64(0)
+    while tree.children[node] != NO_CHILDREN:
+        bits = quarters_touched(tree.cells[node], on_grid)
+        if bits & (bits - 1) != 0:
+            return arrays.n_leaves[node] * _share_touched(tree.cells[node], on_grid)
+        node = np.int64(tree.children[node]) + (bits & 12 != 0) * 2 + (bits & 10 != 0)
+    return 1.0
+
+
+@lean_kernel
+def _share_touched(cell, on_grid):
+    """Return the share of a cell that a grid box covers; they must touch."""
+    shift = BITS - cell_depth(cell)
+    side = np.int64(1) << shift
+    west, south = cell_column(cell) << shift, cell_row(cell) << shift
+    width = min(on_grid[2], west + side - 1) - max(on_grid[0], west) + 1
+    height = min(on_grid[3], south + side - 1) - max(on_grid[1], south) + 1
+    return (width / side) * (height / side)
+
+
+@lean_kernel
+def start(arrays, on_grid, scratch):
     """Begin the filter step of a message at the root."""
-    scratch.stack[0] = 0
+    asks = _n_leaves_touched(arrays, on_grid) > UNASKED
+    scratch.stack[0] = 0 if asks else ~0
     scratch.descent[0] = 1
     scratch.descent[1] = 0
 
@@ -137,42 +159,6 @@ def find_lists(arrays, tokens, on_grid, scratch, work):
     return n_found
 
 
-@inlined_kernel
-def is_reported_here(tree, clauses, node, c, on_grid):
-    """Whether a clause that touches the message is reported from the lists of this node."""
-    if on_grid[0] == on_grid[2] and on_grid[1] == on_grid[3]:
-        return True  # a message in one grid square visits one leaf
-    return is_first_meeting(tree.cells[node], clause_on_grid(tree, clauses, c), on_grid)
-
-
-@lean_kernel
-def append_list(view, tree, node, value, first, stop, box, on_grid, scratch, answers, n_answers):
-    """Append what matches of a stretch of a list; return the new number, -1 without room.
-
-    PT-QUADTREE-VERIFY of [CIKM15] figure 5.
-    """
-    clauses = view.clauses
-    min_x, min_y, max_x, max_y = box
-    for i in range(first, stop):
-        c = clause_of(tree, list_entry_at(tree.lists, value, i))
-        if (
-            passes_print(tree.prints[c], scratch.signature)
-            and region_touches(clauses, c, view.is_lonlat, min_x, min_y, max_x, max_y)
-            and tokens_match(
-                clauses.token_ids,
-                clauses.token_offsets[c],
-                clauses.token_offsets[c + 1],
-                scratch.marks,
-            )
-            and is_reported_here(tree, clauses, node, c, on_grid)
-        ):
-            if n_answers == len(answers):
-                return -1
-            answers[n_answers] = clauses.subscriptions[c]
-            n_answers += 1
-    return n_answers
-
-
 @appends_answers(PtQuadtreeArrays)
 @inlined_kernel
 def append_pt_quadtree(view, tokens, box, scratch, answers, n_answers, work):
@@ -180,7 +166,7 @@ def append_pt_quadtree(view, tokens, box, scratch, answers, n_answers, work):
     arrays = view.arrays
     tree = arrays.tree
     on_grid = grid_box(tree.frame, box[0], box[1], box[2], box[3])
-    start(scratch)
+    start(arrays, on_grid, scratch)
     while True:
         n_found = find_lists(arrays, tokens, on_grid, scratch, work)
         if n_found == 0:
@@ -214,12 +200,7 @@ def estimated_leaves(arrays, level, on_grid, scratch):
         node = np.int64(stack[depth])
         cell = tree.cells[node]
         if cell_depth(cell) == level or tree.children[node] == NO_CHILDREN:
-            shift = BITS - cell_depth(cell)
-            side = np.int64(1) << shift
-            west, south = cell_column(cell) << shift, cell_row(cell) << shift
-            width = min(on_grid[2], west + side - 1) - max(on_grid[0], west) + 1
-            height = min(on_grid[3], south + side - 1) - max(on_grid[1], south) + 1
-            total += arrays.n_leaves[node] * (width / side) * (height / side)
+            total += arrays.n_leaves[node] * _share_touched(cell, on_grid)
             continue
         bits = quarters_touched(cell, on_grid)
         for i in range(4):
