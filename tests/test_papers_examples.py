@@ -1,4 +1,4 @@
-"""The worked examples of KDD13 and TKDE15 (the same ones), for every index.
+"""The worked examples of KDD13 and TKDE15 (the same ones) and of CIKM15, for every index.
 
 The papers' Figure 1 is a drawing, so its twelve subscriptions are reconstructed here.
 
@@ -14,6 +14,8 @@ and that can only be the third 32GB. What remains are one AT&T (s2, s3, s9 or s1
 Regions. Chosen so that they lie as the text says: R_m touches s8 to s12 and the box around s4 to
 s6, but neither s7 nor the box around s1 to s3; P_m lies in s10, s11 and s12, not in s7.
 
+The figures of CIKM15 are drawings too; see above ``CIKM15_TOKENS`` for what the text says of them.
+
 The 59 tokens that Example 6 counts on the R^t-tree do not follow from the captions, nor from any of
 the twelve ways, and are not tested.
 """
@@ -21,6 +23,7 @@ the twelve ways, and are not tested.
 from __future__ import annotations
 
 from itertools import combinations, product
+from typing import Any
 
 import numpy as np
 import pytest
@@ -29,7 +32,11 @@ from earshot.checks.generate import ragged
 from earshot.indexes import structures_of
 from earshot.indexes.contract import Index
 from earshot.indexes.keyword_first.index import KeywordFirst
+from earshot.indexes.lfilter.index import LFilter
+from earshot.indexes.mbr_trie.index import MbrTrie
+from earshot.indexes.mbr_trie.kernels.nodes import N_NODES, START, TOP_NODE
 from earshot.indexes.spatial_first.index import SpatialFirst
+from earshot.kernels.box_keys import box_key
 from earshot.model.arrays import EVERYWHERE_TOKEN, MessageArrays, box_clauses
 
 WORDS = ["", "iphone4s", "ipad2", "AT&T", "verizon", "32GB", "64GB"]
@@ -167,3 +174,76 @@ def test_baselines_find_the_candidates_of_section_2(subscriptions: Subscriptions
     assert _build(KeywordFirst, subscriptions).match(message).counters.candidates == 5
     # Spatial-first: s6 and s8 to s12 touch the message, whatever they ask for.
     assert _build(SpatialFirst, subscriptions).match(message).counters.candidates == 6
+
+
+# ---- [CIKM15] ------------------------------------------------------------------------------------
+
+# Figure 1 is a drawing. The text gives s1, s3 and s4 in full, m_p and m_r with their answers, the
+# MBR of node 1 (above s1 and s2), the range [s3, s9] of node 8 (token b), the tokens of s3, s5 and
+# s9 taken together, and which of the 31 nodes of figure 2 are visited. From the numbers of these nodes
+# follow all paths but that s2 may have d or e last, s5 f instead of h, and s10 e instead of d. The
+# other regions are chosen so that they lie as the walk says.
+CIKM15_TOKENS = [
+    "abc", "acd", "bcd", "bcd", "bch", "bd", "bef", "bf", "bfh", "cd", "de", "df",
+]  # fmt: skip
+CIKM15_REGIONS = [
+    [25, 0, 30, 20], [10, 30, 20, 40], [20, 32, 35, 35], [20, 10, 28, 18],  # s1 to s4
+    [22, 36, 30, 39], [30, 22, 38, 28], [24, 12, 32, 16], [30, 25, 34, 30],  # s5 to s8
+    [28, 20, 33, 34], [22, 8, 27, 15], [12, 22, 18, 28], [5, 30, 9, 35],  # s9 to s12
+]  # fmt: skip
+M_P, M_R = ("bcdef", [26, 14, 26, 14]), ("acde", [10, 10, 40, 40])
+
+
+def _cikm15(index_type: type[Index], **parameters: Any) -> Any:
+    """Build an index whose rarest-first order of tokens is the alphabetical one of figure 2."""
+    rows = [_letters(tokens) for tokens in CIKM15_TOKENS]
+    return index_type.build(
+        box_clauses(*ragged(rows), CIKM15_REGIONS),
+        space="planar",
+        frequencies=np.arange(9, dtype=np.int64),
+        parameters=index_type.parameters_type(**parameters),
+    )
+
+
+def _letters(tokens: str) -> list[int]:
+    return [ord(letter) - ord("a") + 1 for letter in tokens]
+
+
+def _matched(index: Any, message: tuple[str, list[float]]) -> Any:
+    tokens, box = [EVERYWHERE_TOKEN, *_letters(message[0])], np.array([message[1]], np.float64)
+    return index.match(MessageArrays(*ragged([tokens]), box))
+
+
+@each_index
+def test_answers_of_cikm15_section_2(index_type: type[Index]) -> None:
+    index = _cikm15(index_type)
+    assert sorted(_matched(index, M_P).subscriptions + 1) == [4, 7, 10]
+    assert sorted(_matched(index, M_R).subscriptions + 1) == [2, 10, 11]
+
+
+def test_trie_of_cikm15_figure_2() -> None:
+    index = _cikm15(MbrTrie)
+    trie = index.arrays
+    # Subscriptions are in order already. The figure counts a leaf for each of 11 token sets.
+    assert index.clauses.subscriptions.tolist() == list(range(12))
+    assert trie.facts[N_NODES] == 31 - 11
+    a, b, c, d = (int(trie.tokens[token, TOP_NODE]) for token in _letters("abcd"))
+    numbers = [int(trie.nodes[top, START]) for top in (a, b, c, d)]
+    assert numbers == [0, 2, 9, 10]  # node 8 has s3 to s9, node 26 has s11 and s12
+    assert trie.keys[a] == box_key(trie.quantizer, 10.0, 0.0, 30.0, 40.0)
+
+
+@pytest.mark.parametrize("probing", ["token_set", "trie", "cost"])
+def test_walk_of_cikm15_section_3(probing: str) -> None:
+    # Nodes 0, 8 to 10, 16, 17, 23 and 24: the paper's walk without its leaves, and without nodes 1
+    # to 3, whose token the message lacks. Node 26 is pruned by its MBR, as are 14 and 19.
+    work = _matched(_cikm15(MbrTrie, probing=probing), M_P).counters
+    assert (work.nodes, work.candidates) == (8, 4)
+
+
+@pytest.mark.parametrize("verification", ["pruned", "direct", "cost"])
+def test_list_pruning_of_cikm15_section_5(verification: str) -> None:
+    index = _cikm15(LFilter, filter_step="quadtree", verification=verification, tau_num=2)
+    assert sorted(_matched(index, M_P).subscriptions + 1) == [4, 7, 10]
+    assert sorted(_matched(index, M_R).subscriptions + 1) == [2, 10, 11]
+    assert index.choices["quadtree"] == 2

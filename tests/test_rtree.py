@@ -8,8 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from earshot.checks.generate import Recipe, make_case
-from earshot.checks.oracle import matches_of
+from changing import changed, check_answers, expected_answers, random_case, slots_between
 from earshot.checks.ranked_oracle import delivered, parts_of
 from earshot.errors import InvalidInput, InvalidParameter
 from earshot.indexes import index_type
@@ -29,7 +28,7 @@ from earshot.indexes.rtree.kernels.nodes import (
 )
 from earshot.indexes.rtree.kernels.token_tables import EMPTY, ROW_BITS, list_entry_at, list_length
 from earshot.indexes.rtree.token_orders import TOKEN_ORDERS
-from earshot.model.arrays import ClauseArrays, box_clauses, nbytes, take_clauses
+from earshot.model.arrays import box_clauses, nbytes
 from earshot.workloads.synthetic import find_workload
 
 TREES = ("rt_tree", "rt_plus_tree", "rt_plus_plus_tree", "ir_tree")
@@ -124,55 +123,12 @@ def _expected_table(index: Any, node: int, depth: int, groups: list[list[int]]) 
     return expected
 
 
-def _random_case(random: np.random.Generator, seed: int, n: int) -> Any:
-    recipe = Recipe(
-        seed=seed,
-        space=("lonlat", "planar")[seed % 2],
-        n_subscriptions=n,
-        n_messages=12,
-        max_keywords=int(random.integers(1, 9)),
-        n_tokens=int(random.choice([9, 40, 300])),
-        message_side=float(random.choice([0.0, 0.3])),
-        forbidden=0.2,
-        several=float(random.choice([0.0, 0.3])),
-        unbounded=0.05,
-        shapes=0.1,
-        everywhere=0.05,
-        n_unknown_tokens=3,
-    )
-    return recipe, make_case(recipe)
-
-
-def _slots(clauses: ClauseArrays, start: int, stop: int) -> ClauseArrays:
-    slots = clauses.subscriptions
-    return take_clauses(clauses, np.flatnonzero((slots >= start) & (slots < stop)))
-
-
-def _changed(index: Index, clauses: ClauseArrays, n: int, random: Any, n_steps: int) -> Any:
-    """Insert and remove at random; yield the live slots now and then."""
-    following = index.n_slots
-    live = set(range(following))
-    for step in range(n_steps):
-        if random.random() < 0.5 and following < n:
-            stop = min(n, following + int(random.choice([1, 1, 5, 100])))
-            index.insert(_slots(clauses, following, stop))
-            live |= set(range(following, stop))
-            following = stop
-        elif live:
-            n_gone = min(len(live), int(random.choice([1, 1, 7, 120])))
-            gone = random.choice(sorted(live), n_gone, replace=False).astype(np.int32)
-            index.remove(gone)
-            live -= set(gone.tolist())
-        if step % 6 == 5 or step == n_steps - 1:
-            yield live
-
-
 @pytest.mark.parametrize("seed", range(20))
 @pytest.mark.parametrize("name", TREES)
 def test_changes_keep_the_tree_right(name: str, seed: int) -> None:
     random = np.random.default_rng(seed)
     n = int(random.integers(0, 500))
-    recipe, case = _random_case(random, seed, n)
+    recipe, case = random_case(random, seed, n)
     kind = index_type(name)
     options: dict[str, Any] = dict(
         zip(("min_entries", "max_entries"), SIZES[seed % 5], strict=True)
@@ -180,18 +136,15 @@ def test_changes_keep_the_tree_right(name: str, seed: int) -> None:
     if kind.parameters_type is OrderedRtreeParameters:
         options |= {"token_order": TOKEN_ORDERS[seed % 4], "n_cells": int(random.choice([1, 16]))}
     index = kind.build(
-        _slots(case.clauses, 0, n // 3),
+        slots_between(case.clauses, 0, n // 3),
         space=recipe.space,
         parameters=kind.parameters_type(**options),
     )
     check_shape(index)
-    expected = matches_of(case.clauses, case.messages, recipe.space)
-    for live in _changed(index, case.clauses, n, random, 30):
+    expected = expected_answers(recipe, case)
+    for live in changed(index, case.clauses, n, random, 30):
         check_shape(index)
-        found = index.match(case.messages)
-        for row, answers in enumerate(expected):
-            slots = found.subscriptions[found.offsets[row] : found.offsets[row + 1]].tolist()
-            assert sorted(slots) == sorted(answers & live)
+        check_answers(index, case, expected, live)
 
 
 @pytest.mark.parametrize("seed", range(24))
@@ -199,7 +152,7 @@ def test_changes_keep_the_tree_right(name: str, seed: int) -> None:
 def test_changes_keep_ranked_answers_right(name: str, seed: int) -> None:
     random = np.random.default_rng(1000 + seed)
     n = int(random.integers(0, 220))
-    recipe, case = _random_case(random, seed, n)
+    recipe, case = random_case(random, seed, n)
     clauses = case.clauses
     if seed % 3 == 0:
         own = random.choice([np.nan, np.nan, 0.1, 0.5, 1.0], n)
@@ -215,11 +168,14 @@ def test_changes_keep_ranked_answers_right(name: str, seed: int) -> None:
         options |= {"token_order": TOKEN_ORDERS[seed % 4]}
     parameters = kind.parameters_type(alpha=alpha, threshold=threshold, **options)
     index = kind.build(
-        _slots(clauses, 0, n // 2), space=recipe.space, parameters=parameters, weights=weights
+        slots_between(clauses, 0, n // 2),
+        space=recipe.space,
+        parameters=parameters,
+        weights=weights,
     )
     parts = parts_of(clauses, case.messages, recipe.space, weights)
     expected = delivered(parts, clauses, alpha, threshold)
-    for live in _changed(index, clauses, n, random, 18):
+    for live in changed(index, clauses, n, random, 18):
         found = index.match(case.messages)
         assert found.scores is not None
         for row, answers in enumerate(expected):

@@ -1,10 +1,13 @@
-"""Structures at the points of the figures of [KDD13] section 6 and [TKDE15] section 7.
+"""Structures at the points of the figures of [KDD13] §6, [CIKM15] §6 and [TKDE15] §7.
 
-Both papers ask the same question of each index: the mean time per message, in four groups of
+The papers ask the same question of each index: the mean time per message, in four groups of
 messages (short and long, points and ranges), over the number of tokens of a message. A point of a
 figure is therefore a group and a number of tokens, and one index answers all points of a data set
 before the next is built. What was measured is kept for the suites that show it again, and the
 trees for the suite that changes them; no other index stays in memory.
+
+Where a figure is about small differences, its structures are all built first and then measured in
+turns (:func:`measure_together`).
 
 A slow index answers fewer messages. As the cost of messages differs widely, each row also tells
 nodes, candidates and milliseconds of the first 8, 32, 128, … messages. An index that is not
@@ -15,6 +18,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
+from itertools import groupby
 from typing import Any, NamedTuple
 
 from earshot.bench.checksums import check_agreement
@@ -34,6 +38,9 @@ MESSAGE_TOKENS = {"short": (6, 10, 15, 20), "long": (100, 250, 500, 1_000)}
 """Numbers of tokens of a message, by the first word of the group."""
 
 TOKEN_ORDERS = ("random", "df", "idf", "local")
+
+TURNS = 7
+"""Measurements of each structure where they take turns, at most."""
 
 
 class Point(NamedTuple):
@@ -57,6 +64,7 @@ class Variant(NamedTuple):
     name: str
     token_order: str | None = None
     ranking: tuple[float, float] | None = None  # alpha and threshold; None for boolean matching
+    options: tuple[tuple[str, str], ...] = ()  # other parameters, by name
 
     @property
     def semantics(self) -> str:
@@ -67,13 +75,14 @@ class Variant(NamedTuple):
     def told(self) -> Row:
         """What rows tell of the choice."""
         if self.ranking is None:
-            return {"token_order": self.token_order}
+            return {"token_order": self.token_order, **dict(self.options)}
         return dict(zip(("alpha", "threshold"), self.ranking, strict=True))
 
     @property
     def label(self) -> str:
         """Name in messages."""
-        return self.name if self.token_order is None else f"{self.name} {self.token_order}"
+        chosen = [value for _, value in self.options]
+        return " ".join(filter(None, (self.name, self.token_order, *chosen)))
 
     def competitor(self) -> IndexCompetitor:
         """Return the structure, to be built."""
@@ -87,6 +96,9 @@ TREES = (
     Variant("rt_plus_plus_tree", "local"),
 )
 BEST_TREE = TREES[-1]
+PROBINGS = tuple(Variant("mbr_trie", options=(("probing", probing),))
+                 for probing in ("token_set", "trie", "cost"))  # fmt: skip
+LFILTER, LFILTER_PARTS = Variant("lfilter"), (Variant("mbr_trie"), Variant("pt_quadtree"))
 CHANGED = (*TREES, Variant(default_structure("boolean")))
 """Those that are kept, to be changed by the suite ``rt_updates``."""
 
@@ -106,6 +118,14 @@ def measure(context: Context, trials: Iterable[Trial]) -> Iterator[Row]:
     for trial in trials:
         if is_present(context, trial.variant):
             yield from store_of(context).rows_of(trial)
+
+
+def measure_together(context: Context, trials: Iterable[Trial]) -> Iterator[Row]:
+    """Yield the rows of all points; the structures over a data set are measured in turns."""
+    context.release()
+    present = [trial for trial in trials if is_present(context, trial.variant)]
+    for (data, size), group in groupby(present, key=lambda trial: (trial.data, trial.size)):
+        yield from store_of(context).rows_together(data, size, list(group))
 
 
 def is_present(context: Context, variant: Variant) -> bool:
@@ -145,6 +165,22 @@ class Store:
                 contender.competitor.close()
         return self.rows[trial]
 
+    def rows_together(self, data: str, size: int, trials: list[Trial]) -> Iterator[Row]:
+        """Yield the rows of trials over one data set, whose structures take turns at each point."""
+        built = [(trial, self.built(data, size, trial.variant)) for trial in trials]
+        effort = replace(self.context.profile.figures.effort, repetitions=TURNS)
+        for point in trials[0].points:
+            case = self.case(data, size, point)
+            for _, contender in built:
+                contender.elapsed_s, contender.default_s = [], []
+                first_pass(contender, case.messages, effort.budget_s)
+            time_in_turns(case, [contender for _, contender in built], effort)
+            for trial, contender in built:
+                yield self._told(trial, point, case, contender)
+        self.context.say(f"{data}, {size:,}: {len(built)} structures measured; {peak_memory()}")
+        for _, contender in built:
+            contender.competitor.close()
+
     def built(self, data: str, size: int, variant: Variant) -> Contender:
         """Return an index, either kept from another suite or built now."""
         if data == DATA and (size, variant) in self.kept:
@@ -169,7 +205,7 @@ class Store:
 
     def _row(self, trial: Trial, point: Point, contender: Contender) -> Row:
         """Answer the messages of a point within the budget; time them again if they kept it."""
-        variant, effort = trial.variant, self.context.profile.figures.effort
+        effort = self.context.profile.figures.effort
         case = self.case(trial.data, trial.size, point)
         contender.elapsed_s = []
         first_pass(contender, case.messages, effort.budget_s)
@@ -178,6 +214,11 @@ class Store:
             contender.elapsed_s = [contender.first_s]
         else:
             time_in_turns(case, [contender], effort)
+        return self._told(trial, point, case, contender)
+
+    def _told(self, trial: Trial, point: Point, case: Case, contender: Contender) -> Row:
+        """Return the row of a point that was measured; its answers must be those of the others."""
+        variant = trial.variant
         # Answers depend on the ranking, not on the order of an index's tokens.
         sums = self.checksums.setdefault((trial.data, trial.size, point, variant.ranking), {})
         sums[variant.label] = contender.checksums

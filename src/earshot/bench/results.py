@@ -15,7 +15,7 @@ Row = dict[str, Any]
 RESULTS = Path("bench") / "results"
 
 KIND = ("suite", "workload", "competitor", "n_subscriptions", "n_threads", "changes_per_call",
-        "n_shards", "token_order", "message_tokens", "alpha", "threshold", "window", "k",
+        "n_shards", "token_order", "probing", "message_tokens", "alpha", "threshold", "window", "k",
         "n_keywords", "keywords_from")  # fmt: skip
 """Fields that tell rows of one profile apart; of equal ones the newest counts."""
 

@@ -14,10 +14,20 @@ from importlib.util import find_spec
 from pkgutil import resolve_name
 from typing import Any
 
-from earshot.bench import churn, matching, operations, placement, points, topk
+from earshot.bench import choices, churn, matching, operations, placement, points, topk
 from earshot.bench.context import Context
 from earshot.bench.plots import Measure, Plot, Rows, by_field
-from earshot.bench.points import BEST_TREE, GROUPS, MIXTURES, TOKEN_ORDERS, TREES, Variant
+from earshot.bench.points import (
+    BEST_TREE,
+    GROUPS,
+    LFILTER,
+    LFILTER_PARTS,
+    MIXTURES,
+    PROBINGS,
+    TOKEN_ORDERS,
+    TREES,
+    Variant,
+)
 from earshot.bench.results import Column, Row, lead
 from earshot.bench.topk import GROUP_RULES, Method, default_method, disseminations
 from earshot.indexes import default_structure, structures_of
@@ -71,6 +81,8 @@ ALPHA, THRESHOLD = 0.5, 0.6
 RIVALS_DATA = ("tweets", "usa")
 RIVALS = (BEST_TREE, *map(Variant, ("keyword_first", "spatial_first", "ir_tree")),
           Variant(default_structure("boolean")))  # fmt: skip
+
+LFILTER_RIVALS = (LFILTER, BEST_TREE, Variant("ir_tree"), Variant(default_structure("boolean")))
 
 MAIN_DATA = "tweets"
 """The data set of most figures of [PVLDB16]."""
@@ -374,6 +386,25 @@ _ALL = (
             "Ranked, by alpha", "alpha", "alpha"),
     _points("ranking_threshold", _ranked(lambda: [(ALPHA, least) for least in THRESHOLDS]),
             "Ranked, by threshold", "threshold", "threshold"),
+    # [CIKM15] Figs. 7 to 11 and Table 1
+    _points("cikm15_probing", _trials(PROBINGS), "Probings of the MBRTrie", line="probing",
+            procedure=points.measure_together),
+    _points("cikm15_parts", _trials((*LFILTER_PARTS, LFILTER)), "LFilter and its parts",
+            procedure=points.measure_together),
+    _points("cikm15_rivals", _trials(LFILTER_RIVALS, RIVALS_DATA), "LFilter and others",
+            images=_datasets, procedure=points.measure_together),
+    _points("cikm15_growth", _trials([LFILTER], sizes=lambda context: context.profile.sizes),
+            "LFilter over subscriptions", "n_subscriptions", "subscriptions", all_sizes=True,
+            line=lambda row: f"{row['message_tokens']:,} tokens"),
+    Suite("cikm15_choices", choices.measure, _trials([LFILTER], RIVALS_DATA), (
+        WORKLOAD, Column("subscriptions", "n_subscriptions"), Column("tokens", "message_tokens"),
+        MESSAGES, Column("by the trie %", "by_trie", 0, 100.0),
+        Column("right %", "right", 0, 100.0), Column("time over the best", "time_over_best", 3),
+        Column("trie µs", "trie_us", 1),
+        Column("quadtree µs", "quadtree_us", 1), Column("chosen µs", "chosen_us", 1),
+        Column("lists pruned %", "lists_pruned", 0, 100.0),
+        Column("parts pruned %", "nodes_pruned", 0, 100.0),
+    )),
     # [PVLDB16] Figs. 6 to 16
     _topk("topk_tuning", _by_data(partial(_factors, "tuning_kmax", "tuning_skyband"), MAIN_DATA),
           "Tuning of kmax and Skyband", "factor", "factor",

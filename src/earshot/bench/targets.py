@@ -14,7 +14,15 @@ from itertools import pairwise
 from typing import Any, NamedTuple
 
 from earshot.bench.churn import CHANGES_PER_CALL
-from earshot.bench.points import BEST_TREE, GROUPS, TOKEN_ORDERS, TREES, Variant
+from earshot.bench.points import (
+    BEST_TREE,
+    GROUPS,
+    LFILTER,
+    LFILTER_PARTS,
+    TOKEN_ORDERS,
+    TREES,
+    Variant,
+)
 from earshot.bench.results import (
     KIND,
     Row,
@@ -25,7 +33,7 @@ from earshot.bench.results import (
     shared_costs,
     value_of,
 )
-from earshot.bench.suites import MAIN_DATA
+from earshot.bench.suites import MAIN_DATA, RIVALS_DATA
 from earshot.bench.topk import default_method
 from earshot.indexes import default_structure, structures_of
 from earshot.workloads.topk import TOPK_WORKLOADS
@@ -36,8 +44,8 @@ Found = float | tuple[float, str] | None
 SECTIONS = {
     "index": "Of the default index, at the largest size that was measured. Rates are compared on "
     "the same messages in the same run; of a group of workloads, the worst one is shown.",
-    "figures": "What the figures of the R^t papers are meant to show again. Work is compared on "
-    "the same messages; of all points of a figure, the worst one is shown.",
+    "figures": "What the figures of the R^t papers and of CIKM15 are meant to show again. Work is "
+    "compared on the same messages; of all points of a figure, the worst one is shown.",
     "top-k": "Of top-k over a window. Methods are compared on the same messages; of kmax and of "
     "Skyband, the factor counts that made a message cheapest.",
 }
@@ -261,6 +269,15 @@ def _ranked_lead(own: Row, row: Row) -> Found:
     return ratio, f"{row['competitor']}: {_place(row)}"
 
 
+def _time_share(own: Row, row: Row) -> Found:
+    """The time of a row over that of another one."""
+    found = _ranked_lead(own, row)
+    if not isinstance(found, tuple):
+        return None
+    who = " ".join(filter(None, (row["competitor"], row.get("probing"))))
+    return 1.0 / found[0], f"over {who}: {_place(row)}"
+
+
 def _arrival_lead(own: Row, other: Row) -> Found:
     costs = shared_costs(own, other)
     if costs is None or not costs[0]["amp_us"] or not costs[1]["amp_us"]:
@@ -313,6 +330,9 @@ PLACE = ("workload", "message_tokens", "alpha", "threshold")
 PAPERS_SUBSCRIPTIONS = 10_000_000
 TREE_SIZES_GB = (1.63, 0.79, 0.89)
 """Of the trees over 10 M subscriptions, [TKDE15] Table 1."""
+
+LFILTER_SIZES_GB = (1.33, 1.28)
+"""Of MBRTrie and PT-Quadtree over 10 M subscriptions of tweets, [CIKM15] Table 1."""
 
 SHORT_MESSAGE_MS = 2.0
 """Of R^t++ at 10 M subscriptions, [TKDE15] section 7.2."""
@@ -431,6 +451,25 @@ OF_FIGURES: tuple[tuple[Any, ...], ...] = (
          where(suite="rt_trees", **_tree(tree)), _tree_gb)
         for tree, size_gb in zip(TREES, TREE_SIZES_GB, strict=True)
     ),
+    ("time of cost-based probing over the better probing", at_most(1.05, 3, " x"),
+     where(suite="cikm15_probing", probing="cost"), _time_share, beside(*PLACE)),
+    ("time of `lfilter` over the better of its parts", at_most(1.05, 3, " x"),
+     where(suite="cikm15_parts", competitor=LFILTER.name), _time_share, beside(*PLACE)),
+    *(
+        (f"`lfilter` over `{rival}`: {group.replace('_', ' ')}", at_least(1.0, 2, " x"),
+         where(suite="cikm15_rivals", competitor=LFILTER.name,
+               workload=tuple(f"{data}_{group}" for data in RIVALS_DATA)),
+         _ranked_lead, beside(*PLACE, competitor=rival))
+        for rival in (BEST_TREE.name, "ir_tree")
+        for group in GROUPS
+    ),
+    *(
+        (f"size at 10 M, `{part.name}`", at_most(size_gb, 2, " GB"),
+         where(suite="cikm15_parts", competitor=part.name), _tree_gb)
+        for part, size_gb in zip(LFILTER_PARTS, LFILTER_SIZES_GB, strict=True)
+    ),
+    ("choices of `lfilter`: time over the better way", at_most(None, 3, " x"),
+     where(suite="cikm15_choices"), "time_over_best"),
     *(
         (f"ranked default over the best other: {group.replace('_', ' ')}", at_least(1.0, 2, " x"),
          where(suite=("ranking_alpha", "ranking_threshold"), workload=f"tweets_{group}",

@@ -107,8 +107,20 @@ STRUCTURES: dict[str, Structure] = {structure.name: structure for structure in (
         "to compare",
     ),
     Structure(
+        "mbr_trie", "earshot.indexes.mbr_trie.index.MbrTrie", None,
+        "trie of rarest-first keywords with a bounding box at each node; changes in place",
+        "CIKM15",
+        "to compare; short messages with large regions",
+    ),
+    Structure(
         "pt_quadtree", "earshot.indexes.pt_quadtree.index.PtQuadtree", None,
         "quadtree whose nodes know a pivotal keyword of each subscription; changes in place",
+        "CIKM15",
+        "to compare",
+    ),
+    Structure(
+        "lfilter", "earshot.indexes.lfilter.index.LFilter", None,
+        "both of these; a cost model chooses for each message; changes in place",
         "CIKM15",
         "to compare",
     ),

@@ -183,6 +183,7 @@ class Index(ABC):
             clauses, space, n_tokens, frequencies, parameters
         )
         known = cls._know_tokens(clauses, counts, parameters, weights, later_weight)
+        clauses = cls._arrange(clauses, known)
         arrays = cls._build_arrays(BuildInput(clauses, known, parameters, n_threads, sample))
         return cls(parameters, space, clauses, arrays, counts, np.ones(n_slots, np.uint8))
 
@@ -236,6 +237,11 @@ class Index(ABC):
     def _check_clauses(cls, clauses: ClauseArrays) -> None:
         """Reject clauses that cannot be built in or inserted."""
         _check_clauses(clauses)
+
+    @classmethod
+    def _arrange(cls, clauses: ClauseArrays, known: Any) -> ClauseArrays:
+        """Return the clauses in the order in which the structure stores them."""
+        return clauses
 
     @classmethod
     @abstractmethod

@@ -153,8 +153,9 @@ def build_pt_quadtree(
     parameters: PtQuadtreeParameters,
     numbers: Int32s | None = None,
     rows: Int32s | None = None,
+    only: Int32s | None = None,
 ) -> PtQuadtreeArrays:
-    """Return a PT-Quadtree over all clauses.
+    """Return a PT-Quadtree over clauses.
 
     Args:
         clauses: What is to be found.
@@ -162,12 +163,14 @@ def build_pt_quadtree(
         parameters: Options of the tree.
         numbers: Number of each clause, if not its row.
         rows: Clause of each number, -1 where there is none.
+        only: Clauses to put in, ascending, if not all.
     """
     tree = prepare_quadtree(clauses, frequencies)
     if numbers is not None and rows is not None:
         tree = tree._replace(numbers=numbers, rows=rows)
-    everything = np.arange(len(clauses.subscriptions), dtype=np.int32)
-    return _filled(_new_arrays(tree, parameters), clauses, frequencies, everything)
+    if only is None:
+        only = np.arange(len(clauses.subscriptions), dtype=np.int32)
+    return _filled(_new_arrays(tree, parameters), clauses, frequencies, only)
 
 
 def _new_arrays(tree: Quadtree, parameters: PtQuadtreeParameters) -> PtQuadtreeArrays:

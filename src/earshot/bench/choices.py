@@ -1,0 +1,85 @@
+"""The suite ``cikm15_choices``: which way LFilter takes, and how often that was the right one.
+
+Each message of a point is answered by either way and by the one that the cost model chooses, so
+often in one call that the call itself does not count, the ways in turns. A choice is right if it
+took the way that was faster.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+import numpy as np
+
+from earshot.bench.checksums import check_agreement, checksum
+from earshot.bench.competitors import IndexCompetitor
+from earshot.bench.context import Context, peak_memory
+from earshot.bench.measuring import elapsed_s
+from earshot.bench.points import Point, Trial, is_present, store_of
+from earshot.bench.results import Row, basics
+from earshot.indexes.lfilter.index import LFilter
+from earshot.model.arrays import MessageArrays, take_messages
+
+REPEATS = 16
+"""Times that a message is answered in one call."""
+TURNS = 3
+
+WAYS = ("trie", "quadtree")
+
+
+def measure(context: Context, trials: Iterable[Trial]) -> Iterator[Row]:
+    """Yield a row for each point of each data set."""
+    context.release()
+    for trial in trials:
+        if not is_present(context, trial.variant):
+            continue
+        store = store_of(context)
+        competitor = store.built(trial.data, trial.size, trial.variant).competitor
+        assert isinstance(competitor, IndexCompetitor)
+        index = competitor.index
+        assert isinstance(index, LFilter)
+        for point in trial.points:
+            case = store.case(trial.data, trial.size, point)
+            n = min(context.profile.figures.n_judged, len(case.messages.boxes))
+            yield {
+                **basics(case.name, index.name, trial.size, n),
+                **_judged(index, take_messages(case.messages, np.arange(n)), point),
+            }
+        context.say(f"{trial.data}, {trial.size:,}: choices judged; {peak_memory()}")
+        competitor.close()
+
+
+def _judged(index: LFilter, messages: MessageArrays, point: Point) -> Row:
+    indexes = {way: index.forced(filter_step=way) for way in WAYS} | {"chosen": index.forced()}
+    sums = {way: {0: checksum(each.match(messages))} for way, each in indexes.items()}
+    check_agreement(f"{point.group}, {point.n_tokens} tokens, ways", sums)
+    n = len(messages.boxes)
+    times_s = {way: np.full(n, np.inf) for way in indexes}
+    by_trie = np.zeros(n, np.bool_)
+    for row in range(n):
+        again = take_messages(messages, np.full(REPEATS, row))
+        for _ in range(TURNS):
+            for way, each in indexes.items():
+                spent_s = elapsed_s(each.match, again) / REPEATS
+                times_s[way][row] = min(times_s[way][row], spent_s)
+        before = indexes["chosen"].choices["trie"]
+        indexes["chosen"].match(take_messages(messages, np.array([row])))
+        by_trie[row] = indexes["chosen"].choices["trie"] > before
+    is_trie_best = times_s["trie"] <= times_s["quadtree"]
+    best_s = np.minimum(times_s["trie"], times_s["quadtree"])
+    taken_s = np.where(by_trie, times_s["trie"], times_s["quadtree"])
+    counts = indexes["quadtree"].choices
+    return {
+        "message_tokens": point.n_tokens,
+        "by_trie": float(by_trie.mean()),
+        "right": float((by_trie == is_trie_best).mean()),
+        "time_over_best": float(taken_s.sum() / best_s.sum()),
+        **{f"{way}_us": float(1e6 * spent_s.mean()) for way, spent_s in times_s.items()},
+        **{f"{what}_pruned": _share(counts, what) for what in ("lists", "nodes")},
+    }
+
+
+def _share(counts: dict[str, int], what: str) -> float:
+    """Return the share of lists, or of parts of them, that were pruned on the quadtree's way."""
+    pruned, verified = (counts[f"{what}_{how}"] for how in ("pruned", "verified"))
+    return pruned / max(pruned + verified, 1)

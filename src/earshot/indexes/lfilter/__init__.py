@@ -1,0 +1,1 @@
+"""LFilter of [CIKM15]."""

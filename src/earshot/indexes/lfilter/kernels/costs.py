@@ -1,0 +1,174 @@
+"""The cost models of LFilter, [CIKM15] §5.3, in nanoseconds.
+
+**Filter step.** The paper compares eq. 1, for the trie, with eq. 3, for the quadtree, and expects a
+message of N tokens to have any token of the trie with probability N / D. Words are far from equally
+frequent. Here a message has token t with probability 1 - exp(-N p_t), where p_t is the token's share
+of all occurrences. From that, and from the structures, ``expected`` has four sums for N = 1, 4, 16,
+…; for other N they are interpolated. So the choice costs nothing per token.
+
+* ``TRIE_SUM``, of eq. 1: the work of visiting the children of the root that a message has, by the
+  cheaper probing. Deeper levels are left out, as in the paper.
+* ``PROBES_SUM``, of eq. 3: min(N, |sets of n|) over the nodes n from the root to a leaf, which is H_q
+  times the mean; a table is asked for each token of the message, or goes through its own.
+* ``LEAF_SUM``, the same for the table of a leaf's lists.
+* ``ENTRIES_SUM``: the entries of the lists of a leaf that a message has the tokens of. Without their
+  verification in Cost_Q, points would always go to the quadtree.
+
+Then
+
+    Cost_T = TRIE_MESSAGE + TRIE_TOKEN N + TRIE_WORK TRIE_SUM
+    Cost_Q = QUADTREE_MESSAGE + PROBE_STEP PROBES_SUM
+             + cand_Q (LEAF_STEP LEAF_SUM + ENTRY_STEP ENTRIES_SUM)
+
+cand_Q is the paper's sum over the nodes of level ``CAND_LEVEL``; as a range also touches leaves that
+it hardly covers, (1 + sqrt(cand_Q))^2 are counted.
+
+**Verification.** C_V of eq. 6 is DIRECT_STEP for each entry. C_L of eq. 5 is what it takes to put
+the message's labels in order (LABEL_STEP each, once a message), to cut a list by ranges
+(LOOKUP_STEP for each halving), and to go down to the children of a node (NODE_STEP and probing).
+
+**Calibration.** The constants are fitted, by least squares of relative errors, to CPU times per
+message of either way: short and long messages, points and ranges, on the workloads ``tweets`` and
+``usa`` with 0.1 and 1 million subscriptions.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import NamedTuple
+
+import numpy as np
+
+from earshot.indexes.mbr_trie.kernels.match import FEW_CHILDREN, SET_STEP, TRIE_STEP
+from earshot.indexes.mbr_trie.kernels.nodes import N_CHILDREN, OWN_STOP, START, TOP_NODE
+from earshot.indexes.pt_quadtree.kernels.match import estimated_leaves
+from earshot.indexes.quadtree.kernels.nodes import N_NODES, NO_CHILDREN
+from earshot.indexes.rtree.kernels.token_tables import EMPTY, list_length
+from earshot.kernels.jit import inlined_kernel, kernel, lean_kernel
+from earshot.model.arrays import EVERYWHERE_TOKEN, Float64s, Int64s
+
+# Rows of ``rules``.
+FILTER_STEP, VERIFICATION = range(2)
+# Ways of the filter step, and of verification.
+BY_TRIE, BY_QUADTREE, BY_COST = range(3)
+PRUNED, DIRECT = range(2)
+# Rows of ``expected``.
+TRIE_SUM, PROBES_SUM, LEAF_SUM, ENTRIES_SUM = range(4)
+
+N_SUMS = 8
+"""Numbers of tokens that ``expected`` has sums for: 1, 4, …, 16,384."""
+CAND_LEVEL = 4
+"""Level of the quadtree whose nodes estimate cand_Q, k in the paper."""
+
+TRIE_MESSAGE, TRIE_TOKEN, TRIE_WORK = 1800.0, 50.0, 10.0
+QUADTREE_MESSAGE, PROBE_STEP, LEAF_STEP, ENTRY_STEP = 2700.0, 15.0, 50.0, 30.0
+DIRECT_STEP, LOOKUP_STEP, LABEL_STEP, NODE_STEP = 30.0, 2.0, 80.0, 30.0
+
+
+class Costs(NamedTuple):
+    """What the cost models know of the structures, and what they are to choose."""
+
+    rules: Int64s  # (2,) filter step and verification
+    expected: Float64s  # (4, N_SUMS)
+
+
+@inlined_kernel
+def visit_cost(n_children, n_own, n_left):
+    """Return what it costs to visit a node of the trie: its children, its own clauses."""
+    cost = SET_STEP * n_children
+    if n_children > FEW_CHILDREN:
+        cost = min(cost, TRIE_STEP * n_left * math.log2(np.float64(n_children)))
+    return cost + SET_STEP * n_own
+
+
+@lean_kernel
+def _chance(token, share, k):
+    """Return the probability that a message of 4^k tokens has a token."""
+    if token == EVERYWHERE_TOKEN:
+        return 1.0
+    return -math.expm1(-share * math.pow(4.0, np.float64(k)))
+
+
+@kernel
+def fill_costs(trie, quadtree, frequencies, expected):
+    """Fill in what is expected of messages, given how often each token occurs."""
+    total = max(np.float64(frequencies[1:].sum()), 1.0)
+    expected[:] = 0.0
+    for token in range(len(frequencies)):
+        top = trie.tokens[token, TOP_NODE]
+        if top < 0:
+            continue
+        n_own = trie.nodes[top, OWN_STOP] - trie.nodes[top, START]
+        for k in range(N_SUMS):
+            cost = visit_cost(np.int64(trie.nodes[top, N_CHILDREN]), n_own, math.pow(4.0, k) / 2)
+            expected[TRIE_SUM, k] += cost * _chance(token, frequencies[token] / total, k)
+    tree, lists = quadtree.tree, quadtree.tree.lists
+    n_entries = 0.0
+    for node in range(tree.facts[N_NODES]):
+        if tree.children[node] != NO_CHILDREN or tree.counts[node] == 0:
+            continue
+        n = np.float64(tree.counts[node])  # messages are where subscriptions are
+        n_entries += n
+        for k in range(N_SUMS):
+            most = math.pow(4.0, np.float64(k))
+            expected[LEAF_SUM, k] += n * min(most, np.float64(lists.used[node]))
+            above = np.int64(tree.parents[node])
+            while above >= 0:
+                expected[PROBES_SUM, k] += n * min(most, np.float64(quadtree.sets.used[above]))
+                above = np.int64(tree.parents[above])
+        first = lists.starts[node]
+        for place in range(first, first + lists.sizes[node]):
+            token = lists.tokens[place]
+            if token == EMPTY:
+                continue
+            length = list_length(np.int64(lists.values[place]))
+            for k in range(N_SUMS):
+                chance = _chance(token, frequencies[token] / total, k)
+                expected[ENTRIES_SUM, k] += n * length * chance
+    for row in range(PROBES_SUM, ENTRIES_SUM + 1):
+        for k in range(N_SUMS):
+            expected[row, k] /= max(n_entries, 1.0)
+
+
+@inlined_kernel
+def _at(sums, n):
+    """Return a sum for a message of ``n`` tokens, between those that are known."""
+    at = min(0.5 * math.log2(np.float64(max(n, 1))), N_SUMS - 1.001)
+    k = np.int64(at)
+    return sums[k] + (at - k) * (sums[k + 1] - sums[k])
+
+
+@lean_kernel
+def trie_cost(expected, n):
+    """Return Cost_T for a message of ``n`` tokens."""
+    return TRIE_MESSAGE + TRIE_TOKEN * n + TRIE_WORK * _at(expected[TRIE_SUM], n)
+
+
+@lean_kernel
+def quadtree_cost(expected, n, n_leaves):
+    """Return Cost_Q for a message of ``n`` tokens that touches so many leaves."""
+    above = PROBE_STEP * _at(expected[PROBES_SUM], n)
+    in_leaf = LEAF_STEP * _at(expected[LEAF_SUM], n) + ENTRY_STEP * _at(expected[ENTRIES_SUM], n)
+    return QUADTREE_MESSAGE + above + n_leaves * in_leaf
+
+
+@lean_kernel
+def leaves_touched(quadtree, on_grid, scratch):
+    """Return cand_Q."""
+    if on_grid[0] == on_grid[2] and on_grid[1] == on_grid[3]:
+        return 1.0
+    side = 1.0 + math.sqrt(estimated_leaves(quadtree, CAND_LEVEL, on_grid, scratch))
+    return side * side
+
+
+@lean_kernel
+def takes_trie(arrays, n, on_grid, scratch):
+    """Whether the trie alone is the cheaper way for a message of ``n`` tokens."""
+    way = arrays.costs.rules[FILTER_STEP]
+    if way != BY_COST:
+        return way == BY_TRIE
+    expected = arrays.costs.expected
+    by_trie = trie_cost(expected, n)
+    if by_trie <= quadtree_cost(expected, n, 1.0):
+        return True
+    return by_trie <= quadtree_cost(expected, n, leaves_touched(arrays.quadtree, on_grid, scratch))

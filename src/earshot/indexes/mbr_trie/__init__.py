@@ -1,0 +1,1 @@
+"""The MBRTrie of [CIKM15]."""
