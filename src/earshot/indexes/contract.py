@@ -102,6 +102,7 @@ class BuildInput(NamedTuple):
     known: Any  # of the tokens: their frequencies or, for an index that ranks, ScoringArrays
     parameters: Any
     n_threads: int
+    sample: MessageArrays | None = None  # messages like those to come, if some are known
 
 
 @dataclass(frozen=True)
@@ -157,6 +158,7 @@ class Index(ABC):
         n_threads: int = 1,
         weights: Float64s | None = None,
         later_weight: float | None = None,
+        sample: MessageArrays | None = None,
     ) -> Self:
         """Build an index over ``clauses``.
 
@@ -173,13 +175,15 @@ class Index(ABC):
                 greater than 0; by default computed from the frequencies.
             later_weight: Weight of tokens beyond ``weights``; by default the largest of them, or 1
                 if there are none.
+            sample: Messages like those to come, for structures that are built by a cost model;
+                without it they take the subscriptions for typical. Other structures ignore it.
         """
         n_tokens = max(n_tokens or 0, 0 if weights is None else len(weights))
         parameters, n_slots, counts = cls._prepare(
             clauses, space, n_tokens, frequencies, parameters
         )
         known = cls._know_tokens(clauses, counts, parameters, weights, later_weight)
-        arrays = cls._build_arrays(BuildInput(clauses, known, parameters, n_threads))
+        arrays = cls._build_arrays(BuildInput(clauses, known, parameters, n_threads, sample))
         return cls(parameters, space, clauses, arrays, counts, np.ones(n_slots, np.uint8))
 
     @classmethod

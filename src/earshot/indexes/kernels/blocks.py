@@ -90,6 +90,17 @@ def has_token(token, signature, marks):
 
 
 @lean_kernel
+def passes_print(print_, signature):
+    """Whether the message may have the two tokens that a print was made of."""
+    one, other = np.int64(print_ & np.uint32(0xFFFF)), np.int64(print_ >> np.uint32(16))
+    return (
+        signature[one >> 6] >> np.uint64(one & 63)
+        & signature[other >> 6] >> np.uint64(other & 63)
+        & np.uint64(1)
+    ) != 0
+
+
+@lean_kernel
 def touching_blocks(n, summary_keys, summary, limit, frontier, most, work):
     """Write the blocks of a list that may touch ``limit`` to the frontier.
 

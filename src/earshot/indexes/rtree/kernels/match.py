@@ -12,7 +12,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from earshot.indexes.kernels.blocks import has_token
+from earshot.indexes.kernels.blocks import has_token, passes_print
 from earshot.indexes.kernels.matching import appends_answers
 from earshot.indexes.kernels.verifying import append_match
 from earshot.indexes.rtree.kernels.nodes import (
@@ -123,17 +123,6 @@ def _entries_with(tables, node, message_tokens, scratch):
         if place >= 0:
             bits |= np.int64(tables.values[place])
     return bits
-
-
-@lean_kernel
-def passes_print(print_, signature):
-    """Whether the message may have the two tokens that a print was made of."""
-    one, other = np.int64(print_ & np.uint32(0xFFFF)), np.int64(print_ >> np.uint32(16))
-    return (
-        signature[one >> 6] >> np.uint64(one & 63)
-        & signature[other >> 6] >> np.uint64(other & 63)
-        & np.uint64(1)
-    ) != 0
 
 
 @lean_kernel
