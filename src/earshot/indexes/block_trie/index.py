@@ -91,7 +91,7 @@ class BlockTrie(Index):
 
     @classmethod
     def _build_arrays(cls, given: BuildInput) -> BlockTrieArrays:
-        clauses, frequencies, parameters, n_threads = given
+        clauses, frequencies, parameters, n_threads, _ = given
         n = len(clauses.subscriptions)
         sorted_tokens = np.empty(len(clauses.token_ids), np.int32)
         n_required = np.empty(n, np.int32)
