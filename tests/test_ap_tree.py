@@ -319,7 +319,7 @@ def test_rebuilding_follows_drift() -> None:
     turned = np.where(tokens > 0, WORKLOAD.n_words + 1 - tokens, 0).astype(np.int32)
     candidates, rebuilds = [], []
     for rebuilds_too in (True, False):
-        parameters = ApTreeParameters(rebuilds=rebuilds_too)
+        parameters = ApTreeParameters(fanout=20, max_list=8, rebuilds=rebuilds_too)
         index = ApTree.build(built, space="planar", n_tokens=WORKLOAD.n_tokens,
                              parameters=parameters)  # fmt: skip
         index.insert(later)
