@@ -107,6 +107,24 @@ STRUCTURES: dict[str, Structure] = {structure.name: structure for structure in (
         "to compare",
     ),
     Structure(
+        "pt_quadtree", "earshot.indexes.pt_quadtree.index.PtQuadtree", None,
+        "quadtree whose nodes know a pivotal keyword of each subscription; changes in place",
+        "CIKM15",
+        "to compare",
+    ),
+    Structure(
+        "iq_tree", "earshot.indexes.iq_tree.index.IqTree", None,
+        "quadtree cells chosen by a cost model, lists of rarest keywords in them",
+        "rival of VLDBJ15",
+        "to compare",
+    ),
+    Structure(
+        "rq_tree", "earshot.indexes.rq_tree.index.RqTree", None,
+        "lists of rarest keywords, a quadtree in each",
+        "rival of VLDBJ15",
+        "to compare",
+    ),
+    Structure(
         "ap_tree", "earshot.indexes.ap_tree.index.ApTree", None,
         "tree that divides by keyword or by place, whichever a cost model finds cheaper",
         "VLDBJ15",

@@ -2,8 +2,8 @@
 
 [VLDBJ15] sections 3.3.1 to 3.3.3. The cost of a partition (eq. 1) is the sum, over its cuts or
 cells ``B``, of their clauses ``w(B)`` times the probability ``p(B)`` that a message visits them.
-The dummy is always visited. To this we add what a visit costs by itself, which the paper leaves out:
-else a node would be divided for a gain that is smaller than the way to its children.
+The dummy is always visited. To this we add what a visit costs by itself. The paper leaves that out,
+and divides nodes where the gain is smaller than the way to their children.
 
 Probabilities are shares of the messages of the sample that come to the node, where there are
 enough, with a few messages' worth of the subscriptions' own distribution mixed in, so that nothing

@@ -1,0 +1,1 @@
+"""The IQ-Tree, a rival of [VLDBJ15]."""

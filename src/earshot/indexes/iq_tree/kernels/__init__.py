@@ -1,0 +1,1 @@
+"""Kernels of the IQ-Tree and the RQ-Tree."""

@@ -1,0 +1,1 @@
+"""The pivotal-token quadtree of [CIKM15]."""

@@ -1,0 +1,1 @@
+"""The RQ-Tree, a rival of [VLDBJ15]."""
