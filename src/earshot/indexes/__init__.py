@@ -130,6 +130,12 @@ STRUCTURES: dict[str, Structure] = {structure.name: structure for structure in (
         "VLDBJ15",
         "to compare",
     ),
+    Structure(
+        "trie_quadtree", "earshot.indexes.trie_quadtree.index.TrieQuadtree", None,
+        "trie of frequent-first keywords, a quadtree for each set of them",
+        "rival of VLDBJ15",
+        "to compare",
+    ),
 )}
 # fmt: on
 """Every structure by its name; a new one needs an entry here and nothing else."""

@@ -165,7 +165,7 @@ class ApTree(InPlaceIndex):
     def _build_arrays(cls, given: BuildInput) -> ApTreeArrays:
         clauses, parameters = given.clauses, given.parameters
         n = len(clauses.subscriptions)
-        ranks = _ranks_of(given.known, parameters.keyword_order)
+        ranks = ranks_of(given.known, parameters.keyword_order)
         tree = _empty_tree(parameters, quantizer_of(clauses.boxes, "lonlat"), ranks, given.sample)
         scratch = _build_scratch(parameters, int(2.2 * n) + _LEAST_ROWS, n, tree)
         rows = np.arange(n, dtype=np.int32)
@@ -323,7 +323,8 @@ class ApTree(InPlaceIndex):
 # ---- building ------------------------------------------------------------------------------------
 
 
-def _ranks_of(frequencies: Int64s, order: KeywordOrder) -> Int32s:
+def ranks_of(frequencies: Int64s, order: KeywordOrder) -> Int32s:
+    """Return the place of each token in the order of keywords."""
     by_frequency = np.argsort(frequencies if order == "rare" else -frequencies, kind="stable")
     ranks = np.empty(len(frequencies), np.int32)
     ranks[by_frequency] = np.arange(len(frequencies), dtype=np.int32)
