@@ -136,6 +136,18 @@ STRUCTURES: dict[str, Structure] = {structure.name: structure for structure in (
         "rival of VLDBJ15",
         "to compare",
     ),
+    Structure(
+        "ap_tree", "earshot.indexes.ap_tree.index.ApTree", None,
+        "tree that divides by keyword or by place, whichever a cost model finds cheaper",
+        "VLDBJ15",
+        "to compare",
+    ),
+    Structure(
+        "trie_quadtree", "earshot.indexes.trie_quadtree.index.TrieQuadtree", None,
+        "trie of frequent-first keywords, a quadtree for each set of them",
+        "rival of VLDBJ15",
+        "to compare",
+    ),
 )}
 # fmt: on
 """Every structure by its name; a new one needs an entry here and nothing else."""

@@ -90,11 +90,11 @@ class IqTree(QuadtreeIndex):
 
     @classmethod
     def _build_arrays(cls, given: BuildInput) -> CellTreeArrays:
-        boxes, words = _sampled(given.sample)
+        boxes, words = sampled(given.sample)
         tree = prepare_quadtree(given.clauses, given.known)
-        arrays = _new_arrays(tree, given.parameters, boxes, words)
+        arrays = new_arrays(tree, given.parameters, boxes, words)
         rows = np.arange(len(given.clauses.subscriptions), dtype=np.int32)
-        return _filled(arrays, given.clauses, given.known, rows, is_forest=cls._is_forest)
+        return filled(arrays, given.clauses, given.known, rows, is_forest=cls._is_forest)
 
     def _build_options(self, tokens: Int32s | None) -> dict[str, Any]:
         boxes, words = self.arrays.sample_boxes, self.arrays.sample_words[0]
@@ -106,13 +106,11 @@ class IqTree(QuadtreeIndex):
 
     def _insert_some(self, first: int, stop: int) -> None:
         self._know_tokens_of_all()
-        choice, done = new_choice(), 0
+        clauses, choice, done = self._keyed_clauses(), new_choice(), 0
 
         def insert() -> int:
             nonlocal first, done
-            first, done, short_of = insert_clauses(
-                self.arrays, self.clauses, first, stop, done, choice
-            )
+            first, done, short_of = insert_clauses(self.arrays, clauses, first, stop, done, choice)
             return int(short_of)
 
         def make_room(short_of: int) -> None:
@@ -123,24 +121,33 @@ class IqTree(QuadtreeIndex):
     def _know_tokens_of_all(self) -> None:
         """Give tokens that are new since the last filling the share of one that occurs once."""
         arrays = self.arrays
-        if self.n_tokens > len(arrays.shares):
+        n_keys = self._n_keys()
+        if n_keys > len(arrays.shares):
             least = float(arrays.shares.min(initial=1.0))
             roots = arrays.roots
             if self._is_forest:
-                roots = with_room(roots, self.n_tokens, -1)
-            shares = with_room(arrays.shares, self.n_tokens, least)
+                roots = with_room(roots, n_keys, -1)
+            shares = with_room(arrays.shares, n_keys, least)
             self.arrays = arrays._replace(shares=shares, roots=roots)
 
     def _remove_rows(self, rows: Int64s) -> None:
-        remove_clauses(self.arrays, self.clauses, rows, new_choice())
+        remove_clauses(self.arrays, self._keyed_clauses(), rows, new_choice())
+
+    def _keyed_clauses(self) -> ClauseArrays:
+        """Return the clauses with the tokens that their keys are chosen from."""
+        return self.clauses
+
+    def _n_keys(self) -> int:
+        """Return how many keys there may be."""
+        return self.n_tokens
 
     def _is_outdated(self, frame: Float64s) -> bool:
         return True  # frequencies, which choose keys and cells, are others by now
 
     def _refill(self, tree: Quadtree, rows: Int32s) -> CellTreeArrays:
         old = self.arrays
-        arrays = _new_arrays(tree, self.parameters, old.sample_boxes, old.sample_words)
-        return _filled(arrays, self.clauses, self.frequencies, rows, is_forest=self._is_forest)
+        arrays = new_arrays(tree, self.parameters, old.sample_boxes, old.sample_words)
+        return filled(arrays, self.clauses, self.frequencies, rows, is_forest=self._is_forest)
 
     def _scratch_arrays(self) -> dict[str, tuple[int, npt.DTypeLike]]:
         return {
@@ -151,7 +158,7 @@ class IqTree(QuadtreeIndex):
         }
 
 
-def _sampled(sample: MessageArrays | None) -> tuple[Float64s, Float64s]:
+def sampled(sample: MessageArrays | None) -> tuple[Float64s, Float64s]:
     """Return boxes of messages, none across the antimeridian, and their tokens on average."""
     if sample is None or len(sample.boxes) == 0:
         return np.empty((0, 4)), np.array([_USUAL_WORDS])
@@ -160,9 +167,10 @@ def _sampled(sample: MessageArrays | None) -> tuple[Float64s, Float64s]:
     return np.ascontiguousarray(boxes[boxes[:, 0] <= boxes[:, 2]]), np.array([max(words, 1.0)])
 
 
-def _new_arrays(
+def new_arrays(
     tree: Quadtree, parameters: IqTreeParameters, sample_boxes: Float64s, sample_words: Float64s
 ) -> CellTreeArrays:
+    """Return a model of messages, and a tree that holds nothing yet."""
     return CellTreeArrays(
         tree=tree,
         rules=np.array([parameters.posting_cost, parameters.max_depth], np.float64),
@@ -182,14 +190,14 @@ def _shares(frequencies: Int64s, words: float) -> Float64s:
     return shares
 
 
-def _filled(
-    arrays: CellTreeArrays,
+def filled(
+    arrays: Any,
     clauses: ClauseArrays,
     frequencies: Int64s,
     rows: Int32s,
     *,
     is_forest: bool,
-) -> CellTreeArrays:
+) -> Any:
     """Attach clauses to the cells of a tree that holds nothing yet."""
     shares = _shares(frequencies, float(arrays.sample_words[0]))
     roots = np.full(len(shares) if is_forest else 0, -1, np.int32)

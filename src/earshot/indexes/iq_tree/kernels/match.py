@@ -35,7 +35,7 @@ class CellTreeScratch(NamedTuple):
 
 
 @lean_kernel
-def _append_tree(view, root, tokens, box, on_grid, scratch, answers, n_answers, work):
+def append_tree(view, root, tokens, box, on_grid, scratch, answers, n_answers, work):
     """Append what matches in one quadtree, by the lists of some tokens."""
     tree, stack = view.arrays.tree, scratch.stack
     tables = tree.lists
@@ -84,7 +84,7 @@ def append_cell_tree(view, tokens, box, scratch, answers, n_answers, work):
             root = roots[tokens[k]] if tokens[k] < len(roots) else np.int32(-1)
             some = tokens[k : k + 1]
         if root >= 0:
-            n_answers = _append_tree(
+            n_answers = append_tree(
                 view, root, some, box, on_grid, scratch, answers, n_answers, work
             )
             if n_answers < 0:
