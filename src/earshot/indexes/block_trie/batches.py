@@ -46,7 +46,7 @@ from earshot.indexes.block_trie.kernels.choosing import (
     fill_block_sums,
     fill_steps,
 )
-from earshot.indexes.block_trie.kernels.match import N_CODES
+from earshot.indexes.block_trie.kernels.match import N_CODES, NO_CODE, BlockTrieScratch
 from earshot.indexes.scratches import Scratches
 from earshot.kernels.box_keys import BLOCK
 from earshot.kernels.steady import SteadyCalls, is_plain
@@ -83,7 +83,13 @@ class Batches:
         self._tables = _tables_of(index)
 
     def match(
-        self, index: BlockTrie, messages: MessageArrays, start: int, stop: int, way: str
+        self,
+        index: BlockTrie,
+        messages: MessageArrays,
+        start: int,
+        stop: int,
+        way: str,
+        single: BlockTrieScratch,
     ) -> Matches:
         """Match messages ``start`` to ``stop``, without those subscriptions in the delta."""
         scratch = self._scratches.take(lambda _: True, lambda: _new_scratch(index))
@@ -104,7 +110,7 @@ class Batches:
             n_rows = _rows_of_chunk(messages, start + row, stop)
             given = (
                 view, self._tables, messages, start + row, n_rows, n_batch, *WAYS[way], scratch,
-                offsets[row : row + n_rows + 1], work,
+                single, offsets[row : row + n_rows + 1], work,
             )  # fmt: skip
             n_done, n_grouped = (
                 self._calls[0](find_answers, (*view, *scratch), *given)
@@ -179,8 +185,9 @@ def _new_scratch(index: BlockTrie) -> BatchScratch:
     of_chunk = {
         name: np.zeros(n, dtype) for name, (n, dtype) in sizes_of(CHUNK).items()
     }
-    senders = np.zeros(N_CODES, np.uint64)
-    senders[-1] = ~np.uint64(0)  # NO_CODE asks for nothing
+    senders, is_sent = np.zeros(N_CODES, np.uint64), np.zeros(N_CODES // 32, np.uint32)
+    senders[NO_CODE] = ~np.uint64(0)  # it asks for nothing
+    is_sent[NO_CODE >> 5] = 1 << (NO_CODE & 31)
     return BatchScratch(
         **of_chunk,
         marks=np.zeros(index.n_tokens, np.uint8),
@@ -198,6 +205,7 @@ def _new_scratch(index: BlockTrie) -> BatchScratch:
         extras=np.empty(FIRST_ROOM, np.int32),
         seen=np.zeros(index.n_base_slots if index.has_repeats else 0, np.uint64),
         senders=senders,
+        is_sent=is_sent,
         exact_senders=np.zeros(index.n_tokens, np.uint64),
         block_senders=np.empty(n_frontier, np.uint64),
         checks=np.empty(CHECKS, np.int32),

@@ -195,7 +195,7 @@ class BlockTrie(Index):
             from earshot.indexes.block_trie.batches import Batches  # more to load than for one
 
             self._batches = Batches(self)
-        found = self._batches.match(self, messages, start, stop, self.way)
+        found = self._batches.match(self, messages, start, stop, self.way, scratch)
         if self.delta is None:
             return found
         return merge_matches(found, self.delta.match_rows(messages, start, stop))

@@ -15,7 +15,7 @@ from earshot.indexes.block_trie.kernels.node_major import (
 from earshot.indexes.block_trie.kernels.root_groups import walk_roots
 from earshot.indexes.block_trie.kernels.vectors import GROUP, copy_block, first_member
 from earshot.kernels.box_keys import BLOCK
-from earshot.kernels.jit import lean_kernel
+from earshot.kernels.jit import inlined_kernel, lean_kernel
 from earshot.kernels.processor import prefetch
 
 RUNS_AHEAD = 3
@@ -23,7 +23,9 @@ RUNS_AHEAD = 3
 
 
 @lean_kernel
-def find_answers(view, tables, messages, first, n, n_batch, forced, is_grouped, scratch, offsets, work):
+def find_answers(
+    view, tables, messages, first, n, n_batch, forced, is_grouped, scratch, single, offsets, work
+):
     """Find the answers of up to ``n`` messages from ``first`` on, but leave them where they are.
 
     Sets ``offsets`` beyond the first, which must be set. Returns how many messages got theirs, or
@@ -43,14 +45,14 @@ def find_answers(view, tables, messages, first, n, n_batch, forced, is_grouped, 
         )
     for i in range(n_done):
         scratch.group_counts[i] = 0
-    n_pending, n_grouped = walk_roots(
-        arrays, clauses, is_lonlat, tables, messages, first, n_root, is_grouped, scratch, work
+        scratch.alone_starts[i] = scratch.alone_ends[i] = 0
+    n_found, n_grouped = walk_roots(
+        view, tables, messages, first, n_root, is_grouped, scratch, single, work
     )
-    if n_pending >= 0 and n_pairs > 0:
+    n_pending = min(n_found, 0)
+    if n_found >= 0 and n_pairs > 0:
         sort_by_node(n_pairs, len(arrays.node_tokens), scratch)
-        n_pending = walk_nodes(
-            arrays, clauses, messages, first, n_pairs, n_pending, scratch, work
-        )
+        n_pending = walk_nodes(arrays, clauses, messages, first, n_pairs, n_found, scratch, work)
     if n_pending < 0:
         work[0], work[1] = n_nodes, n_candidates
         return n_pending, n_grouped
@@ -58,6 +60,7 @@ def find_answers(view, tables, messages, first, n, n_batch, forced, is_grouped, 
     sort_extras(n_pending, n_done, scratch)
     for i in range(n_done):
         n_found = scratch.group_counts[i] + scratch.extra_offsets[i + 1] - scratch.extra_offsets[i]
+        n_found += scratch.alone_ends[i] - scratch.alone_starts[i]
         for k in range(scratch.pair_offsets[i], scratch.pair_offsets[i + 1]):
             n_found += scratch.run_ends[k] - scratch.run_starts[k]
         offsets[i + 1] = offsets[i] + n_found
@@ -78,16 +81,23 @@ def place_answers(n, n_grouped, scratch, offsets, answers):
             for k in range(pair_offsets[i + RUNS_AHEAD], pair_offsets[i + RUNS_AHEAD + 1]):
                 prefetch(found, starts[k])
         at = offsets[i]
+        at = _copy_run(found, scratch.alone_starts[i], scratch.alone_ends[i], answers, at)
         for k in range(pair_offsets[i], pair_offsets[i + 1]):
-            start, stop = np.int64(starts[k]), np.int64(ends[k])
-            while start < stop:
-                copy_block(found, start, answers, at)
-                at += min(np.int64(BLOCK), stop - start)
-                start += BLOCK
+            at = _copy_run(found, starts[k], ends[k], answers, at)
         for k in range(scratch.extra_offsets[i], scratch.extra_offsets[i + 1]):
             answers[at] = extras[k]
             at += 1
     _place_sent(n_grouped, scratch, offsets, answers)
+
+
+@inlined_kernel
+def _copy_run(found, start, stop, answers, at):
+    start, stop = np.int64(start), np.int64(stop)
+    while start < stop:
+        copy_block(found, start, answers, at)
+        at += min(np.int64(BLOCK), stop - start)
+        start += BLOCK
+    return at
 
 
 @lean_kernel

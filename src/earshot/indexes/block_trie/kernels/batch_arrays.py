@@ -8,7 +8,6 @@ import numpy as np
 import numpy.typing as npt
 
 from earshot.indexes.block_trie.kernels.vectors import GROUP, SIGNATURE_BITS
-from earshot.kernels.box_keys import BLOCK
 from earshot.model.arrays import Float64s, Int32s, Int64s
 
 Bits = npt.NDArray[np.uint64]
@@ -58,10 +57,10 @@ class BatchScratch(NamedTuple):
     seen: Bits  # (n_slots,) 0 between messages and groups; empty without repeats
     # Groups of messages that walk the root list together.
     senders: Bits  # (N_CODES,) messages of the group that may have the tokens of a code
+    is_sent: npt.NDArray[np.uint32]  # (N_CODES / 32,) a bit per code that some have
     exact_senders: Bits  # (n_tokens,) those that have a token, for tokens that share a code
     group_limits: Bits  # (GROUP,)
     tallies: npt.NDArray[np.uint8]  # (GROUP,)
-    narrowed: Bits  # (BLOCK,)
     block_senders: Bits  # as long as the frontier: messages that each block may touch
     checks: Int32s  # entries to be verified for a group
     check_senders: Bits  # messages that they may match, and of them
@@ -72,7 +71,8 @@ class BatchScratch(NamedTuple):
     group_rows: Int32s  # (n,) rows of grouped messages, group by group
     group_counts: Int64s  # (n + 1,) answers of each message by row
     cursors: Int64s  # (GROUP,)
-    signature: Bits  # (1024,) a bit per code of one message
+    alone_starts: Int32s  # (n,) answers in ``found`` of messages that walked the root list alone
+    alone_ends: Int32s
 
 
 def sizes_of(chunk: int) -> dict[str, tuple[int, type]]:
@@ -89,10 +89,10 @@ def sizes_of(chunk: int) -> dict[str, tuple[int, type]]:
         "extra_offsets": (chunk + 2, np.int64),
         "group_limits": (GROUP, np.uint64),
         "tallies": (GROUP, np.uint8),
-        "narrowed": (BLOCK, np.uint64),
         "group_ends": (chunk, np.int64),
         "group_rows": (chunk, np.int32),
         "group_counts": (chunk + 1, np.int64),
         "cursors": (GROUP, np.int64),
-        "signature": (1024, np.uint64),
+        "alone_starts": (chunk, np.int32),
+        "alone_ends": (chunk, np.int32),
     }

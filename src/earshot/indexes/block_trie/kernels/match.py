@@ -98,7 +98,8 @@ class BlockTrieScratch(NamedTuple):
 @inlined_kernel
 def code_of(token):
     """Return the code of a token: its own for small ids, which are mostly the frequent words."""
-    return token if token < N_EXACT_CODES else N_EXACT_CODES + token % (N_EXACT_CODES - 1)
+    shared = N_EXACT_CODES | min(token & (N_EXACT_CODES - 1), N_EXACT_CODES - 2)
+    return token if token < N_EXACT_CODES else shared
 
 
 @lean_kernel
@@ -200,7 +201,7 @@ def _report_open(
 
 
 @lean_kernel
-def _report_root(
+def report_root(
     arrays, clauses, is_lonlat, blocks, box, limit, scratch, answers, n_answers, work
 ):
     """Verify the root list's touching entries and append their slots; return as for complete."""
@@ -365,7 +366,7 @@ def append_block_trie(view, tokens, box, scratch, answers, n_answers, work):
     mark_tokens(tokens, 0, n_tokens, scratch.marks, 1)
     if n_blocks > 0:
         sign_codes(tokens, scratch.signature)
-        n_answers = _report_root(
+        n_answers = report_root(
             arrays, clauses, is_lonlat, frontier[here : here + n_blocks], box, limit, scratch,
             answers, n_answers, work,
         )  # fmt: skip

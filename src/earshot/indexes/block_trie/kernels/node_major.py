@@ -196,10 +196,10 @@ def _fetch_block(arrays, position):
 
 
 @lean_kernel
-def walk_nodes(arrays, clauses, messages, first, n_pairs, n_pending, scratch, work):
+def walk_nodes(arrays, clauses, messages, first, n_pairs, n_found, scratch, work):
     """Walk the lists of all pairs, node by node.
 
-    Answers of complete lists go to ``found``; entries of open lists that may be some are pending.
+    Answers of complete lists are appended to ``n_found`` others; entries of open lists that may be some are pending.
     Returns the number of pending ones, or what there was no room for.
     """
     nodes, keys, rows, tokens = arrays.nodes, arrays.keys, arrays.entry_rows, arrays.entry_tokens
@@ -209,7 +209,7 @@ def walk_nodes(arrays, clauses, messages, first, n_pairs, n_pending, scratch, wo
     last = np.int64(-1)
     start = n = n_open = top = n_top = open_top = n_open_top = np.int64(0)
     depth = open_depth = 1
-    n_found = np.int64(0)
+    n_pending = np.int64(0)
     n_blocks_seen = n_candidates = np.int64(0)
     for k in range(n_pairs):
         if k + NODE_AHEAD < n_pairs:
@@ -332,7 +332,7 @@ def verify_pending(arrays, clauses, is_lonlat, messages, first, n_pending, scrat
 
     Clauses lie anywhere in memory. Each step reads what an earlier one has asked for.
     """
-    keys, rows, n_open = arrays.keys, arrays.entry_rows, len(arrays.entry_tokens) - BLOCK
+    keys, rows = arrays.keys, arrays.entry_rows
     pending, pending_rows, limits = scratch.pending, scratch.pending_rows, scratch.limits
     step = 16
     for k in range(n_pending + 3 * step):
@@ -354,7 +354,7 @@ def verify_pending(arrays, clauses, is_lonlat, messages, first, n_pending, scrat
             continue
         entry, i = np.int64(pending[j]), np.int64(pending_rows[j])
         m, c = first + i, np.int64(rows[entry])
-        token = arrays.entry_tokens[entry] if entry < n_open else np.int32(-2)
+        token = arrays.entry_tokens[entry]
         scratch.pending_slots[j] = -1
         if token >= 0:
             if not _has(messages, m, token):

@@ -1,19 +1,19 @@
 """Long messages down the root list: up to 64 neighbours share one walk.
 
 A set of messages is a word, a bit for each. Each block that some of them may touch is read once.
-For each of its entries, the sets of messages that have its tokens are intersected first
-(``narrow_senders``), as long messages have most tokens in common with few; then its key is compared
-with the limits of all of them at once. Tokens are told by their codes (``code_of``), whose table of
-512 KB stays in the second-level cache.
+Its entries are dropped whose keys touch none, and those whose two rarest tokens nobody has, sixteen
+at a time; of the rest, the sets of messages that have each token are intersected, and the key is
+compared with the limits of all messages at once. Tokens are told by their codes (``code_of``): a
+bit for each stays in the first-level cache, a set for each, 512 KB, in the second.
 
-Messages that would share few blocks walk alone; their entries are verified with those of the trie.
+Messages that would share few blocks walk alone, as a single one does.
 """
 
 from __future__ import annotations
 
 import numpy as np
 
-from earshot.indexes.block_trie.kernels.batch_arrays import SHORT_OF_PENDING, SHORT_OF_SENT
+from earshot.indexes.block_trie.kernels.batch_arrays import SHORT_OF_FOUND, SHORT_OF_SENT
 from earshot.indexes.block_trie.kernels.choosing import (
     BLOCK_COST,
     GROUP_BLOCK_COST,
@@ -22,46 +22,46 @@ from earshot.indexes.block_trie.kernels.choosing import (
 from earshot.indexes.block_trie.kernels.match import (
     CODE_COLUMNS,
     N_EXACT_CODES,
+    NO_CODE,
     code_of,
-    has_codes,
+    report_root,
     sign_codes,
     unsign_codes,
 )
 from earshot.indexes.block_trie.kernels.vectors import (
     GROUP,
+    coded_mask,
     first_member,
     n_members,
-    narrow_senders,
     tally,
     touched_limits,
 )
-from earshot.indexes.kernels.blocks import low_bits, touching_blocks, touching_keys
+from earshot.indexes.kernels.blocks import low_bits, touching_blocks
 from earshot.kernels.box_keys import BLOCK, touching_mask, trailing_zeros
 from earshot.kernels.jit import inlined_kernel, lean_kernel
 from earshot.kernels.processor import prefetch
 from earshot.kernels.shapes import shape_touches_box
-from earshot.kernels.verify import box_touches
+from earshot.kernels.verify import box_touches, mark_tokens
 
 EVERYTHING = np.int64(1) << 40
 NO_LIMIT = np.uint64(0x8000_8000_8000_8000)
 """A limit that no key touches but one with 0 in every lane; the bits of it are masked out."""
 ONE = np.uint64(1)
 BLOCKS_AHEAD = 6
+TOKENS_AHEAD = 16
 CODES_OF_BLOCK = CODE_COLUMNS * BLOCK
 
 
 @lean_kernel
-def walk_roots(
-    arrays, clauses, is_lonlat, tables, messages, first, n_root, is_grouped, scratch, work
-):
+def walk_roots(view, tables, messages, first, n_root, is_grouped, scratch, single, work):
     """Match the messages whose Hilbert codes are in order, in groups or alone.
 
-    ``is_grouped`` is 1 or 0 for all groups, or -1. Returns the number of pending entries, or what
-    there was no room for, and the number of messages in groups; only the last group may be smaller.
+    ``is_grouped`` is 1 or 0 for all groups, or -1. Returns the number of slots found for those
+    alone, or what there was no room for, and the number of messages in groups; only the last group
+    may be smaller.
     """
-    n_clauses = np.int64(len(clauses.subscriptions))
     low, lane = np.uint64(0xFFFF_FFFF), np.uint64(0x7FFF)
-    n_pending = n_sent = n_groups = n_rows = np.int64(0)
+    n_found = n_sent = n_groups = n_rows = np.int64(0)
     for start in range(0, n_root, GROUP):
         size = min(GROUP, n_root - start)
         # The limit of the box around all of them.
@@ -80,76 +80,91 @@ def walk_roots(
         if is_grouped == 0 or (is_grouped < 0 and shared > BLOCK_COST * n_alone):
             for k in range(size):
                 i = np.int64(scratch.codes[start + k] & low)
-                n_pending = _walk_alone(arrays, n_clauses, messages, first, i, n_pending, scratch, work)
-                if n_pending < 0:
-                    return n_pending, n_rows
+                m, n_before = first + i, n_found
+                tokens = messages.token_ids[messages.token_offsets[m] : messages.token_offsets[m + 1]]
+                n_found = _walk_alone(
+                    view, tokens, messages.boxes[m], scratch.limits[i], single, scratch.found,
+                    n_found, work,
+                )  # fmt: skip
+                if n_found < 0:
+                    return n_found, n_rows
+                scratch.alone_starts[i], scratch.alone_ends[i] = n_before, n_found
             continue
         for k in range(size, GROUP):
             scratch.group_limits[k] = NO_LIMIT
         for k in range(size):
             scratch.group_rows[n_rows + k] = np.int64(scratch.codes[start + k] & low)
         n_sent = _walk_together(
-            arrays, clauses, is_lonlat, messages, first, n_rows, size, union, n_sent, scratch, work
-        )
+            view.arrays, view.clauses, view.is_lonlat, messages, first, n_rows, size, union, n_sent,
+            scratch, work,
+        )  # fmt: skip
         if n_sent < 0:
             return n_sent, n_rows
         scratch.group_ends[n_groups] = n_sent
         n_groups += 1
         n_rows += size
-    return n_pending, n_rows
+    return n_found, n_rows
 
 
 @lean_kernel
-def _walk_alone(arrays, n_clauses, messages, first, i, n_pending, scratch, work):
-    """Let entries of the root list that may be answers of one message pend; return their number."""
-    limit, pending, signature = scratch.limits[i], scratch.pending, scratch.signature
+def _walk_alone(view, tokens, box, limit, single, found, n_found, work):
+    """Append the answers of one message; return their new number, or that there was no room."""
+    arrays, clauses = view.arrays, view.clauses
     here, n_blocks = touching_blocks(
-        n_clauses, arrays.summary_keys, arrays.root_summary[0], limit, scratch.frontier,
-        EVERYTHING, work,
+        np.int64(len(clauses.subscriptions)), arrays.summary_keys, arrays.root_summary[0], limit,
+        single.frontier, EVERYTHING, work,
     )  # fmt: skip
-    if n_pending + n_blocks * BLOCK > len(pending):
-        return np.int64(SHORT_OF_PENDING)
     if n_blocks == 0:
-        return n_pending
-    offsets = messages.token_offsets
-    tokens = messages.token_ids[offsets[first + i] : offsets[first + i + 1]]
-    sign_codes(tokens, signature)
-    blocks = scratch.frontier[here : here + n_blocks]
-    for k in range(n_blocks):
-        position, mask = touching_keys(
-            arrays.keys, arrays.root_codes, n_clauses, n_clauses, blocks, k, limit, work
-        )
-        codes = np.int64(blocks[k]) * CODES_OF_BLOCK
-        if k + BLOCKS_AHEAD < n_blocks:
-            prefetch(arrays.root_codes, np.int64(blocks[k + BLOCKS_AHEAD]) * CODES_OF_BLOCK)
-            prefetch(arrays.root_codes, np.int64(blocks[k + BLOCKS_AHEAD]) * CODES_OF_BLOCK + 32)
-        while mask != 0:
-            e = trailing_zeros(mask)
-            mask &= mask - np.uint32(1)
-            if has_codes(arrays.root_codes, codes + e, signature):
-                pending[n_pending] = position + e
-                scratch.pending_rows[n_pending] = i
-                n_pending += 1
-    unsign_codes(tokens, signature)
-    work[0] += n_blocks
-    return n_pending
+        return n_found
+    single.serial[0] += 1
+    mark_tokens(tokens, 0, len(tokens), single.marks, 1)
+    sign_codes(tokens, single.signature)
+    n_found = report_root(
+        arrays, clauses, view.is_lonlat, single.frontier[here : here + n_blocks], box, limit,
+        single, found, n_found, work,
+    )  # fmt: skip
+    unsign_codes(tokens, single.signature)
+    mark_tokens(tokens, 0, len(tokens), single.marks, 0)
+    return n_found if n_found >= 0 else np.int64(SHORT_OF_FOUND)
 
 
 # ---- groups --------------------------------------------------------------------------------------
 
 
 @lean_kernel
-def _set_senders(messages, first, rows, senders, exact_senders, value):
-    """Enter the tokens of a group's messages into the tables, or take all of them out (0)."""
+def _enter_tokens(messages, first, rows, scratch):
+    """Enter the tokens of a group's messages into the tables."""
+    senders, exact_senders, is_sent = scratch.senders, scratch.exact_senders, scratch.is_sent
+    tokens, offsets = messages.token_ids, messages.token_offsets
     for k in range(len(rows)):
-        m = first + rows[k]
+        m = first + np.int64(rows[k])
         bit = ONE << np.uint64(k)
+        stop = offsets[m + 1]
+        for p in range(offsets[m], stop):
+            ahead = np.int64(tokens[min(p + TOKENS_AHEAD, stop - 1)])
+            if N_EXACT_CODES <= ahead < len(exact_senders):
+                prefetch(exact_senders, ahead)
+            token = np.int64(tokens[p])
+            code = code_of(token)
+            senders[code] |= bit
+            is_sent[code >> 5] |= np.uint32(1) << np.uint32(code & 31)
+            if N_EXACT_CODES <= token < len(exact_senders):
+                exact_senders[token] |= bit
+
+
+@lean_kernel
+def _clear_tokens(messages, first, rows, scratch):
+    """Clear what ``_enter_tokens`` entered; no code is everybody's."""
+    scratch.senders[:] = 0
+    scratch.senders[NO_CODE] = ~np.uint64(0)
+    scratch.is_sent[:] = 0
+    scratch.is_sent[NO_CODE >> 5] = np.uint32(1) << np.uint32(NO_CODE & 31)
+    for k in range(len(rows)):
+        m = first + np.int64(rows[k])
         for p in range(messages.token_offsets[m], messages.token_offsets[m + 1]):
             token = np.int64(messages.token_ids[p])
-            code = code_of(token)
-            senders[code] = senders[code] | bit if value else np.uint64(0)
-            if N_EXACT_CODES <= token < len(exact_senders):
-                exact_senders[token] = exact_senders[token] | bit if value else np.uint64(0)
+            if N_EXACT_CODES <= token < len(scratch.exact_senders):
+                scratch.exact_senders[token] = 0
 
 
 @inlined_kernel
@@ -215,7 +230,7 @@ def _walk_together(
         scratch.group_counts[rows[k]] = 0
     if n_blocks == 0:
         return n_sent
-    _set_senders(messages, first, rows, senders, scratch.exact_senders, True)
+    _enter_tokens(messages, first, rows, scratch)
     first_sent, n_checks, n_tallied = n_sent, np.int64(0), 0
     n_candidates = np.int64(0)
     for k in range(n_blocks):
@@ -228,22 +243,24 @@ def _walk_together(
             prefetch(arrays.entry_rows, n_clauses + ahead * BLOCK)
         block = np.int64(frontier[here + k])
         above = scratch.block_senders[here + k]
+        position, at = n_clauses + block * BLOCK, block * CODES_OF_BLOCK
         n_candidates += n_members(above) * min(BLOCK, n_clauses - block * BLOCK)
-        for e in range(BLOCK):
-            scratch.narrowed[e] = above
-        mask = narrow_senders(senders, codes, block * CODES_OF_BLOCK, scratch.narrowed)
-        if mask == 0:
-            continue
-        mask = narrow_senders(
-            senders, codes, block * CODES_OF_BLOCK + 2 * BLOCK, scratch.narrowed
-        ) & low_bits(n_clauses - block * BLOCK)
+        mask = touching_mask(arrays.keys, position, union) & low_bits(n_clauses - block * BLOCK)
+        mask &= coded_mask(codes, at, scratch.is_sent)
+        mask &= coded_mask(codes, at + BLOCK, scratch.is_sent)
         to_check = arrays.root_checks[block]
         while mask != 0:
             e = trailing_zeros(mask)
             mask &= mask - np.uint32(1)
-            entry = n_clauses + block * BLOCK + e
-            some, sure = touched_limits(scratch.group_limits, arrays.keys[entry])
-            some &= scratch.narrowed[e]
+            some = above & senders[codes[at + e]] & senders[codes[at + BLOCK + e]]
+            if some == 0:
+                continue
+            some &= senders[codes[at + 2 * BLOCK + e]] & senders[codes[at + 3 * BLOCK + e]]
+            if some == 0:
+                continue
+            entry = position + e
+            touched, sure = touched_limits(scratch.group_limits, arrays.keys[entry])
+            some &= touched
             if some == 0:
                 continue
             ties = some & ~sure
@@ -265,8 +282,7 @@ def _walk_together(
     n_sent = _check(arrays, clauses, is_lonlat, messages, first, rows, n_checks, n_sent, scratch)
     work[0] += _n_visits(scratch.block_senders, here, n_blocks)
     work[1] += n_candidates
-    _set_senders(messages, first, rows, senders, scratch.exact_senders, False)
-    senders[len(senders) - 1] = ~np.uint64(0)
+    _clear_tokens(messages, first, rows, scratch)
     n_written = min(n_sent, len(scratch.sent))
     if len(scratch.seen) > 0:
         for k in range(first_sent, n_written):

@@ -251,24 +251,18 @@ def _pick_words(context: Any, builder: Any, signature: Any, numbers: Any) -> Any
     """Return the words of a signature of 16 words by their numbers."""
     vector, level = numbers.type, _level(context)
     if level == "generic":
-        words = ir.Constant(vector, ir.Undefined)
-        for lane in range(BLOCK):
-            number = builder.extract_element(numbers, _WORD(lane))
-            word = builder.load(builder.gep(signature, [builder.zext(number, _LONG)]))
-            words = builder.insert_element(words, word, _WORD(lane))
-        return words
+        return _gather_plainly(builder, signature, numbers)
     whole = _load(builder, signature, _WORD, BLOCK)
     if level == "avx512":
         return _call(builder, "llvm.x86.avx512.permvar.si.512", vector, whole, numbers)
     half, lower = ir.VectorType(_WORD, _HALF), list(range(_HALF))
-    word_type = ir.VectorType(_WORD, _HALF)
     parts = []
     for first in (0, _HALF):
-        lanes = ir.Constant(word_type, [first + lane for lane in lower])
+        lanes = ir.Constant(half, [first + lane for lane in lower])
         some = builder.shuffle_vector(numbers, numbers, lanes)
         found = []
         for start in (0, _HALF):
-            words = ir.Constant(word_type, [start + lane for lane in lower])
+            words = ir.Constant(half, [start + lane for lane in lower])
             part = builder.shuffle_vector(whole, whole, words)
             found.append(_call(builder, "llvm.x86.avx2.permd", half, part, some))
         is_low = builder.icmp_unsigned("<", some, _all(half, _HALF))
@@ -277,43 +271,50 @@ def _pick_words(context: Any, builder: Any, signature: Any, numbers: Any) -> Any
 
 
 @intrinsic
-def narrow_senders(
-    typing_context: Any, senders: Any, codes: Any, position: Any, given: Any
-) -> Any:
-    """Keep, for each of 16 entries, the messages that may have two more of its tokens.
-
-    ``senders`` has a set of messages for each code; ``codes`` are those of 16 entries, then another
-    16. ``given`` are 16 sets, which are replaced. Returns bits of those that are not empty.
-    """
+def coded_mask(typing_context: Any, codes: Any, position: Any, bits: Any) -> Any:
+    """Return bits of the 16 codes whose bits are set among ``bits``, 32 to a word."""
 
     def generate(context: Any, builder: Any, sig: Any, args: Any) -> Any:
-        table = builder.ptrtoint(_pointer(context, builder, sig.args[0], args[0], _LONG(0)), _LONG)
-        sets = ir.VectorType(_LONG, _HALF)
-        base, none = _splat(builder, sets, table), _all(sets, 0)
-        masks = []
-        for first in (0, _HALF):
-            place = _pointer(context, builder, sig.args[3], args[3], _LONG(first))
-            left = _load(builder, place, _LONG, _HALF)
-            for column in (0, BLOCK):
-                at = builder.add(args[2], _LONG(column + first))
-                some = _load(
-                    builder, _pointer(context, builder, sig.args[1], args[1], at), _SHORT, _HALF
-                )
-                bytes_in = builder.shl(builder.zext(some, sets), _all(sets, 3))
-                pointers = builder.inttoptr(
-                    builder.add(base, bytes_in), ir.VectorType(_BYTE.as_pointer(), _HALF)
-                )
-                wanted = builder.icmp_unsigned("!=", left, none)
-                found = _call(
-                    builder, "llvm.masked.gather.v8i64.v8p0", sets, pointers, _WORD(8), wanted, none
-                )
-                left = builder.and_(left, found)
-            _store(builder, left, place)
-            bits = builder.bitcast(builder.icmp_unsigned("!=", left, none), _BYTE)
-            masks.append(builder.zext(bits, _WORD))
-        return builder.or_(masks[0], builder.shl(masks[1], _WORD(_HALF)))
+        pointer = _pointer(context, builder, sig.args[0], args[0], args[1])
+        vector = ir.VectorType(_WORD, BLOCK)
+        lanes = builder.zext(_load(builder, pointer, _SHORT, BLOCK), vector)
+        table = _pointer(context, builder, sig.args[2], args[2], _LONG(0))
+        words = _gather(context, builder, table, builder.lshr(lanes, _all(vector, 5)))
+        shifted = builder.lshr(words, builder.and_(lanes, _all(vector, 31)))
+        hits = builder.trunc(shifted, ir.VectorType(_BIT, BLOCK))
+        return builder.zext(builder.bitcast(hits, _SHORT), _WORD)
 
-    return types.uint32(senders, codes, types.int64, given), generate
+    return types.uint32(codes, types.int64, bits), generate
+
+
+def _gather(context: Any, builder: Any, table: Any, numbers: Any) -> Any:
+    """Return the words of a table by their numbers."""
+    vector, level = numbers.type, _level(context)
+    if level == "generic":
+        return _gather_plainly(builder, table, numbers)
+    base = builder.bitcast(table, _BYTE.as_pointer())
+    if level == "avx512":
+        every = ir.Constant(ir.VectorType(_BIT, BLOCK), [1] * BLOCK)
+        name = "llvm.x86.avx512.mask.gather.dpi.512"
+        return _call(builder, name, vector, _all(vector, 0), base, numbers, every, _WORD(4))
+    half = ir.VectorType(_WORD, _HALF)
+    parts = []
+    for first in (0, _HALF):
+        lanes = ir.Constant(half, list(range(first, first + _HALF)))
+        some = builder.shuffle_vector(numbers, numbers, lanes)
+        name = "llvm.x86.avx2.gather.d.d.256"
+        every = _all(half, -1)
+        parts.append(_call(builder, name, half, _all(half, 0), base, some, every, _BYTE(4)))
+    return builder.shuffle_vector(*parts, ir.Constant(vector, list(range(BLOCK))))
+
+
+def _gather_plainly(builder: Any, table: Any, numbers: Any) -> Any:
+    words = ir.Constant(numbers.type, ir.Undefined)
+    for lane in range(BLOCK):
+        number = builder.extract_element(numbers, _WORD(lane))
+        word = builder.load(builder.gep(table, [builder.zext(number, _LONG)]))
+        words = builder.insert_element(words, word, _WORD(lane))
+    return words
 
 
 # ---- sets of messages ----------------------------------------------------------------------------
