@@ -31,10 +31,12 @@ from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from earshot.errors import InvalidParameter
+from earshot.indexes.answers import Matches, merge_matches
 from earshot.indexes.block_trie.kernels.build import (
     build_nodes,
     build_roots,
@@ -46,6 +48,8 @@ from earshot.indexes.block_trie.kernels.build import (
     sort_tokens_by_frequency,
 )
 from earshot.indexes.block_trie.kernels.match import (
+    CODE_COLUMNS,
+    NO_CODE,
     PENDING,
     BlockTrieArrays,
     BlockTrieScratch,
@@ -55,7 +59,13 @@ from earshot.indexes.kernels.blocks import SIGNATURE_WORDS, n_summary_keys
 from earshot.indexes.kernels.matching import View
 from earshot.indexes.quantizing import quantizer_of
 from earshot.kernels.box_keys import BLOCK, DEAD_KEY, Quantizer, build_keys
-from earshot.model.arrays import Int32s
+from earshot.model.arrays import Int32s, MessageArrays
+
+if TYPE_CHECKING:
+    from earshot.indexes.block_trie.batches import Batches
+
+SMALL_BATCH = 32
+"""Messages below which a batch is matched message by message."""
 
 
 @dataclass(frozen=True)
@@ -85,6 +95,11 @@ class BlockTrie(Index):
     reports_once = True
     matches_delta = True
 
+    way: str = "chosen"
+    """How batches are matched: one of ``WAYS`` of :mod:`earshot.indexes.block_trie.batches`, or
+    ``single`` for message by message. The answers are the same."""
+
+    _batches: Batches | None = None
     _empty_delta: View | None = None
     _clause_positions: Int32s | None = None
     """Where each clause stands in a node's list and in the root list."""
@@ -110,6 +125,7 @@ class BlockTrie(Index):
         )  # fmt: skip
         n_summaries, longest = place_summaries(nodes)
         in_order = n == n_slots and bool((clauses.subscriptions == np.arange(n)).all())
+        n_blocks = (n + BLOCK - 1) // BLOCK
         slot_clauses = np.empty(0 if in_order else n_slots, np.int32)
         if not in_order:
             slot_clauses[clauses.subscriptions] = np.arange(n, dtype=np.int32)
@@ -119,8 +135,10 @@ class BlockTrie(Index):
             node_tokens=node_tokens,
             nodes=nodes.reshape(-1),
             keys=np.full(2 * n + BLOCK, DEAD_KEY),
-            entry_rows=np.empty(2 * n, np.int32),
-            entry_tokens=np.empty(2 * n, np.int32),
+            entry_rows=np.zeros(2 * n + BLOCK, np.int32),
+            entry_tokens=np.full(n + BLOCK, -1, np.int32),
+            root_codes=np.full(n_blocks * BLOCK * CODE_COLUMNS, NO_CODE, np.uint16),
+            root_checks=np.zeros(n_blocks, np.uint16),
             summary_keys=np.full(n_summaries + n_summary_keys(n) + BLOCK, DEAD_KEY),
             slot_clauses=slot_clauses,
             longest_list=np.array([longest], np.int64),
@@ -167,6 +185,23 @@ class BlockTrie(Index):
             np.zeros(2 * n_delta_slots, np.int64),
             np.zeros(1, np.int64),
         )
+
+    def _match_rows(self, messages: MessageArrays, start: int, stop: int, scratch: Any) -> Matches:
+        # The size of the whole batch decides, so that threads change no counter.
+        is_small = len(messages.boxes) < SMALL_BATCH and self.way == "chosen"
+        if is_small or self.way == "single":
+            return super()._match_rows(messages, start, stop, scratch)
+        if self._batches is None:
+            from earshot.indexes.block_trie.batches import Batches  # more to load than for one
+
+            self._batches = Batches(self)
+        found = self._batches.match(self, messages, start, stop, self.way, scratch)
+        if self.delta is None:
+            return found
+        return merge_matches(found, self.delta.match_rows(messages, start, stop))
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_batches": None}
 
     def _fits(self, scratch: BlockTrieScratch) -> bool:
         n_delta_tokens, n_delta_slots = self._delta_sizes()

@@ -5,19 +5,22 @@ from __future__ import annotations
 import numpy as np
 
 from earshot.indexes.block_trie.kernels.match import (
+    CODE_COLUMNS,
     COMPLETE_SUMMARY,
     FIRST_CHILD,
     N_CHILDREN,
     N_COMPLETE,
+    N_EXACT_CODES,
     N_OPEN,
     NODE_COLUMNS,
     OPEN_SUMMARY,
     START,
+    code_of,
 )
 from earshot.indexes.kernels.blocks import fill_summaries, n_summary_keys
-from earshot.kernels.box_keys import TOP
+from earshot.kernels.box_keys import BLOCK, TOP
 from earshot.kernels.copying import copy_part
-from earshot.kernels.jit import kernel
+from earshot.kernels.jit import kernel, lean_kernel
 
 
 @kernel
@@ -214,8 +217,8 @@ def place_summaries(nodes):
     return total, longest
 
 
-@kernel
-def _hilbert_index(x, y):
+@lean_kernel
+def hilbert_index(x, y):
     """Return the position of a cell (14 bits each) on the Hilbert curve."""
     index = np.int64(0)
     side = np.int64(1) << 13
@@ -248,7 +251,7 @@ def spatial_code(key):
     while side > 3:
         side >>= 2
         size_class += 1
-    return (size_class << 28) | _hilbert_index((min_x + max_x) >> 2, (min_y + max_y) >> 2)
+    return (size_class << 28) | hilbert_index((min_x + max_x) >> 2, (min_y + max_y) >> 2)
 
 
 @kernel
@@ -315,15 +318,21 @@ def fill_lists(
 def fill_root_list(
     arrays, sorted_codes, clause_keys, token_offsets, sorted_tokens, n_required, is_simple
 ):
-    """Fill the root list: all clauses in spatial order, each with its rarest token to verify."""
+    """Fill the root list: all clauses in spatial order, each with codes of its rarest tokens."""
     n = len(sorted_codes)
+    arrays.root_checks[:] = 0
     for k in range(n):
         c = np.int32(sorted_codes[k] & 0xFFFFFFFF)
         arrays.keys[n + k] = clause_keys[c]
         arrays.entry_rows[n + k] = c
-        arrays.entry_tokens[n + k] = _left_to_verify(
-            c, 0, token_offsets, sorted_tokens, n_required, is_simple
-        )
+        is_checked = is_simple[c] == 0 or n_required[c] > CODE_COLUMNS
+        block, e = k // BLOCK, k % BLOCK
+        for column in range(min(CODE_COLUMNS, n_required[c])):
+            code = code_of(np.int64(sorted_tokens[token_offsets[c] + column]))
+            arrays.root_codes[(block * CODE_COLUMNS + column) * BLOCK + e] = code
+            is_checked |= code >= N_EXACT_CODES
+        if is_checked:
+            arrays.root_checks[block] |= np.uint16(1 << e)
     fill_summaries(arrays.keys, n, n, arrays.summary_keys, arrays.root_summary[0])
 
 

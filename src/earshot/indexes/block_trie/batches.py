@@ -1,0 +1,216 @@
+"""Matching a batch at a time, which shares the work of many messages.
+
+A message by itself spends most of its time waiting for memory. In a batch there are two better
+ways, and one for the rest:
+
+* **Through the trie, node by node** (:mod:`~earshot.indexes.block_trie.kernels.node_major`), for
+  short messages. All pairs of a node and a message that reaches it are sorted by node.
+* **Down the root list in groups** (:mod:`~earshot.indexes.block_trie.kernels.root_groups`), for
+  long ones. 64 neighbours share one walk; a set of messages is a word.
+* **Down the root list alone**, where few regions touch a message and neighbours share few of them.
+
+:mod:`~earshot.indexes.block_trie.kernels.choosing` chooses. Single messages and small batches are
+matched message by message, as :mod:`~earshot.indexes.block_trie.kernels.match` does.
+
+**Counters** mean the same as for single messages: each block is counted for each message that looks
+at it, also if a group reads it once. They differ in two ways. A batch may choose another way for a
+message. And open lists of up to ``OPEN_DIRECTLY`` entries are read from end to end, without their
+summaries.
+
+**Order.** Slots of a message come in no particular order, which is another than that of a single
+message; the same batch gives the same order again.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+
+from earshot.indexes.answers import Counters, Matches
+from earshot.indexes.block_trie.kernels.batch import find_answers, place_answers
+from earshot.indexes.block_trie.kernels.batch_arrays import (
+    SHORT_OF_FOUND,
+    SHORT_OF_PENDING,
+    SHORT_OF_SENT,
+    BatchScratch,
+    BatchTables,
+    sizes_of,
+)
+from earshot.indexes.block_trie.kernels.choosing import (
+    N_CELLS,
+    N_STEPS,
+    ROOT,
+    TRIE,
+    fill_block_sums,
+    fill_steps,
+)
+from earshot.indexes.block_trie.kernels.match import N_CODES, NO_CODE, BlockTrieScratch
+from earshot.indexes.scratches import Scratches
+from earshot.kernels.box_keys import BLOCK
+from earshot.kernels.steady import SteadyCalls, is_plain
+from earshot.model.arrays import MessageArrays
+
+if TYPE_CHECKING:
+    from earshot.indexes.block_trie.index import BlockTrie
+
+CHUNK = 1 << 14
+"""Messages that are matched together, at most; lists are shared by no more messages beyond."""
+CHUNK_TOKENS = 1 << 19
+"""Tokens of messages that are matched together, about: a bound for the answers kept aside."""
+PAIRS_PER_MESSAGE = 24
+CHECKS = 1 << 12
+FIRST_ROOM = 1 << 16
+"""Slots found, pending entries and slots sent that there is room for at first."""
+
+WAYS = {"chosen": (-1, -1), "trie": (TRIE, -1), "groups": (ROOT, 1), "alone": (ROOT, 0)}
+"""Ways of matching a batch by name: path and grouping, -1 for what is chosen."""
+
+_SHORT_OF = {
+    SHORT_OF_FOUND: ("found",),
+    SHORT_OF_PENDING: ("pending", "pending_rows", "pending_slots", "extras"),
+    SHORT_OF_SENT: ("sent", "sent_to"),
+}
+
+
+class Batches:
+    """What an index needs to match batches; made at the first one, neither copied nor saved."""
+
+    def __init__(self, index: BlockTrie) -> None:
+        self._scratches = Scratches()
+        self._calls = SteadyCalls(), SteadyCalls()
+        self._tables = _tables_of(index)
+
+    def match(
+        self,
+        index: BlockTrie,
+        messages: MessageArrays,
+        start: int,
+        stop: int,
+        way: str,
+        single: BlockTrieScratch,
+    ) -> Matches:
+        """Match messages ``start`` to ``stop``, without those subscriptions in the delta."""
+        scratch = self._scratches.take(lambda _: True, lambda: _new_scratch(index))
+        view, n = index._view(), stop - start
+        n_all = max(len(messages.boxes), 1)
+        mean_tokens = max(len(messages.token_ids) / n_all, 1.0)
+        n_batch = min(n_all, CHUNK, max(int(CHUNK_TOKENS / mean_tokens), 1))
+        offsets = np.zeros(n + 1, np.int64)
+        answers = np.empty(0, np.int32)
+        work = np.zeros(2, np.int64)
+        is_steady = (
+            is_plain(messages.token_offsets, np.int64, 1)
+            and is_plain(messages.token_ids, np.int32, 1)
+            and is_plain(messages.boxes, np.float64, 2)
+        )
+        row = 0
+        while row < n:
+            n_rows = _rows_of_chunk(messages, start + row, stop)
+            given = (
+                view, self._tables, messages, start + row, n_rows, n_batch, *WAYS[way], scratch,
+                single, offsets[row : row + n_rows + 1], work,
+            )  # fmt: skip
+            n_done, n_grouped = (
+                self._calls[0](find_answers, (*view, *scratch), *given)
+                if is_steady
+                else find_answers(*given)
+            )
+            if n_done < 0:
+                scratch = _with_room(scratch, _SHORT_OF[n_done])
+                continue
+            answers = _with_place(answers, int(offsets[row]), int(offsets[row + n_done]), row, n_done, n)
+            placed = (n_done, n_grouped, scratch, offsets[row : row + n_done + 1], answers)
+            self._calls[1](place_answers, scratch, *placed)
+            row += n_done
+        self._scratches.give_back(scratch)
+        answers = answers[: offsets[-1]]
+        return Matches(offsets, answers, Counters(int(work[0]), int(work[1]), len(answers)))
+
+    def __reduce__(self) -> Any:
+        raise TypeError("batches are not copied")
+
+
+def _rows_of_chunk(messages: MessageArrays, start: int, stop: int) -> int:
+    """Return how many messages from ``start`` on are matched together."""
+    most = min(stop, start + CHUNK)
+    token = messages.token_offsets[start] + CHUNK_TOKENS
+    end = int(np.searchsorted(messages.token_offsets[start : most + 1], token, side="right"))
+    return max(min(end - 1, most - start), 1)
+
+
+def _with_place(
+    answers: npt.NDArray[np.int32], n_before: int, n: int, row: int, n_done: int, n_rows: int
+) -> npt.NDArray[np.int32]:
+    """Return the answers with room for ``n``, and 16 more."""
+    if n + BLOCK <= len(answers):
+        return answers
+    room = n + BLOCK
+    if row + n_done < n_rows:  # what the messages so far say of the others
+        room = int(1.1 * n * n_rows / (row + n_done)) + BLOCK
+    larger = np.empty(room, np.int32)
+    larger[:n_before] = answers[:n_before]
+    return larger
+
+
+def _with_room(scratch: BatchScratch, names: tuple[str, ...]) -> BatchScratch:
+    larger = {
+        name: np.empty(2 * len(getattr(scratch, name)), getattr(scratch, name).dtype)
+        for name in names
+    }
+    return scratch._replace(**larger)
+
+
+def _tables_of(index: BlockTrie) -> BatchTables:
+    arrays, n = index.arrays, len(index.clauses.subscriptions)
+    steps = np.empty((2, N_STEPS + 1), np.int32)
+    scales = np.zeros(4)
+    fill_steps(arrays.quantizer.x_bounds, steps[0], scales, 0)
+    fill_steps(arrays.quantizer.y_bounds, steps[1], scales, 1)
+    sums = np.empty((2 * N_CELLS) ** 2, np.int32)
+    if n > BLOCK:
+        n_blocks = (n + BLOCK - 1) // BLOCK
+        fill_block_sums(arrays.summary_keys, int(arrays.root_summary[0]), n_blocks, sums)
+    else:  # too few for summaries: each clause stands for a block
+        fill_block_sums(arrays.keys, n, n, sums)
+    return BatchTables(steps[0].copy(), steps[1].copy(), scales, sums)
+
+
+def _new_scratch(index: BlockTrie) -> BatchScratch:
+    n_nodes, n = len(index.arrays.node_tokens), len(index.clauses.subscriptions)
+    longest = max(int(index.arrays.longest_list[0]), n)
+    n_frontier = 2 * (longest // BLOCK + 2 * BLOCK)
+    n_pairs = n_nodes + 1 + CHUNK * PAIRS_PER_MESSAGE
+    of_chunk = {
+        name: np.zeros(n, dtype) for name, (n, dtype) in sizes_of(CHUNK).items()
+    }
+    senders, is_sent = np.zeros(N_CODES, np.uint64), np.zeros(N_CODES // 32, np.uint32)
+    senders[NO_CODE] = ~np.uint64(0)  # it asks for nothing
+    is_sent[NO_CODE >> 5] = 1 << (NO_CODE & 31)
+    return BatchScratch(
+        **of_chunk,
+        marks=np.zeros(index.n_tokens, np.uint8),
+        stack=np.empty(n_nodes + 1, np.int32),
+        frontier=np.empty(n_frontier, np.int32),
+        pairs=np.empty(n_pairs, np.uint64),
+        other_pairs=np.empty(n_pairs, np.uint64),
+        pair_rows=np.empty(n_pairs, np.int32),
+        run_starts=np.empty(n_pairs, np.int32),
+        run_ends=np.empty(n_pairs, np.int32),
+        found=np.empty(FIRST_ROOM, np.int32),
+        pending=np.empty(FIRST_ROOM, np.int32),
+        pending_rows=np.empty(FIRST_ROOM, np.int32),
+        pending_slots=np.empty(FIRST_ROOM, np.int32),
+        extras=np.empty(FIRST_ROOM, np.int32),
+        seen=np.zeros(index.n_base_slots if index.has_repeats else 0, np.uint64),
+        senders=senders,
+        is_sent=is_sent,
+        exact_senders=np.zeros(index.n_tokens, np.uint64),
+        block_senders=np.empty(n_frontier, np.uint64),
+        checks=np.empty(CHECKS, np.int32),
+        check_senders=np.empty(CHECKS, np.uint64),
+        check_ties=np.empty(CHECKS, np.uint64),
+        sent=np.empty(FIRST_ROOM, np.int32),
+        sent_to=np.empty(FIRST_ROOM, np.uint64),
+    )

@@ -1,0 +1,98 @@
+"""Arrays of matching a batch at a time; :mod:`earshot.indexes.block_trie.batches` describes it."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from earshot.indexes.block_trie.kernels.vectors import GROUP, SIGNATURE_BITS
+from earshot.model.arrays import Float64s, Int32s, Int64s
+
+Bits = npt.NDArray[np.uint64]
+
+SIGNATURE_WORDS = SIGNATURE_BITS // 32
+
+# What a batch kernel returns that is short of room.
+SHORT_OF_FOUND, SHORT_OF_PENDING, SHORT_OF_SENT = -1, -2, -3
+
+
+class BatchTables(NamedTuple):
+    """What is known of an index before the first message."""
+
+    x_steps: Int32s  # (N_STEPS + 1,) bounds below each of equal steps between the first and the last
+    y_steps: Int32s  # the same of the other axis
+    scales: Float64s  # (4,) first x, steps per unit of x; the same of y; 0 steps: do not use them
+    block_sums: Int32s  # ((2 * N_CELLS) ** 2,) see ``count_blocks``
+
+
+class BatchScratch(NamedTuple):
+    """Working memory of one thread, for up to ``len(limits)`` messages at a time."""
+
+    limits: Bits  # (n,)
+    paths: npt.NDArray[np.uint8]  # (n,) TRIE, ROOT or NOWHERE
+    n_blocks: Int32s  # (n,) blocks of the root list that may touch, for those of ROOT
+    codes: Bits  # (n,) Hilbert codes of those of ROOT, their rows in the low half
+    other_codes: Bits  # (n,)
+    counts: Int64s  # of digits, for sorting
+    signatures: npt.NDArray[np.uint32]  # (n * SIGNATURE_WORDS,)
+    marks: npt.NDArray[np.uint8]  # (n_tokens,)
+    stack: Int32s  # nodes still to visit
+    frontier: Int32s  # two halves, each for the blocks of one level of the longest list
+    # Pairs of a node and a message that reaches it.
+    pairs: Bits  # the node in the high half, the pair's number in the low one
+    other_pairs: Bits
+    pair_rows: Int32s  # message of each pair
+    pair_offsets: Int64s  # (n + 1,) pairs of message i are [i]:[i + 1]
+    run_starts: Int32s  # (n_pairs,) answers of a pair in ``found``
+    run_ends: Int32s
+    found: Int32s  # slots, pair by pair
+    # Entries that are still to be verified, and what becomes of them.
+    pending: Int32s
+    pending_rows: Int32s  # message of each
+    pending_slots: Int32s  # slot, or -1
+    extras: Int32s  # slots, message by message
+    extra_offsets: Int64s  # (n + 2,)
+    seen: Bits  # (n_slots,) 0 between messages and groups; empty without repeats
+    # Groups of messages that walk the root list together.
+    senders: Bits  # (N_CODES,) messages of the group that may have the tokens of a code
+    is_sent: npt.NDArray[np.uint32]  # (N_CODES / 32,) a bit per code that some have
+    exact_senders: Bits  # (n_tokens,) those that have a token, for tokens that share a code
+    group_limits: Bits  # (GROUP,)
+    tallies: npt.NDArray[np.uint8]  # (GROUP,)
+    block_senders: Bits  # as long as the frontier: messages that each block may touch
+    checks: Int32s  # entries to be verified for a group
+    check_senders: Bits  # messages that they may match, and of them
+    check_ties: Bits  # those that exact coordinates decide about
+    sent: Int32s  # slots that some of a group get
+    sent_to: Bits  # which
+    group_ends: Int64s  # (n,) where the slots of each group end
+    group_rows: Int32s  # (n,) rows of grouped messages, group by group
+    group_counts: Int64s  # (n + 1,) answers of each message by row
+    cursors: Int64s  # (GROUP,)
+    alone_starts: Int32s  # (n,) answers in ``found`` of messages that walked the root list alone
+    alone_ends: Int32s
+
+
+def sizes_of(chunk: int) -> dict[str, tuple[int, type]]:
+    """Return length and type of the arrays that depend on the number of messages alone."""
+    return {
+        "limits": (chunk, np.uint64),
+        "paths": (chunk, np.uint8),
+        "n_blocks": (chunk, np.int32),
+        "codes": (chunk, np.uint64),
+        "other_codes": (chunk, np.uint64),
+        "counts": ((1 << 11) + 1, np.int64),
+        "signatures": (chunk * SIGNATURE_WORDS, np.uint32),
+        "pair_offsets": (chunk + 1, np.int64),
+        "extra_offsets": (chunk + 2, np.int64),
+        "group_limits": (GROUP, np.uint64),
+        "tallies": (GROUP, np.uint8),
+        "group_ends": (chunk, np.int64),
+        "group_rows": (chunk, np.int32),
+        "group_counts": (chunk + 1, np.int64),
+        "cursors": (GROUP, np.int64),
+        "alone_starts": (chunk, np.int32),
+        "alone_ends": (chunk, np.int32),
+    }

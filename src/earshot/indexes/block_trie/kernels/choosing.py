@@ -1,0 +1,218 @@
+"""Which way a message of a batch takes: through the trie, or down the root list.
+
+[CIKM15] chooses per message between text and space by estimated cost. A single message does so by
+walking (:mod:`earshot.indexes.block_trie.kernels.match`); in a batch the costs are others, and are
+told by a histogram of the root list's blocks. The choice depends on the message and on the size of
+the batch, not on the other messages, so that threads change no counter.
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from earshot.indexes.block_trie.kernels.build import hilbert_index
+from earshot.indexes.block_trie.kernels.vectors import GROUP
+from earshot.kernels.box_keys import BLOCK, TOP, box_limit
+from earshot.kernels.jit import inlined_kernel, kernel, lean_kernel
+
+N_STEPS = 4096
+"""Steps that narrow the search for a coordinate's cell: 32 KB, and mostly 8 bounds a step."""
+
+N_CELLS = 128
+"""Cells of either axis of the histogram."""
+_ROW = 2 * N_CELLS
+_CELL_SHIFT = 8  # of a 15-bit lane
+
+TRIE, ROOT, NOWHERE = range(3)
+
+# Costs in nanoseconds, all of them fits to measurements; only their ratios matter.
+TOKEN_COST = 60.0
+"""Of one token of a short message in the trie."""
+LONG_MESSAGE = 64.0
+"""Tokens at which that has doubled, as each has more others to pair with."""
+GROUP_BLOCK_COST = 60.0
+"""Of a block of the root list for a group of messages."""
+BLOCK_COST = 12.0
+"""Of a block of the root list for a single message."""
+
+
+@kernel
+def fill_steps(bounds, steps, scales, axis):
+    """Fill how many bounds lie below each step.
+
+    Steps are told by the same arithmetic as in ``_cell``, so that rounding does no harm.
+    """
+    n = len(bounds)
+    first = bounds[0] if n > 0 else 0.0
+    span = bounds[n - 1] - first if n > 0 else 0.0
+    scale = N_STEPS / span if 0.0 < span < np.inf else 0.0
+    scales[2 * axis], scales[2 * axis + 1] = first, scale if scale < np.inf else 0.0
+    k = 0
+    for step in range(N_STEPS):
+        while k < n and _step(bounds[k], first, scales[2 * axis + 1]) < step:
+            k += 1
+        steps[step] = k
+    steps[N_STEPS] = n
+
+
+@inlined_kernel
+def _step(value, first, scale):
+    return np.int64(min(max((value - first) * scale, 0.0), N_STEPS - 1.0))
+
+
+@inlined_kernel
+def _cell(bounds, steps, first, scale, value):
+    """As ``quantize``, for finite values."""
+    step = _step(value, first, scale)
+    low = np.int64(steps[step])
+    length = np.int64(steps[step + 1]) - low
+    while length > 0:
+        half = length >> 1
+        ahead = bounds[low + half] <= value
+        low = low + half + 1 if ahead else low
+        length = length - half - 1 if ahead else half
+    return low + 1
+
+
+@lean_kernel
+def fill_limits(quantizer, tables, boxes, first, n, limits):
+    """Fill the limits of ``n`` messages; as ``box_limit``, but faster for points."""
+    scales = tables.scales
+    has_steps = scales[1] > 0.0 and scales[3] > 0.0
+    top_bits = np.uint64(0x8000_8000_8000_8000)
+    for i in range(n):
+        m = first + i
+        x, y = boxes[m, 0], boxes[m, 1]
+        is_point = boxes[m, 2] == x and boxes[m, 3] == y
+        if has_steps and is_point and abs(x) < np.inf and abs(y) < np.inf:
+            column = _cell(quantizer.x_bounds, tables.x_steps, scales[0], scales[1], x)
+            row = _cell(quantizer.y_bounds, tables.y_steps, scales[2], scales[3], y)
+            limits[i] = (
+                np.uint64(column)
+                | np.uint64(row) << np.uint64(16)
+                | np.uint64(TOP - column) << np.uint64(32)
+                | np.uint64(TOP - row) << np.uint64(48)
+                | top_bits
+            )
+        else:
+            limits[i] = box_limit(quantizer, x, y, boxes[m, 2], boxes[m, 3])
+
+
+@kernel
+def fill_block_sums(summary_keys, first, n_blocks, sums):
+    """Fill the histogram of the root list's blocks.
+
+    A block adds 1 to each cell that it touches, takes 1 from each border between two of them, and
+    adds 1 to each corner of four. Summed over any rectangle of cells, that is 1 for each block that
+    touches it. ``sums`` are of all up to a place, so four of them tell of any rectangle.
+    """
+    sums[:] = 0
+    lane = np.uint64(0x7FFF)
+    for b in range(n_blocks):
+        key = summary_keys[first + b]
+        left = np.int64(key & lane)
+        bottom = np.int64(key >> np.uint64(16) & lane)
+        right = TOP - np.int64(key >> np.uint64(32) & lane)
+        upper = TOP - np.int64(key >> np.uint64(48) & lane)
+        if right < left or upper < bottom:
+            continue  # all of it was removed
+        x0, x1 = 2 * (left >> _CELL_SHIFT), 2 * (right >> _CELL_SHIFT) + 1
+        y0, y1 = 2 * (bottom >> _CELL_SHIFT), 2 * (upper >> _CELL_SHIFT) + 1
+        sums[x0 * _ROW + y0] += 1
+        sums[x1 * _ROW + y0] -= 1
+        sums[x0 * _ROW + y1] -= 1
+        sums[x1 * _ROW + y1] += 1
+    for _ in range(2):  # to what covers each place, then to the sums of that
+        for x in range(_ROW):
+            for y in range(1, _ROW):
+                sums[x * _ROW + y] += sums[x * _ROW + y - 1]
+        for x in range(1, _ROW):
+            for y in range(_ROW):
+                sums[x * _ROW + y] += sums[(x - 1) * _ROW + y]
+        if _ == 0:
+            for x in range(_ROW):
+                for y in range(_ROW):
+                    if (x + y) & 1:
+                        sums[x * _ROW + y] = -sums[x * _ROW + y]
+
+
+@inlined_kernel
+def _sum_to(sums, x, y):
+    return np.int64(sums[x * _ROW + y]) if x >= 0 and y >= 0 else np.int64(0)
+
+
+@lean_kernel
+def count_blocks(sums, limit):
+    """Return how many blocks of the root list touch the cells that a limit touches."""
+    lane = np.uint64(0x7FFF)
+    x1 = 2 * (np.int64(limit & lane) >> _CELL_SHIFT)
+    y1 = 2 * (np.int64(limit >> np.uint64(16) & lane) >> _CELL_SHIFT)
+    x0 = 2 * ((TOP - np.int64(limit >> np.uint64(32) & lane)) >> _CELL_SHIFT) - 1
+    y0 = 2 * ((TOP - np.int64(limit >> np.uint64(48) & lane)) >> _CELL_SHIFT) - 1
+    return (
+        _sum_to(sums, x1, y1) - _sum_to(sums, x0, y1) - _sum_to(sums, x1, y0)
+        + _sum_to(sums, x0, y0)
+    )  # fmt: skip
+
+
+@lean_kernel
+def choose_paths(tables, messages, first, n, n_clauses, n_batch, forced, scratch):
+    """Choose how each of ``n`` messages is matched; return how many go down the root list.
+
+    Messages of a batch of ``n_batch`` are taken to lie as the clauses do. Then ``GROUP`` neighbours
+    cover ``GROUP / n_batch`` of the space, and where one touches e of b blocks, all of them touch
+    the square of sqrt(e) + sqrt(b * GROUP / n_batch). ``forced`` is a path for all, or -1.
+    """
+    n_group = min(GROUP, n_batch)
+    n_all = (n_clauses + BLOCK - 1) // BLOCK
+    spread = math.sqrt(n_all * n_group / max(n_batch, 1))
+    n_root = 0
+    for i in range(n):
+        limit = scratch.limits[i]
+        n_blocks = count_blocks(tables.block_sums, limit)
+        scratch.paths[i] = TRIE
+        scratch.n_blocks[i] = n_blocks
+        if n_blocks == 0:
+            scratch.paths[i] = NOWHERE
+            continue
+        n_tokens = messages.token_offsets[first + i + 1] - messages.token_offsets[first + i]
+        in_trie = TOKEN_COST * n_tokens * (1.0 + n_tokens / LONG_MESSAGE)
+        side = math.sqrt(n_blocks) + spread
+        grouped = GROUP_BLOCK_COST * min(side * side, n_all) / n_group
+        if forced == ROOT or (forced < 0 and min(grouped, BLOCK_COST * n_blocks) < in_trie):
+            scratch.paths[i] = ROOT
+            x = np.int64(limit >> np.uint64(1) & np.uint64(0x3FFF))
+            y = np.int64(limit >> np.uint64(17) & np.uint64(0x3FFF))
+            scratch.codes[n_root] = np.uint64(hilbert_index(x, y)) << np.uint64(32) | np.uint64(i)
+            n_root += 1
+    if n_root > 0:
+        sort_pairs(scratch.codes, scratch.other_codes, n_root, 38, 60, scratch.counts)
+    return n_root
+
+
+@lean_kernel
+def sort_pairs(pairs, other, n, low_bit, high_bit, counts):
+    """Sort pairs by some bits, equal ones in the order they come in; twice 11 bits or more."""
+    digit_bits = 11
+    mask = np.uint64((1 << digit_bits) - 1)
+    source, target = pairs, other
+    n_passes = 0
+    for shift in range(low_bit, high_bit, digit_bits):
+        by = np.uint64(shift)
+        for d in range((1 << digit_bits) + 1):
+            counts[d] = 0
+        for i in range(n):
+            counts[np.int64(source[i] >> by & mask) + 1] += 1
+        for d in range(1 << digit_bits):
+            counts[d + 1] += counts[d]
+        for i in range(n):
+            digit = np.int64(source[i] >> by & mask)
+            target[counts[digit]] = source[i]
+            counts[digit] += 1
+        source, target = target, source
+        n_passes += 1
+    if n_passes & 1:
+        for i in range(n):
+            pairs[i] = other[i]

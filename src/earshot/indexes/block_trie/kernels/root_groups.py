@@ -1,0 +1,377 @@
+"""Long messages down the root list: up to 64 neighbours share one walk.
+
+A set of messages is a word, a bit for each. Each block that some of them may touch is read once.
+Its entries are dropped whose keys touch none, and those whose two rarest tokens nobody has, sixteen
+at a time; of the rest, the sets of messages that have each token are intersected, and the key is
+compared with the limits of all messages at once. Tokens are told by their codes (``code_of``): a
+bit for each stays in the first-level cache, a set for each, 512 KB, in the second.
+
+Messages that would share few blocks walk alone, as a single one does.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from earshot.indexes.block_trie.kernels.batch_arrays import SHORT_OF_FOUND, SHORT_OF_SENT
+from earshot.indexes.block_trie.kernels.choosing import (
+    BLOCK_COST,
+    GROUP_BLOCK_COST,
+    count_blocks,
+)
+from earshot.indexes.block_trie.kernels.match import (
+    CODE_COLUMNS,
+    N_EXACT_CODES,
+    NO_CODE,
+    code_of,
+    report_root,
+    sign_codes,
+    unsign_codes,
+)
+from earshot.indexes.block_trie.kernels.vectors import (
+    GROUP,
+    coded_mask,
+    first_member,
+    n_members,
+    tally,
+    touched_limits,
+)
+from earshot.indexes.kernels.blocks import low_bits, touching_blocks
+from earshot.kernels.box_keys import BLOCK, touching_mask, trailing_zeros
+from earshot.kernels.jit import inlined_kernel, lean_kernel
+from earshot.kernels.processor import prefetch
+from earshot.kernels.shapes import shape_touches_box
+from earshot.kernels.verify import box_touches, mark_tokens
+
+EVERYTHING = np.int64(1) << 40
+NO_LIMIT = np.uint64(0x8000_8000_8000_8000)
+"""A limit that no key touches but one with 0 in every lane; the bits of it are masked out."""
+ONE = np.uint64(1)
+BLOCKS_AHEAD = 6
+TOKENS_AHEAD = 16
+CODES_OF_BLOCK = CODE_COLUMNS * BLOCK
+
+
+@lean_kernel
+def walk_roots(view, tables, messages, first, n_root, is_grouped, scratch, single, work):
+    """Match the messages whose Hilbert codes are in order, in groups or alone.
+
+    ``is_grouped`` is 1 or 0 for all groups, or -1. Returns the number of slots found for those
+    alone, or what there was no room for, and the number of messages in groups; only the last group
+    may be smaller.
+    """
+    low, lane = np.uint64(0xFFFF_FFFF), np.uint64(0x7FFF)
+    n_found = n_sent = n_groups = n_rows = np.int64(0)
+    for start in range(0, n_root, GROUP):
+        size = min(GROUP, n_root - start)
+        # The limit of the box around all of them.
+        union, n_alone = NO_LIMIT, np.int64(0)
+        for k in range(size):
+            i = np.int64(scratch.codes[start + k] & low)
+            limit = scratch.limits[i]
+            scratch.group_limits[k] = limit
+            n_alone += scratch.n_blocks[i]
+            widest = NO_LIMIT
+            for shift in range(0, 64, 16):
+                s = np.uint64(shift)
+                widest |= max(union >> s & lane, limit >> s & lane) << s
+            union = widest
+        shared = GROUP_BLOCK_COST * count_blocks(tables.block_sums, union)
+        if is_grouped == 0 or (is_grouped < 0 and shared > BLOCK_COST * n_alone):
+            for k in range(size):
+                i = np.int64(scratch.codes[start + k] & low)
+                m, n_before = first + i, n_found
+                tokens = messages.token_ids[messages.token_offsets[m] : messages.token_offsets[m + 1]]
+                n_found = _walk_alone(
+                    view, tokens, messages.boxes[m], scratch.limits[i], single, scratch.found,
+                    n_found, work,
+                )  # fmt: skip
+                if n_found < 0:
+                    return n_found, n_rows
+                scratch.alone_starts[i], scratch.alone_ends[i] = n_before, n_found
+            continue
+        for k in range(size, GROUP):
+            scratch.group_limits[k] = NO_LIMIT
+        for k in range(size):
+            scratch.group_rows[n_rows + k] = np.int64(scratch.codes[start + k] & low)
+        n_sent = _walk_together(
+            view.arrays, view.clauses, view.is_lonlat, messages, first, n_rows, size, union, n_sent,
+            scratch, work,
+        )  # fmt: skip
+        if n_sent < 0:
+            return n_sent, n_rows
+        scratch.group_ends[n_groups] = n_sent
+        n_groups += 1
+        n_rows += size
+    return n_found, n_rows
+
+
+@lean_kernel
+def _walk_alone(view, tokens, box, limit, single, found, n_found, work):
+    """Append the answers of one message; return their new number, or that there was no room."""
+    arrays, clauses = view.arrays, view.clauses
+    here, n_blocks = touching_blocks(
+        np.int64(len(clauses.subscriptions)), arrays.summary_keys, arrays.root_summary[0], limit,
+        single.frontier, EVERYTHING, work,
+    )  # fmt: skip
+    if n_blocks == 0:
+        return n_found
+    single.serial[0] += 1
+    mark_tokens(tokens, 0, len(tokens), single.marks, 1)
+    sign_codes(tokens, single.signature)
+    n_found = report_root(
+        arrays, clauses, view.is_lonlat, single.frontier[here : here + n_blocks], box, limit,
+        single, found, n_found, work,
+    )  # fmt: skip
+    unsign_codes(tokens, single.signature)
+    mark_tokens(tokens, 0, len(tokens), single.marks, 0)
+    return n_found if n_found >= 0 else np.int64(SHORT_OF_FOUND)
+
+
+# ---- groups --------------------------------------------------------------------------------------
+
+
+@lean_kernel
+def _enter_tokens(messages, first, rows, scratch):
+    """Enter the tokens of a group's messages into the tables."""
+    senders, exact_senders, is_sent = scratch.senders, scratch.exact_senders, scratch.is_sent
+    tokens, offsets = messages.token_ids, messages.token_offsets
+    for k in range(len(rows)):
+        m = first + np.int64(rows[k])
+        bit = ONE << np.uint64(k)
+        stop = offsets[m + 1]
+        for p in range(offsets[m], stop):
+            ahead = np.int64(tokens[min(p + TOKENS_AHEAD, stop - 1)])
+            if N_EXACT_CODES <= ahead < len(exact_senders):
+                prefetch(exact_senders, ahead)
+            token = np.int64(tokens[p])
+            code = code_of(token)
+            senders[code] |= bit
+            is_sent[code >> 5] |= np.uint32(1) << np.uint32(code & 31)
+            if N_EXACT_CODES <= token < len(exact_senders):
+                exact_senders[token] |= bit
+
+
+@lean_kernel
+def _clear_tokens(messages, first, rows, scratch):
+    """Clear what ``_enter_tokens`` entered; no code is everybody's."""
+    scratch.senders[:] = 0
+    scratch.senders[NO_CODE] = ~np.uint64(0)
+    scratch.is_sent[:] = 0
+    scratch.is_sent[NO_CODE >> 5] = np.uint32(1) << np.uint32(NO_CODE & 31)
+    for k in range(len(rows)):
+        m = first + np.int64(rows[k])
+        for p in range(messages.token_offsets[m], messages.token_offsets[m + 1]):
+            token = np.int64(messages.token_ids[p])
+            if N_EXACT_CODES <= token < len(scratch.exact_senders):
+                scratch.exact_senders[token] = 0
+
+
+@inlined_kernel
+def _senders_of(token, senders, exact_senders):
+    return senders[token] if token < N_EXACT_CODES else exact_senders[token]
+
+
+@lean_kernel
+def _touching_blocks_of_group(arrays, n_clauses, valid, union, scratch, work):
+    """Write the root list's blocks that some of a group may touch, and who; return as alone."""
+    summary_keys, frontier, members = arrays.summary_keys, scratch.frontier, scratch.block_senders
+    limits = scratch.group_limits
+    here, there = np.int64(0), np.int64(len(frontier) >> 1)
+    frontier[0], members[0] = 0, valid
+    if n_clauses <= BLOCK:
+        return here, np.int64(1)
+    n_level, level, depth = (n_clauses + BLOCK - 1) // BLOCK, arrays.root_summary[0], 1
+    while n_level > BLOCK:
+        level += n_level
+        n_level = (n_level + BLOCK - 1) // BLOCK
+        depth += 1
+    n_here = np.int64(1)
+    while depth > 0:
+        n_there = np.int64(0)
+        for k in range(n_here):
+            if k + BLOCKS_AHEAD < n_here:
+                ahead = level + np.int64(frontier[here + k + BLOCKS_AHEAD]) * BLOCK
+                prefetch(summary_keys, ahead)
+                prefetch(summary_keys, ahead + 8)
+            block = np.int64(frontier[here + k]) * BLOCK
+            above = members[here + k]
+            work[0] += n_members(above)
+            mask = touching_mask(summary_keys, level + block, union) & low_bits(n_level - block)
+            while mask != 0:
+                e = block + trailing_zeros(mask)
+                mask &= mask - np.uint32(1)
+                some, _ = touched_limits(limits, summary_keys[level + e])
+                some &= above
+                frontier[there + n_there] = e
+                members[there + n_there] = some
+                n_there += 1 if some != 0 else 0
+        here, there = there, here
+        n_here = n_there
+        depth -= 1
+        n_level = n_clauses
+        for _ in range(depth):
+            n_level = (n_level + BLOCK - 1) // BLOCK
+        level -= n_level
+    return here, n_here
+
+
+@lean_kernel
+def _walk_together(
+    arrays, clauses, is_lonlat, messages, first, first_row, size, union, n_sent, scratch, work
+):
+    """Match a group; return the number of slots sent so far, or that there was no room."""
+    n_clauses = np.int64(len(clauses.subscriptions))
+    rows = scratch.group_rows[first_row : first_row + size]
+    valid = ~np.uint64(0) if size == GROUP else (ONE << np.uint64(size)) - ONE
+    frontier, senders, codes = scratch.frontier, scratch.senders, arrays.root_codes
+    here, n_blocks = _touching_blocks_of_group(arrays, n_clauses, valid, union, scratch, work)
+    for k in range(size):
+        scratch.group_counts[rows[k]] = 0
+    if n_blocks == 0:
+        return n_sent
+    _enter_tokens(messages, first, rows, scratch)
+    first_sent, n_checks, n_tallied = n_sent, np.int64(0), 0
+    n_candidates = np.int64(0)
+    for k in range(n_blocks):
+        if k + BLOCKS_AHEAD < n_blocks:
+            ahead = np.int64(frontier[here + k + BLOCKS_AHEAD])
+            prefetch(codes, ahead * CODES_OF_BLOCK)
+            prefetch(codes, ahead * CODES_OF_BLOCK + 2 * BLOCK)
+            prefetch(arrays.keys, n_clauses + ahead * BLOCK)
+            prefetch(arrays.keys, n_clauses + ahead * BLOCK + 8)
+            prefetch(arrays.entry_rows, n_clauses + ahead * BLOCK)
+        block = np.int64(frontier[here + k])
+        above = scratch.block_senders[here + k]
+        position, at = n_clauses + block * BLOCK, block * CODES_OF_BLOCK
+        n_candidates += n_members(above) * min(BLOCK, n_clauses - block * BLOCK)
+        mask = touching_mask(arrays.keys, position, union) & low_bits(n_clauses - block * BLOCK)
+        mask &= coded_mask(codes, at, scratch.is_sent)
+        mask &= coded_mask(codes, at + BLOCK, scratch.is_sent)
+        to_check = arrays.root_checks[block]
+        while mask != 0:
+            e = trailing_zeros(mask)
+            mask &= mask - np.uint32(1)
+            some = above & senders[codes[at + e]] & senders[codes[at + BLOCK + e]]
+            if some == 0:
+                continue
+            some &= senders[codes[at + 2 * BLOCK + e]] & senders[codes[at + 3 * BLOCK + e]]
+            if some == 0:
+                continue
+            entry = position + e
+            touched, sure = touched_limits(scratch.group_limits, arrays.keys[entry])
+            some &= touched
+            if some == 0:
+                continue
+            ties = some & ~sure
+            if ties != 0 or to_check >> np.uint16(e) & np.uint16(1) != 0:
+                scratch.checks[n_checks] = entry
+                scratch.check_senders[n_checks] = some
+                scratch.check_ties[n_checks] = ties
+                n_checks += 1
+                if n_checks == len(scratch.checks):
+                    n_sent = _check(
+                        arrays, clauses, is_lonlat, messages, first, rows, n_checks, n_sent, scratch
+                    )
+                    n_checks = 0
+                continue
+            if n_sent < len(scratch.sent):
+                scratch.sent[n_sent] = _slot_of(arrays, clauses, arrays.entry_rows[entry])
+                scratch.sent_to[n_sent] = some
+            n_sent += 1
+    n_sent = _check(arrays, clauses, is_lonlat, messages, first, rows, n_checks, n_sent, scratch)
+    work[0] += _n_visits(scratch.block_senders, here, n_blocks)
+    work[1] += n_candidates
+    _clear_tokens(messages, first, rows, scratch)
+    n_written = min(n_sent, len(scratch.sent))
+    if len(scratch.seen) > 0:
+        for k in range(first_sent, n_written):
+            scratch.seen[scratch.sent[k]] = 0
+    if n_sent > n_written:
+        return np.int64(SHORT_OF_SENT)
+    for k in range(first_sent, n_sent):
+        tally(scratch.sent_to[k], scratch.tallies)
+        n_tallied += 1
+        if n_tallied == 255:
+            _add_tallies(rows, scratch)
+            n_tallied = 0
+    _add_tallies(rows, scratch)
+    return n_sent
+
+
+@lean_kernel
+def _n_visits(members, here, n_blocks):
+    n = np.int64(0)
+    for k in range(here, here + n_blocks):
+        n += n_members(members[k])
+    return n
+
+
+@lean_kernel
+def _add_tallies(rows, scratch):
+    for k in range(len(rows)):
+        scratch.group_counts[rows[k]] += scratch.tallies[k]
+    for k in range(GROUP):
+        scratch.tallies[k] = 0
+
+
+@inlined_kernel
+def _slot_of(arrays, clauses, c):
+    return c if len(arrays.slot_clauses) == 0 else clauses.subscriptions[c]
+
+
+@lean_kernel
+def _check(arrays, clauses, is_lonlat, messages, first, rows, n_checks, n_sent, scratch):
+    """Verify entries of the root list for those of a group that they may match; return as above.
+
+    Clauses lie anywhere in memory. Each step reads what an earlier one has asked for.
+    """
+    checks, entry_rows, seen = scratch.checks, arrays.entry_rows, scratch.seen
+    step = 16
+    for k in range(n_checks + 2 * step):
+        if k < n_checks:
+            c = np.int64(entry_rows[checks[k]])
+            prefetch(clauses.token_offsets, c)
+            prefetch(clauses.shape_rows, c)
+            if scratch.check_ties[k] != 0:
+                prefetch(clauses.boxes, c)
+        j = k - step
+        if 0 <= j < n_checks:
+            c = np.int64(entry_rows[checks[j]])
+            prefetch(clauses.token_ids, clauses.token_offsets[c])
+        j = k - 2 * step
+        if j < 0:
+            continue
+        c = np.int64(entry_rows[checks[j]])
+        some = scratch.check_senders[j]
+        for p in range(clauses.token_offsets[c], clauses.token_offsets[c + 1]):
+            token = clauses.token_ids[p]
+            if token >= 0:
+                some &= _senders_of(token, scratch.senders, scratch.exact_senders)
+            else:
+                some &= ~_senders_of(~token, scratch.senders, scratch.exact_senders)
+        slot = clauses.subscriptions[c]
+        if len(seen) > 0:
+            some &= ~seen[slot]
+        shape = clauses.shape_rows[c]
+        left = some if shape >= 0 else some & scratch.check_ties[j]
+        while left != 0:
+            member = first_member(left)
+            left &= left - ONE
+            box = messages.boxes[first + rows[member]]
+            touches = box_touches(clauses.boxes, c, box[0], box[1], box[2], box[3])
+            if touches and shape >= 0:
+                touches = shape_touches_box(
+                    clauses.shapes, shape, is_lonlat, box[0], box[1], box[2], box[3]
+                )
+            if not touches:
+                some &= ~(ONE << np.uint64(member))
+        if some == 0:
+            continue
+        if n_sent < len(scratch.sent):
+            scratch.sent[n_sent] = slot
+            scratch.sent_to[n_sent] = some
+            if len(seen) > 0:
+                seen[slot] |= some
+        n_sent += 1
+    return n_sent
