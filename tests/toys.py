@@ -193,12 +193,14 @@ class ToyIndex(Index):
         for row in range(start, stop):
             first, last = messages.token_offsets[row : row + 2]
             said = set(messages.token_ids[first:last].tolist())
+            box, boxes = messages.boxes[row], clauses.boxes
+            near = (boxes[:, :2] <= box[2:]).all(1) & (boxes[:, 2:] >= box[:2]).all(1)
             found.append(sorted({
                 int(slots[clauses.subscriptions[clause]])
-                for clause, (required, forbidden) in enumerate(words)
-                if required <= said
-                and not forbidden & said
-                and region_touches(clauses, clause, self.space == "lonlat", *messages.boxes[row])
+                for clause in np.flatnonzero(near).tolist()
+                if words[clause][0] <= said
+                and not words[clause][1] & said
+                and region_touches(clauses, clause, self.space == "lonlat", *box)
             }))  # fmt: skip
         answers = np.array([slot for each in found for slot in each], np.int32)
         counters = Counters(0, len(words) * len(found), len(answers))

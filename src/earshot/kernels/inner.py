@@ -13,7 +13,7 @@ import llvmlite.binding
 from numba.core import compiler, sigutils, types
 from numba.core.codegen import JITCodeLibrary
 from numba.core.compiler_lock import global_compiler_lock
-from numba.core.dispatcher import _FunctionCompiler
+from numba.core.dispatcher import _FunctionCompiler  # type: ignore[attr-defined]  # the same
 from numba.core.registry import CPUDispatcher
 
 
@@ -27,7 +27,7 @@ class Kernel(CPUDispatcher):  # type: ignore[misc]  # Numba has no types
         super().__init__(*args, **options)
         self.is_inner = False  # what is compiled, or looked for, at present
         self._outgrown: list[Any] = []
-        given = self._compiler
+        given: Any = vars(self)["_compiler"]
         self._compiler = _Compiler(
             self, given.py_func, given.targetdescr, given.targetoptions, given.locals,
             given.pipeline_class,
@@ -71,8 +71,8 @@ def _widened(kind: Any) -> Any:
 
     Without this, constants and integers of 32 bits have each kernel compiled for them anew.
     """
-    kind = types.unliteral(kind)
-    is_narrow = isinstance(kind, types.Integer) and kind.signed and kind.bitwidth < 64
+    kind = getattr(kind, "literal_type", kind)
+    is_narrow = kind in (types.int8, types.int16, types.int32)
     return types.int64 if is_narrow else kind
 
 
