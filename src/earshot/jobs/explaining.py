@@ -36,11 +36,12 @@ def explain_file(
         rejects.write(part.rejects)
         ids = [str(each) for each in part.batch.column("id").to_pylist()]
         at = ids.index(message_id) if message_id in ids else len(ids)
-        if engine.matcher.keeps_messages:
+        keeps_messages = engine.matcher.keeps_messages
+        if keeps_messages or files.on_error == "reject":
             before = part.batch.slice(0, at)
-            found = engine.publish_batch(
-                before, on_error=files.on_error, source=part.source, rows=part.rows[:at]
-            )
+            # Where nothing is kept, only to see which are bad.
+            take = engine.publish_batch if keeps_messages else engine.match_batch
+            found = take(before, on_error=files.on_error, source=part.source, rows=part.rows[:at])
             rejects.write(rejects_of_batch(found.rejects, before, part.rows[:at]))
         if at < len(ids):
             return engine.explain(_message_of(part.batch.slice(at, 1)), wanted)
