@@ -202,7 +202,11 @@ def test_an_output_that_is_an_input_or_another_output_is_refused(folder: Folder)
         (("--out", folder / "link.csv"), "and so is MESSAGES"),
         (("--out", out, *rejecting, out), f"--rejects is {out}, and so is --out"),
         (("--out", out, "--save", out), f"--save is {out}, and so is --out"),
-        (("--out", out, "--save", folder.path), "is neither empty nor a saved state"),
+        (("--out", "-", "--save", folder.path), "is neither empty nor a saved state"),
+        (
+            ("--out", folder / "d" / "o.csv", "--save", folder / "d"),
+            f"within --save {folder / 'd'}",
+        ),
     ):
         assert told in folder.refusal("match", subscriptions, messages, *options)
     (folder / "link.csv").unlink()
@@ -277,6 +281,21 @@ def test_explain(folder: Folder) -> None:
     code, _, err = ask("1", "nobody")
     assert code == 1
     assert "no subscription 'nobody'" in err
+
+
+@pytest.mark.parametrize("semantics", [(), ("--top-k", "1", "--window", "9")])
+def test_explain_sets_bad_messages_aside(semantics: tuple[str, ...], folder: Folder) -> None:
+    (folder / "s.csv").write_text(
+        "id,keywords,x,y\n1,fire,0,0\n" if semantics else "id,keywords\n1,fire\n"
+    )
+    (folder / "m.csv").write_text("id,text,x,y\n1,fire,200,0\n2,,0,0\n3,fire,0,0\n")
+    code, out, err = folder.run(
+        "explain", folder / "s.csv", folder / "m.csv", "--message", "3", "--subscription", "1",
+        "--on-error", "reject", "--rejects", folder / "r.csv", *semantics,
+    )  # fmt: skip
+    assert code == 0, err
+    assert "2 rows rejected" in out + err
+    assert [each["row"] for each in command_line.rows_in(folder / "r.csv")] == [0, 1]
 
 
 def test_explain_with_integer_ids(folder: Folder) -> None:

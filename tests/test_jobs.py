@@ -146,12 +146,16 @@ def test_reject_sink(tmp_path: Path) -> None:
 def test_explain_file_finds_the_message_in_any_batch(folder: Path) -> None:
     engine = load(folder)
     last = str(N_MESSAGES - 1)
-    assert explain_file(engine, folder / "m.parquet", last, "2", FileOptions()).matched
-    assert not explain_file(engine, folder / "m.parquet", last, "1", FileOptions()).matched
+    assert explain_file(
+        engine, folder / "m.parquet", last, "2", FileOptions(), RejectSink(None)
+    ).matched
+    assert not explain_file(
+        engine, folder / "m.parquet", last, "1", FileOptions(), RejectSink(None)
+    ).matched
     with pytest.raises(InvalidFile, match="no message with id 'x'"):
-        explain_file(engine, folder / "m.parquet", "x", "1", FileOptions())
+        explain_file(engine, folder / "m.parquet", "x", "1", FileOptions(), RejectSink(None))
     with pytest.raises(UnknownSubscription, match="the ids are integers"):
-        explain_file(engine, folder / "m.parquet", "0", "one", FileOptions())
+        explain_file(engine, folder / "m.parquet", "0", "one", FileOptions(), RejectSink(None))
 
 
 def test_explain_file_reads_boxes_keywords_and_times(tmp_path: Path) -> None:
@@ -161,7 +165,7 @@ def test_explain_file_reads_boxes_keywords_and_times(tmp_path: Path) -> None:
     )
     engine = Engine()
     engine.subscribe(Subscription("s", ("fire",)))
-    found = explain_file(engine, tmp_path / "m.ndjson", "a", "s", FileOptions())
+    found = explain_file(engine, tmp_path / "m.ndjson", "a", "s", FileOptions(), RejectSink(None))
     assert found.matched
     assert "box (170.0, 0.0, -170.0, 1.0)" in str(found)
 

@@ -25,6 +25,7 @@ from earshot.model.regions import (
     Rectangle,
     Region,
     boxes,
+    circle_box,
     circle_boxes,
     circle_problems,
     circle_shape_arrays,
@@ -147,6 +148,23 @@ def test_boxes_on_lonlat(region: Region, expected: list[tuple[float, ...]]) -> N
 def test_planar_has_no_antimeridian() -> None:
     assert boxes(Rectangle(-180, 0, 5, 5), "planar") == [(-180, 0, 5, 5)]
     assert boxes(Polygon([[(170, 0), (180, 1), (180, 2)]]), "planar") == [(170, 0, 180, 2)]
+
+
+@pytest.mark.parametrize("space", ["lonlat", "planar"])
+def test_a_single_circle_has_the_box_that_many_have(space: Space) -> None:
+    rng = np.random.default_rng(5)
+    circles = np.stack(
+        [rng.uniform(-180, 180, 500), rng.uniform(-90, 90, 500), 10.0 ** rng.uniform(-9, 7.2, 500)],
+        axis=1,
+    )
+    rows, boxes = circle_boxes(circles, space)
+    n_single = 0
+    for row, circle in enumerate(circles.tolist()):
+        box = circle_box(*circle, space)
+        if box is not None:
+            assert boxes[rows == row].tolist() == [list(box)]
+            n_single += 1
+    assert n_single > 300
 
 
 def test_circle_boxes_are_tight() -> None:

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import csv
 import fcntl
 import json
+import os
+import random
 import select
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from itertools import repeat
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +23,9 @@ import pytest
 
 import command_line
 from command_line import Folder
+from earshot.errors import InvalidFile
+from earshot.files import csv as csv_files
+from earshot.files import read_messages
 
 PATIENCE_S = 600.0
 """Until a process is ready: kernels may have to be compiled."""
@@ -240,3 +248,81 @@ def test_a_link_stays_a_link(folder: Folder) -> None:
     assert (folder / "o.csv").is_symlink()
     assert (folder / "o.csv").readlink() == Path("real.csv")
     assert (folder / "real.csv").read_text() == '"message_id","subscription_id"\n1,"ann"\n'
+
+
+# ---- rows in pieces ------------------------------------------------------------------------------
+
+
+class Pieces:
+    """Bytes that come a few at a time."""
+
+    def __init__(self, content: bytes, sizes: Iterator[int]) -> None:
+        self._content, self._sizes = content, sizes
+
+    def read(self, _: int) -> bytes:
+        size = next(self._sizes)
+        data, self._content = self._content[:size], self._content[size:]
+        return data
+
+    def close(self) -> None:
+        pass
+
+
+def rows_of_pieces(
+    content: bytes, sizes: Iterator[int], monkeypatch: pytest.MonkeyPatch
+) -> list[list[str]]:
+    monkeypatch.setattr(csv_files, "open_bytes", lambda _: Pieces(content, sizes))
+    file = csv_files._File("-", "a stream", csv_files.Dialect())
+    return [row for rows in csv_files._arriving_rows(file) for row in rows]
+
+
+def test_csv_may_come_in_any_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
+    rng = random.Random(3)
+    for _ in range(300):
+        text = "".join(rng.choices(['"', '""', ",", "\n", "a", "b c"], k=rng.randint(1, 40)))
+        content = f'id,text\n1,{text}\n2,"{text.replace(chr(34), chr(34) * 2)}"\n'.encode()
+        try:
+            whole = rows_of_pieces(content, repeat(1 << 20), monkeypatch)
+        except InvalidFile:
+            whole = None  # a quote is left open
+        sizes = (rng.randint(1, 4) for _ in repeat(0))
+        if whole is None:
+            with pytest.raises(InvalidFile):
+                rows_of_pieces(content, sizes, monkeypatch)
+        else:
+            assert rows_of_pieces(content, sizes, monkeypatch) == whole
+
+
+@pytest.mark.parametrize("text", ["a line\n", 'they say ""fire""\n', "no end of line "])
+def test_a_long_value_is_split_once_and_not_at_every_read(
+    text: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    n_split = []
+    reader = csv.reader
+
+    def counting(lines: list[str], **options: Any) -> Any:
+        n_split.append(sum(map(len, lines)))
+        return reader(lines, **options)
+
+    monkeypatch.setattr(csv_files.csv, "reader", counting)
+    content = f'id,text\n1,"{text * 20_000}",\n2,x\n'.encode()
+    rows = rows_of_pieces(content, repeat(1000), monkeypatch)
+    assert [row[0] for row in rows] == ["id", "1", "2"]
+    assert sum(n_split) < 4 * len(content)
+
+
+def test_a_named_pipe_has_the_format_of_its_name(tmp_path: Path) -> None:
+    rows = {
+        "p.csv": "id,text,x,y\n1,fire,0,0\n",
+        "p": '{"id": 1, "text": "fire", "x": 0, "y": 0}\n',
+    }
+    for name, content in rows.items():
+        os.mkfifo(tmp_path / name)
+        writing = threading.Thread(target=(tmp_path / name).write_text, args=(content,))
+        writing.start()
+        (part,) = read_messages(tmp_path / name)
+        writing.join()
+        assert part.batch.column("text").to_pylist() == ["fire"]
+    os.mkfifo(tmp_path / "p.parquet")
+    with pytest.raises(InvalidFile, match=r"is a pipe, and '\.parquet' cannot be read"):
+        read_messages(tmp_path / "p.parquet")

@@ -8,7 +8,7 @@ from typing import Any
 
 from earshot.cli.match import add_inputs
 from earshot.cli.options import add_engine, load, local_files
-from earshot.cli.output import show
+from earshot.cli.output import rejected, show
 
 
 def add(commands: Any) -> None:
@@ -30,6 +30,7 @@ def run(arguments: argparse.Namespace) -> None:
     with RejectSink(files.rejects, files.out_format) as rejects:
         engine = load(arguments, files, rejects, learns=not is_stream(arguments.messages))
         explanation = explain_file(
-            engine, arguments.messages, arguments.message, arguments.subscription, files
+            engine, arguments.messages, arguments.message, arguments.subscription, files, rejects
         )
-    show(arguments, asdict(explanation), [str(explanation)])
+    lines = [str(explanation), *rejected(rejects.n_rows, files.rejects)]
+    show(arguments, asdict(explanation), lines)

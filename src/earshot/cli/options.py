@@ -6,6 +6,7 @@ import argparse
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
+from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -150,6 +151,7 @@ def local_files(
     outputs = (*outputs, "--rejects")
     files = replace(file_options(arguments), place=arguments.place)
     refuse_clashes(arguments, inputs, (*outputs, *directories))
+    refuse_within(arguments, outputs, directories)
     sources = [each for each in map(partial(_given, arguments), inputs) if each is not None]
     targets = [each for each in map(partial(_given, arguments), outputs) if each is not None]
     if arguments.format is not None:
@@ -207,6 +209,21 @@ def refuse_clashes(
                 f"{name} is {given}, and so is {taken[place]}; name another place for {name}"
             )
         taken[place] = name
+
+
+def refuse_within(
+    arguments: argparse.Namespace, names: Sequence[str], directories: Sequence[str]
+) -> None:
+    """Refuse a file within a directory that is replaced as a whole at the end."""
+    for flag, name in product(directories, names):
+        directory, given = _given(arguments, flag), _given(arguments, name)
+        if directory is None or given is None or given == "-":
+            continue
+        if Path(directory).resolve() in Path(given).resolve().parents:
+            raise InvalidParameter(
+                f"{name} is {given}, within {flag} {directory}, which is replaced as a whole; name "
+                f"another place for {name}"
+            )
 
 
 def _given(arguments: argparse.Namespace, name: str) -> str | None:

@@ -34,7 +34,7 @@ from earshot.model.regions import (
     Everywhere,
     Point,
     Rectangle,
-    circle_boxes,
+    circle_box,
     circle_problem,
     circle_shape_arrays,
     point_problem,
@@ -48,6 +48,8 @@ _EXACT = 2**53  # integers up to here are the same as floats
 _EVERYWHERE_BOX = (-np.inf, -np.inf, np.inf, np.inf)
 _ONE_BOX = np.array([0, 1], np.int64)
 _NO_THRESHOLDS = np.empty(0, np.float64)
+_NO_SHAPES = no_shapes()
+_ONE_CIRCLE = circle_shape_arrays(np.zeros((1, 3)))
 
 
 def encode_message(
@@ -129,6 +131,7 @@ def encode_region(region: Any, space: Space, form: Form) -> RegionArrays | None:
     if form.is_point:
         return None
     box: Sequence[float] | None = None
+    shapes = _NO_SHAPES
     match region:
         case Rectangle(min_x, min_y, max_x, max_y):
             sides = min_x, min_y, max_x, max_y
@@ -141,15 +144,12 @@ def encode_region(region: Any, space: Space, form: Form) -> RegionArrays | None:
             radius = region.radius if isinstance(region, Circle) else 0.0
             circle = region.x, region.y, radius
             if _are_numbers(circle) and circle_problem(*circle, space) is None:
-                boxes = circle_boxes([circle], space)[1]
-                if len(boxes) == 1:
-                    shapes = circle_shape_arrays(np.array([circle], np.float64))
-                    return RegionArrays(_ONE_BOX, boxes, np.zeros(1, np.int32), shapes)
+                box = circle_box(*circle, space)
+                shapes = _ONE_CIRCLE._replace(circles=np.array([circle], np.float64))
     if box is None:
         return None
-    return RegionArrays(
-        _ONE_BOX, np.array([box], np.float64), np.full(1, -1, np.int32), no_shapes()
-    )
+    shape_rows = np.array([len(shapes.circles) - 1], np.int32)
+    return RegionArrays(_ONE_BOX, np.array([box], np.float64), shape_rows, shapes)
 
 
 def is_usual_id(value: Any) -> bool:

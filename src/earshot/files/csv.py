@@ -10,6 +10,7 @@ from __future__ import annotations
 import codecs
 import csv
 import io
+import re
 from collections.abc import Iterator
 from contextlib import closing
 from typing import Any, NamedTuple
@@ -38,6 +39,8 @@ _HEADER_BYTES = 1 << 20
 # Stands in the first column of a row appended to the file. If it does not come back as a row of its
 # own, a quote was left open before it.
 _END = b"\x00\x01\x00"
+# What leaves a quoted value open; a quote at the end may be the first of two.
+_WITHIN_QUOTES = re.compile(r'([^"]*+(?:""[^"]*+)*+)("?)')
 
 
 class Dialect(NamedTuple):
@@ -209,12 +212,23 @@ def _arriving_rows(file: _File) -> Iterator[list[list[str]]]:
     """Yield the rows of a stream as they come, all that are whole; the header comes alone."""
     csv.field_size_limit(max(csv.field_size_limit(), MAX_VALUE_BYTES))
     end = _END.decode()
-    pending, n_rows, is_over = "", 0, False
+    n_rows, is_over = 0, False
+    held: list[str] = []  # what makes no whole row so far
+    is_open = False  # whether that ends within quotes; else nobody knows
+    quote = ""  # one after that, which may be the first of two
     with closing(file.open()) as stream:
         while not is_over:
             data = stream.read(BLOCK_BYTES)
             is_over = not data
-            pending += data.decode("latin-1") or "\n"
+            text = quote + (data.decode("latin-1") or "\n")
+            within = _WITHIN_QUOTES.fullmatch(text) if is_open else None
+            goes_on = within is not None if is_open else "\n" not in text
+            if goes_on and not is_over and sum(map(len, held)) <= MAX_VALUE_BYTES:
+                # No row ends here, and what is held may be too long to be split at every read.
+                held.append(text if within is None else within[1])
+                quote = "" if within is None else within[2]
+                continue
+            pending = "".join([*held, text])
             cut = pending.rfind("\n") + 1
             lines = [*io.StringIO(pending[:cut], newline=""), end]
             reader = csv.reader(lines, delimiter=file.dialect.delimiter)
@@ -223,9 +237,14 @@ def _arriving_rows(file: _File) -> Iterator[list[list[str]]]:
                 if reader.line_num < len(lines):
                     n_lines = reader.line_num
                     rows += [row] if row else []
-            pending = "".join(lines[n_lines:-1]) + pending[cut:]  # a row that goes on
-            if len(pending) > MAX_VALUE_BYTES or (is_over and pending):
+            goes_on_with, rest = "".join(lines[n_lines:-1]), pending[cut:]
+            n_left = len(goes_on_with) + len(rest)
+            if n_left > MAX_VALUE_BYTES or (is_over and n_left):
                 raise file.unclosed(n_rows + len(rows) - 1)
+            within = _WITHIN_QUOTES.fullmatch(rest) if goes_on_with else None
+            is_open = within is not None
+            held = [goes_on_with, rest if within is None else within[1]]
+            quote = "" if within is None else within[2]
             if rows and not n_rows:
                 yield rows[:1]
                 n_rows, rows = 1, rows[1:]

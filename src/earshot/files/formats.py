@@ -9,6 +9,7 @@ from __future__ import annotations
 import io
 import os
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Literal
 
@@ -41,15 +42,16 @@ def is_stream(path: str | Path) -> bool:
     return str(path) == STANDARD or Path(path).is_fifo()
 
 
-def format_of(path: str | Path, stream_format: StreamFormat = "ndjson") -> Format:
+def format_of(path: str | Path, stream_format: StreamFormat | None = None) -> Format:
     """Return the format that a file's name claims; ``json`` may be lines, a list or GeoJSON.
 
-    A stream has the format that is given.
+    A stream has the format that is given. By default a named pipe has the one of its name, and
+    others are NDJSON.
     """
-    if is_stream(path):
-        return stream_format
     path = Path(path)
     suffixes = [suffix.lower() for suffix in path.suffixes[-2:]]
+    if is_stream(path):
+        return stream_format or _stream_format(path, suffixes)
     if len(suffixes) == 2 and suffixes[1] in _COMPRESSIONS:
         suffixes = suffixes[:1]
     suffix = suffixes[-1] if suffixes else ""
@@ -59,6 +61,17 @@ def format_of(path: str | Path, stream_format: StreamFormat = "ndjson") -> Forma
             f"(text formats also with {', '.join(_COMPRESSIONS)} after it)"
         )
     return _BY_SUFFIX[suffix]
+
+
+def _stream_format(path: Path, suffixes: Sequence[str]) -> StreamFormat:
+    suffix = suffixes[-1] if suffixes else ""
+    named = _BY_SUFFIX.get(suffix, "ndjson")
+    if named == "parquet" or suffix in _COMPRESSIONS:
+        raise InvalidFile(
+            f"{path} is a pipe, and '{suffix}' cannot be read or written as it comes; give it the "
+            f"name of a text format, such as .ndjson or .csv, or say its --format"
+        )
+    return "ndjson" if named == "json" else named
 
 
 def compression_of(path: str | Path) -> str | None:

@@ -33,7 +33,7 @@ class ReadOptions(TypedDict, total=False):
     place: PlaceKind | None
     delimiter: str
     encoding: str
-    stream_format: StreamFormat
+    stream_format: StreamFormat | None
 
 
 def read_subscriptions(path: str | Path, **options: Unpack[ReadOptions]) -> Iterator[FileBatch]:
@@ -66,7 +66,7 @@ def read_rows(
     place: PlaceKind | None = None,
     delimiter: str = ",",
     encoding: str = "utf-8",
-    stream_format: StreamFormat = "ndjson",
+    stream_format: StreamFormat | None = None,
 ) -> Iterator[FileBatch]:
     """Yield the rows of a file in batches with canonical columns.
 
@@ -83,7 +83,8 @@ def read_rows(
             a polygon as the box around it. By default such messages are refused.
         delimiter: Character between the values of CSV.
         encoding: Encoding of CSV, such as ``latin-1``.
-        stream_format: Format of standard input, and of a named pipe.
+        stream_format: Format of standard input, and of a named pipe; by default NDJSON, and what
+            the name of a pipe says.
 
     Raises:
         InvalidRow: A row is wrong and ``on_error`` is ``raise``.

@@ -71,7 +71,7 @@ class UpdateWriter(Draft):
         message_id_type: pa.DataType | None,
         subscription_id_type: pa.DataType,
         fields: Sequence[str],
-        stream_format: StreamFormat = "ndjson",
+        stream_format: StreamFormat | None = None,
     ) -> None:
         self.path, self.fields = Path(path), tuple(fields)
         self._stream_format, self._is_stream = stream_format, is_stream(path)

@@ -85,7 +85,7 @@ class TableWriter(Draft):
         schema: pa.Schema,
         *,
         is_fast: bool = False,
-        stream_format: StreamFormat = "ndjson",
+        stream_format: StreamFormat | None = None,
     ) -> None:
         file_format = format_of(path, stream_format)
         self._is_stream = is_stream(path)
@@ -187,7 +187,7 @@ def write_table(
     path: str | Path,
     table: pa.Table | pa.RecordBatch,
     *,
-    stream_format: StreamFormat = "ndjson",
+    stream_format: StreamFormat | None = None,
 ) -> None:
     """Write a table of subscriptions, messages, updates or rejects; columns of nulls are left out.
 

@@ -8,7 +8,8 @@ import pyarrow as pa
 
 from earshot.engine.engine import Engine
 from earshot.errors import InvalidFile, UnknownSubscription
-from earshot.jobs.rows import FileOptions, message_parts
+from earshot.files import rejects_of_batch
+from earshot.jobs.rows import FileOptions, RejectSink, message_parts
 from earshot.model.explanations import Explanation
 from earshot.model.messages import Message
 from earshot.model.regions import Point, Rectangle
@@ -22,21 +23,26 @@ def explain_file(
     message_id: str,
     subscription_id: str,
     files: FileOptions,
+    rejects: RejectSink,
 ) -> Explanation:
     """Explain one message of a file against one subscription; ids are given as text.
 
     Where the semantics keeps messages, those before it in the file are published first, so that it
-    finds the results that it would find in a job over the file.
+    finds the results that it would find in a job over the file. Bad messages before it go to the
+    ``rejects``; one that is bad itself cannot be explained.
     """
     wanted = _subscription_id(engine, subscription_id)
     for part in message_parts(messages, engine, files):
+        rejects.write(part.rejects)
         ids = [str(each) for each in part.batch.column("id").to_pylist()]
         at = ids.index(message_id) if message_id in ids else len(ids)
-        if engine.matcher.keeps_messages:
-            engine.publish_batch(
-                part.batch.slice(0, at),
-                on_error=files.on_error, source=part.source, rows=part.rows[:at],
-            )  # fmt: skip
+        keeps_messages = engine.matcher.keeps_messages
+        if keeps_messages or files.on_error == "reject":
+            before = part.batch.slice(0, at)
+            # Where nothing is kept, only to see which are bad.
+            take = engine.publish_batch if keeps_messages else engine.match_batch
+            found = take(before, on_error=files.on_error, source=part.source, rows=part.rows[:at])
+            rejects.write(rejects_of_batch(found.rejects, before, part.rows[:at]))
         if at < len(ids):
             return engine.explain(_message_of(part.batch.slice(at, 1)), wanted)
     raise InvalidFile(f"{messages} has no message with id {message_id!r}")

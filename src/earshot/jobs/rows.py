@@ -41,12 +41,12 @@ class FileOptions:
     place: PlaceKind | None = None  # which place of a message counts where it has several
     delimiter: str = ","  # of CSV
     encoding: str = "utf-8"  # of CSV
-    stream_format: StreamFormat = "ndjson"  # of standard input and output
+    stream_format: StreamFormat | None = None  # of streams; by default as their names say
 
     @property
-    def out_format(self) -> StreamFormat:
-        """Format of standard output; updates cannot be GeoJSON."""
-        return "csv" if self.stream_format == "csv" else "ndjson"
+    def out_format(self) -> StreamFormat | None:
+        """Format of streams that are written; updates cannot be GeoJSON."""
+        return "ndjson" if self.stream_format == "geojson" else self.stream_format
 
     def reading(self, columns: Mapping[str, str], space: Space) -> ReadOptions:
         """Return the options of a reader."""
@@ -60,7 +60,7 @@ class FileOptions:
 class RejectSink(Draft):
     """Writes rejected rows to a file, or refuses them where there is none."""
 
-    def __init__(self, path: str | Path | None, stream_format: StreamFormat = "ndjson") -> None:
+    def __init__(self, path: str | Path | None, stream_format: StreamFormat | None = None) -> None:
         self.n_rows = 0
         self._writer = (
             None if path is None else TableWriter(path, REJECTS, stream_format=stream_format)

@@ -333,21 +333,44 @@ def circle_boxes(circles: npt.ArrayLike, space: Space) -> tuple[Int64s, Float64s
             sides = np.stack([xs - reach, ys - reach, xs + reach, ys + reach], axis=1)
         found = np.nextafter(sides, [-np.inf, -np.inf, np.inf, np.inf])
         return np.arange(len(found), dtype=np.int64), found
-    reach_rad = radii / EARTH_RADIUS_M + _SLACK_RAD
-    latitudes_rad = np.radians(ys)
-    min_y = np.degrees(latitudes_rad - reach_rad)
-    max_y = np.degrees(latitudes_rad + reach_rad)
+    min_y, max_y, reach_x = _reach_of_circles(ys, radii)
     holds_pole = (min_y <= -90.0) | (max_y >= 90.0)
-    # The circle's easternmost point is where a meridian touches it: sin(dx) = sin(r) / cos(y).
-    with np.errstate(invalid="ignore", divide="ignore"):
-        sines = np.sin(reach_rad) / np.cos(latitudes_rad)
-        reach_x = np.degrees(np.arcsin(np.minimum(sines, 1.0)))
     min_x, max_x = xs - reach_x, xs + reach_x
     around = holds_pole | ~(max_x - min_x < 360.0)
     min_x = np.where(around, -180.0, np.where(min_x < -180.0, min_x + 360.0, min_x))
     max_x = np.where(around, 180.0, np.where(max_x > 180.0, max_x - 360.0, max_x))
     found = np.stack([min_x, np.maximum(min_y, -90.0), max_x, np.minimum(max_y, 90.0)], axis=1)
     return split_rectangles(found, space)
+
+
+def circle_box(x: float, y: float, radius: float, space: Space) -> tuple[float, ...] | None:
+    """Return the one box that :func:`circle_boxes` gives a valid circle, to the last bit.
+
+    None where it reaches a pole or the antimeridian: then there may be several.
+    """
+    if space == "planar":
+        reach = radius * _PLANAR_SLACK
+        west, south = (math.nextafter(each - reach, -math.inf) for each in (x, y))
+        east, north = (math.nextafter(each + reach, math.inf) for each in (x, y))
+        return west, south, east, north
+    south, north, reach = map(float, _reach_of_circles(y, radius))
+    west, east = x - reach, x + reach
+    is_plain = -90.0 < south <= north < 90.0 and -180.0 < west <= east < 180.0
+    return (west, south, east, north) if is_plain else None
+
+
+def _reach_of_circles(y: Any, radius: Any) -> tuple[Any, Any, Any]:
+    """Return the lowest and highest latitude of circles, and how far east and west they reach.
+
+    Of arrays, or of a single circle; unless one holds a pole.
+    """
+    reach_rad = radius / EARTH_RADIUS_M + _SLACK_RAD
+    latitude_rad = np.radians(y)
+    # The circle's easternmost point is where a meridian touches it: sin(dx) = sin(r) / cos(y).
+    with np.errstate(invalid="ignore", divide="ignore"):
+        sines = np.sin(reach_rad) / np.cos(latitude_rad)
+        reach_x = np.degrees(np.arcsin(np.minimum(sines, 1.0)))
+    return np.degrees(latitude_rad - reach_rad), np.degrees(latitude_rad + reach_rad), reach_x
 
 
 def polygon_boxes(polygons: Sequence[Polygon], space: Space) -> tuple[Int64s, Float64s]:
