@@ -68,9 +68,7 @@ class QuadtreeIndex(InPlaceIndex):
         tree = self.arrays.tree
         prints = with_room(tree.prints, stop)
         clauses = self.clauses
-        fill_prints(
-            prints, clauses.token_offsets, clauses.token_ids, self.frequencies, first, stop
-        )
+        fill_prints(prints, clauses.token_offsets, clauses.token_ids, self.frequencies, first, stop)
         self.arrays = self.arrays._replace(tree=tree._replace(prints=prints))
         self._n_framed = first if self._n_framed is None else self._n_framed
         while first < stop:
