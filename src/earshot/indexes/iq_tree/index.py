@@ -185,7 +185,7 @@ def new_arrays(
 def _shares(frequencies: Int64s, words: float) -> Float64s:
     """Return the share of messages that have each token, if messages have so many of them."""
     counts = np.maximum(frequencies, 1).astype(np.float64)
-    shares = np.minimum(counts * (words / max(counts.sum(), 1.0)), 1.0)
+    shares: Float64s = np.minimum(counts * (words / max(counts.sum(), 1.0)), 1.0)
     shares[EVERYWHERE_TOKEN : EVERYWHERE_TOKEN + 1] = 1.0
     return shares
 
