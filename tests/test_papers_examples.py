@@ -180,9 +180,9 @@ def test_baselines_find_the_candidates_of_section_2(subscriptions: Subscriptions
 
 # Figure 1 is a drawing. The text gives s1, s3 and s4 in full, m_p and m_r with their answers, the
 # MBR of node 1 (above s1 and s2), the range [s3, s9] of node 8 (token b), the tokens of s3, s5 and
-# s9 taken together, and which of the 31 nodes of figure 2 are visited. From the numbers of these nodes
-# follow all paths but that s2 may have d or e last, s5 f instead of h, and s10 e instead of d. The
-# other regions are chosen so that they lie as the walk says.
+# s9 taken together, and which of the 31 nodes of figure 2 are visited. All paths follow from the
+# numbers of these nodes, but that s2 may have d or e last, s5 f instead of h, and s10 e instead of
+# d. The other regions are chosen so that they lie as the walk says.
 CIKM15_TOKENS = [
     "abc", "acd", "bcd", "bcd", "bch", "bd", "bef", "bf", "bfh", "cd", "de", "df",
 ]  # fmt: skip
