@@ -42,7 +42,7 @@ def test_changes_keep_both_right(seed: int, monkeypatch: pytest.MonkeyPatch) -> 
     recipe, case = random_case(random, seed, n)
     parameters = LFilterParameters(
         placement=("leaves", "mx_cif")[seed // 2 % 2],
-        tau_num=(2, 8, 128)[seed // 4 % 3],
+        tau_num=(8, 32, 128)[seed // 4 % 3],
         filter_step=FILTER_STEPS[seed % 3],
         verification=VERIFICATIONS[seed // 3 % 3],
     )

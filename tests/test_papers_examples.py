@@ -1,4 +1,4 @@
-"""The worked examples of KDD13 and TKDE15 (the same ones) and of CIKM15, for every index.
+"""The worked examples of KDD13 and TKDE15 (the same ones), for every index; others at the end.
 
 The papers' Figure 1 is a drawing, so its twelve subscriptions are reconstructed here.
 
@@ -31,10 +31,14 @@ import pytest
 from earshot.checks.generate import ragged
 from earshot.indexes import structures_of
 from earshot.indexes.contract import Index
+from earshot.indexes.iq_tree.index import IqTree
 from earshot.indexes.keyword_first.index import KeywordFirst
 from earshot.indexes.lfilter.index import LFilter
 from earshot.indexes.mbr_trie.index import MbrTrie
 from earshot.indexes.mbr_trie.kernels.nodes import N_NODES, START, TOP_NODE
+from earshot.indexes.pt_quadtree.index import PtQuadtree, PtQuadtreeParameters
+from earshot.indexes.rq_tree.index import RqTree
+from earshot.indexes.rtree.kernels.token_tables import find
 from earshot.indexes.spatial_first.index import SpatialFirst
 from earshot.kernels.box_keys import box_key
 from earshot.model.arrays import EVERYWHERE_TOKEN, MessageArrays, box_clauses
@@ -247,3 +251,68 @@ def test_list_pruning_of_cikm15_section_5(verification: str) -> None:
     assert sorted(_matched(index, M_P).subscriptions + 1) == [4, 7, 10]
     assert sorted(_matched(index, M_R).subscriptions + 1) == [2, 10, 11]
     assert index.choices["quadtree"] == 2
+
+
+# ---- CIKM15 and VLDBJ15: what their texts tell of drawings that are lost ------------------------
+
+A, B, C, D, E, F, H = range(1, 8)
+
+
+@each_index
+def test_point_message_of_cikm15(index_type: type[Index]) -> None:
+    # Section 2.1: of s1, s3 and s4, only s4 is an answer of m_p: s1 asks for "a", s3 is elsewhere.
+    tokens, boxes = (
+        [[A, B, C], [B, C, D], [B, C, D]],
+        [[25, 0, 30, 20], [20, 32, 35, 35], [20, 10, 28, 18]],
+    )
+    index = index_type.build(box_clauses(*ragged(tokens), boxes), space="planar")
+    offsets, ids = ragged([[EVERYWHERE_TOKEN, B, C, D, E, F]])
+    message = MessageArrays(offsets, ids, np.array([[26.0, 14.0, 26.0, 14.0]]))
+    assert index.match(message).subscriptions.tolist() == [2]
+
+
+def test_cover_sets_of_cikm15() -> None:
+    # Section 4.1, with "b" the rarest token, so that it is pivotal where one clause is alone: s3, s9 and s5 lie in the four leaves of a node and share "b", which is kept above
+    # them; leaves with pivotal tokens d, b, b, b have none in common, so their node keeps {b, d}.
+    tokens = [[B, C, D], [B, H], [B, F], [D], [B, A], [B, C], [B, E]]
+    boxes = [
+        [0, 0, 3, 1], [0, 3, 1, 3.5], [3, 3, 3.5, 3.5],  # s3 in two leaves, s9, s5
+        [5, 5, 5, 5], [7, 5, 7, 5], [5, 7, 5, 7], [7, 7, 8, 8],
+    ]  # fmt: skip
+    parameters = PtQuadtreeParameters(tau_num=2)
+    frequencies = np.full(8, 9)
+    frequencies[B] = 1
+    clauses = box_clauses(*ragged(tokens), np.array(boxes, np.float64))
+    index = PtQuadtree.build(
+        clauses, space="planar", frequencies=frequencies, parameters=parameters
+    )
+    tree, sets = index.arrays.tree, index.arrays.sets
+    south_west = int(tree.children[0])
+    north_east = south_west + 3
+    assert sets.values[find(sets, 0, B)] == 0b0001_1001  # in both, covers the first
+    assert sets.values[find(sets, 0, D)] == 0b0000_1000
+    assert sets.used[south_west] == 0  # "b" has moved up
+    assert sets.values[find(sets, north_east, B)] == 0b1110_1110
+    assert sets.values[find(sets, north_east, D)] == 0b0001_0001
+    # A message without "b" looks at no clause there, though s3 shares "c" and "d" with it.
+    offsets, ids = ragged([[EVERYWHERE_TOKEN, A, C, D, E]])
+    found = index.match(MessageArrays(offsets, ids, np.array([[0.0, 0.0, 3.9, 3.9]])))
+    assert found.counters.candidates == 0
+
+
+@pytest.mark.parametrize("structure", [IqTree, RqTree])
+def test_ranked_keys_of_vldbj15(structure: type[IqTree]) -> None:
+    # Section 3.1: s7 = {w3, w4} is in the list of w4, which is less frequent. So the message
+    # {w2, w3, w4} finds it by w4, and a message with w3 alone does not look at it.
+    w2, w3, w4 = 2, 3, 4
+    clauses = box_clauses(*ragged([[w3, w4], [w3], [w2, w3]]), [R_M] * 3)
+    index = structure.build(clauses, space="planar", frequencies=np.array([9, 0, 4, 5, 1]))
+    for words, n_candidates, answers in (
+        ([w2, w3, w4], 3, [0, 1, 2]),
+        ([w3], 1, [1]),
+        ([w4], 1, []),
+    ):
+        offsets, ids = ragged([[EVERYWHERE_TOKEN, *words]])
+        found = index.match(MessageArrays(offsets, ids, np.array([P_M])))
+        assert sorted(found.subscriptions.tolist()) == answers
+        assert found.counters.candidates == n_candidates

@@ -344,6 +344,7 @@ def _ancestors(cell: int) -> list[int]:
         ({"tau_num": 1}, "tau_num is 1; expected a whole number from 2 to 1,000,000"),
         ({"tau_num": 2.5}, "tau_num is 2.5; expected a whole number"),
         ({"tau_area": 1.5}, "tau_area is 1.5; expected 0 to 1"),
+        ({"most_copies": 0.5}, "most_copies is 0.5; expected 1 to 4"),
         ({"placement": "nodes"}, "placement is 'nodes'; expected one of leaves, mx_cif"),
         ({"pivotal_tokens": "idf"}, "pivotal_tokens is 'idf'; expected one of greedy, rarest"),
     ],
@@ -351,3 +352,15 @@ def _ancestors(cell: int) -> list[int]:
 def test_options_of_the_pt_quadtree_are_checked(options: Any, message: str) -> None:
     with pytest.raises(InvalidParameter, match=message):
         PtQuadtreeParameters(**options)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"posting_cost": 0}, "posting_cost is 0; expected 1e-12 to 1e"),
+        ({"max_depth": 21}, "max_depth is 21; expected a whole number from 1 to 20"),
+    ],
+)
+def test_options_of_the_iq_tree_are_checked(options: Any, message: str) -> None:
+    with pytest.raises(InvalidParameter, match=message):
+        IqTreeParameters(**options)

@@ -17,7 +17,6 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from earshot.errors import InvalidParameter
 from earshot.indexes.contract import BuildInput, Parameters
 from earshot.indexes.iq_tree.kernels.changes import (
     LIST_PLACES,
@@ -34,7 +33,12 @@ from earshot.indexes.iq_tree.kernels.changes import (
 from earshot.indexes.iq_tree.kernels.cost import N_HITS, count_hits
 from earshot.indexes.iq_tree.kernels.match import STACK, CellTreeScratch
 from earshot.indexes.kernels.blocks import SIGNATURE_WORDS
-from earshot.indexes.quadtree.index import QuadtreeIndex, check_whole, prepare_quadtree
+from earshot.indexes.quadtree.index import (
+    QuadtreeIndex,
+    check_number,
+    check_whole,
+    prepare_quadtree,
+)
 from earshot.indexes.quadtree.kernels.cells import BITS
 from earshot.indexes.quadtree.kernels.nodes import N_NODES, Quadtree
 from earshot.indexes.quadtree.tables import more_nodes, packed, with_more_places, with_nodes
@@ -64,13 +68,11 @@ class IqTreeParameters(Parameters):
         max_depth: Depth of the smallest cells.
     """
 
-    posting_cost: float = 1e-6
+    posting_cost: float = 1e-5
     max_depth: int = 12
 
     def __post_init__(self) -> None:
-        cost = self.posting_cost
-        if isinstance(cost, bool) or not isinstance(cost, int | float) or not 1e-12 <= cost <= 1e6:
-            raise InvalidParameter(f"posting_cost is {cost!r}; expected 1e-12 to 1e6")
+        check_number("posting_cost", self.posting_cost, 1e-12, 1e6)
         check_whole("max_depth", self.max_depth, 1, BITS)
 
 
@@ -175,7 +177,7 @@ def _new_arrays(
 def _shares(frequencies: Int64s, words: float) -> Float64s:
     """Return the share of messages that have each token, if messages have so many of them."""
     counts = np.maximum(frequencies, 1).astype(np.float64)
-    shares = np.minimum(counts * (words / max(counts.sum(), 1.0)), 1.0)
+    shares: Float64s = np.minimum(counts * (words / max(counts.sum(), 1.0)), 1.0)
     shares[EVERYWHERE_TOKEN : EVERYWHERE_TOKEN + 1] = 1.0
     return shares
 

@@ -39,7 +39,7 @@ from earshot.indexes.pt_quadtree.kernels.match import FOUND, STACK, PtScratch
 from earshot.indexes.pt_quadtree.kernels.pivots import GREEDY, RAREST
 from earshot.indexes.quadtree.index import (
     QuadtreeIndex,
-    check_share,
+    check_number,
     check_whole,
     in_order,
     prepare_quadtree,
@@ -75,6 +75,8 @@ class PtQuadtreeParameters(Parameters):
         tau_num: Clauses at which a leaf is divided, τ_num in the paper.
         tau_area: Share of the whole area from which down cells are not divided, τ_area in the
             paper; the smallest cells have 4^-20.
+        most_copies: Entries that the quarters of a cell may have for each clause of it, where
+            clauses are in leaves; a cell that would need more is not divided.
         pivotal_tokens: ``greedy``: the paper's hitting set. ``rarest``: the rarest token of each
             clause.
     """
@@ -82,6 +84,7 @@ class PtQuadtreeParameters(Parameters):
     placement: Placement = "leaves"
     tau_num: int = 128
     tau_area: float = 0.0
+    most_copies: float = 2.0
     pivotal_tokens: PivotalTokens = "greedy"
 
     def __post_init__(self) -> None:
@@ -94,7 +97,8 @@ class PtQuadtreeParameters(Parameters):
                     f"{name} is {getattr(self, name)!r}; expected one of {', '.join(allowed)}"
                 )
         check_whole("tau_num", self.tau_num, 2, 1_000_000)
-        check_share("tau_area", self.tau_area, least_is_allowed=True)
+        check_number("tau_area", self.tau_area, 0, 1)
+        check_number("most_copies", self.most_copies, 1, 4)
 
     @property
     def max_depth(self) -> int:
@@ -175,11 +179,12 @@ def _new_arrays(tree: Quadtree, parameters: PtQuadtreeParameters) -> PtQuadtreeA
         _PLACEMENTS[parameters.placement],
         parameters.tau_num,
         parameters.max_depth,
+        parameters.most_copies,
         _PIVOTS[parameters.pivotal_tokens],
     )
     return PtQuadtreeArrays(
         tree=tree,
-        rules=np.array(rules, np.int64),
+        rules=np.array(rules, np.float64),
         limits=np.full(n, parameters.tau_num, np.int32),
         n_leaves=np.ones(n, np.int32),
         sets=new_tables(np.uint8, n, has_lists=False),

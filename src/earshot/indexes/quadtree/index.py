@@ -28,13 +28,11 @@ def check_whole(name: str, value: object, least: int, most: int) -> None:
         )
 
 
-def check_share(name: str, value: object, *, least_is_allowed: bool) -> None:
-    """Refuse what is not a number from 0 to 1; 0 itself only if allowed."""
+def check_number(name: str, value: object, least: float, most: float) -> None:
+    """Refuse what is not a number in a range."""
     is_number = isinstance(value, int | float) and not isinstance(value, bool)
-    if is_number and 0 <= value <= 1 and (value > 0 or least_is_allowed):  # type: ignore[operator]
-        return
-    range_ = "0 to 1" if least_is_allowed else "more than 0, at most 1"
-    raise InvalidParameter(f"{name} is {value!r}; expected {range_}")
+    if not is_number or not least <= value <= most:  # type: ignore[operator]
+        raise InvalidParameter(f"{name} is {value!r}; expected {least:g} to {most:g}")
 
 
 def prepare_quadtree(clauses: ClauseArrays, frequencies: Int64s) -> Quadtree:

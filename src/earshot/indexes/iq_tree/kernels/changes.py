@@ -260,5 +260,5 @@ def remove_clauses(arrays, clauses, rows, choice):
 
 def new_choice() -> Choice:
     """Return working memory for choosing cells."""
-    by_depth = (np.zeros(BITS + 1, np.int64) for _ in range(3))
-    return Choice(np.zeros(MOST_CELLS, np.int64), *by_depth, np.zeros(BITS + 1))
+    path, quarters, firsts = (np.zeros(BITS + 1, np.int64) for _ in range(3))
+    return Choice(np.zeros(MOST_CELLS, np.int64), path, quarters, firsts, np.zeros(BITS + 1))

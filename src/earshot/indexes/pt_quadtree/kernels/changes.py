@@ -7,7 +7,7 @@ is in the smallest node that holds its box. Insertion and removal find these nod
 What the paper leaves open:
 
 * A division must gain something, or regions that cover a cell would be copied to its quarters down
-  to the smallest: with LEAVES the quarters hold at most ``MOST_COPIES`` times the clauses of the
+  to the smallest: with LEAVES the quarters hold at most ``most_copies`` times the clauses of the
   cell, with MX_CIF at least a quarter of the clauses moves down. A leaf that cannot be divided
   tries again when it has twice as many clauses.
 * Removed clauses leave their lists at once, where the paper marks them. Four leaves with fewer
@@ -70,15 +70,12 @@ from earshot.indexes.rtree.kernels.token_tables import (
 )
 from earshot.kernels.jit import kernel, lean_kernel
 from earshot.kernels.resuming import DONE
-from earshot.model.arrays import Int32s, Int64s
+from earshot.model.arrays import Float64s, Int32s, Int64s
 
 LEAVES, MX_CIF = 0, 1
 
-MOST_COPIES = 2.0
-"""Copies of each clause that the quarters of a cell may hold on average."""
-
 # Places of ``rules``.
-PLACEMENT, TAU_NUM, MAX_DEPTH, PIVOTS = range(4)
+PLACEMENT, TAU_NUM, MAX_DEPTH, MOST_COPIES, PIVOTS = range(5)
 
 # What kernels are short of; SETTLE says that the queue has clauses to be sorted and settled.
 NODES, LIST_PLACES, SET_PLACES, QUEUE_PLACES, SETTLE = range(1, 6)
@@ -88,7 +85,7 @@ class PtQuadtreeArrays(NamedTuple):
     """A quadtree with lists of pivotal tokens, and the sets of its inner nodes."""
 
     tree: Quadtree
-    rules: Int64s  # (4,) placement, tau_num, depth of cells not to be divided, choice of pivots
+    rules: Float64s  # (5,) see the places above
     limits: Int32s  # (n_nodes,) clauses at which a leaf is to be divided
     n_leaves: Int32s  # (n_nodes,) leaves under a node, 1 for a leaf
     sets: TokenTables  # bits of each token for each inner node; see sets.py
@@ -130,7 +127,7 @@ def _divide(arrays, clauses, node, numbers, bits):
         n_moved += some != 0
         n_copies += (some & 1) + (some >> 1 & 1) + (some >> 2 & 1) + (some >> 3)
     if rules[PLACEMENT] == LEAVES:
-        return n_copies <= MOST_COPIES * n
+        return n_copies <= rules[MOST_COPIES] * n
     return 4 * n_moved >= n
 
 

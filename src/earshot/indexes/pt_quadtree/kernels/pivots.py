@@ -2,7 +2,8 @@
 
 [CIKM15] §4.1. A small set of tokens that hits every clause prunes well and takes little room. The
 smallest is NP-hard to find; the paper's greedy method takes the token of most clauses, drops these,
-and goes on with the rest. Its letters: ``df`` is ``counts``, the pivotal-token set is what
+and goes on with the rest. Where each token that is left hits one clause, any will do; the rarest is
+taken, which few messages have. Its letters: ``df`` is ``counts``, the pivotal-token set is what
 :func:`choose_pivots` returns, each token once.
 """
 
@@ -30,6 +31,10 @@ def choose_pivots(token_offsets, token_ids, rows, how, frequencies):
             chosen[j] = np.int64(token) << 32 | j
     else:
         _hit(token_offsets, token_ids, rows, chosen)
+        for j in range(len(rows)):
+            if chosen[j] < 0:
+                token = rarest_token(token_offsets, token_ids, rows[j], frequencies)
+                chosen[j] = np.int64(token) << 32 | j
     chosen.sort()
     return chosen
 
@@ -39,7 +44,8 @@ def _hit(token_offsets, token_ids, rows, chosen):
     """Choose the token that hits each clause first, taken greedily.
 
     Tokens wait in a bucket by the number of clauses they would hit. A token whose number has
-    fallen since moves down when its turn comes, so all takes time in the number of tokens.
+    fallen since moves down when its turn comes, so all takes time in the number of tokens. What no
+    two clauses share is left at -1: any token of such a clause hits it alone.
     """
     n = len(rows)
     starts = np.zeros(n + 1, np.int64)
@@ -72,7 +78,7 @@ def _hit(token_offsets, token_ids, rows, chosen):
         following[t] = buckets[counts[t]]
         buckets[counts[t]] = t
     chosen[:] = -1
-    for count in range(n, 0, -1):
+    for count in range(n, 1, -1):
         while buckets[count] >= 0:
             t = buckets[count]
             buckets[count] = following[t]

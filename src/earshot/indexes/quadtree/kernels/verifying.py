@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from earshot.indexes.kernels.blocks import passes_print
 from earshot.indexes.quadtree.kernels.cells import is_first_meeting
 from earshot.indexes.quadtree.kernels.nodes import clause_of, clause_on_grid
-from earshot.indexes.kernels.blocks import passes_print
 from earshot.indexes.rtree.kernels.token_tables import list_entry_at
 from earshot.kernels.jit import inlined_kernel, lean_kernel
+from earshot.kernels.processor import prefetch
 from earshot.kernels.verify import region_touches, tokens_match
+
+AHEAD = 8
+"""How many clauses ahead prints are asked for."""
 
 
 @inlined_kernel
@@ -27,6 +31,8 @@ def append_list(view, tree, node, value, first, stop, box, on_grid, scratch, ans
     clauses = view.clauses
     min_x, min_y, max_x, max_y = box
     for i in range(first, stop):
+        if i + AHEAD < stop:
+            prefetch(tree.prints, clause_of(tree, list_entry_at(tree.lists, value, i + AHEAD)))
         c = clause_of(tree, list_entry_at(tree.lists, value, i))
         if (
             passes_print(tree.prints[c], scratch.signature)
