@@ -2,17 +2,17 @@
 
 **Filter step.** The paper compares eq. 1, for the trie, with eq. 3, for the quadtree, and expects a
 message of N tokens to have any token of the trie with probability N / D. Words are far from equally
-frequent. Here a message has token t with probability 1 - exp(-N p_t), where p_t is the token's share
-of all occurrences. From that, and from the structures, ``expected`` has four sums for N = 1, 4, 16,
-…; for other N they are interpolated. So the choice costs nothing per token.
+frequent. Here a message has token t with probability 1 - exp(-N p_t), where p_t is the token's
+share of all occurrences. From that, and from the structures, ``expected`` has four sums for N = 1,
+4, 16, …; for other N they are interpolated. So the choice costs nothing per token.
 
 * ``TRIE_SUM``, of eq. 1: the work of visiting the children of the root that a message has, by the
   cheaper probing. Deeper levels are left out, as in the paper.
-* ``PROBES_SUM``, of eq. 3: min(N, |sets of n|) over the nodes n from the root to a leaf, which is H_q
-  times the mean; a table is asked for each token of the message, or goes through its own.
+* ``PROBES_SUM``, of eq. 3: min(N, |sets of n|) over the nodes n from the root to a leaf, which is
+  H_q times the mean; a table is asked for each token of the message, or goes through its own.
 * ``LEAF_SUM``, the same for the table of a leaf's lists.
-* ``ENTRIES_SUM``: the entries of the lists of a leaf that a message has the tokens of. Without their
-  verification in Cost_Q, points would always go to the quadtree.
+* ``ENTRIES_SUM``: the entries of the lists of a leaf that a message has the tokens of. Without
+  their verification in Cost_Q, points would always go to the quadtree.
 
 Then
 
@@ -20,8 +20,8 @@ Then
     Cost_Q = QUADTREE_MESSAGE + PROBE_STEP PROBES_SUM
              + cand_Q (LEAF_STEP LEAF_SUM + ENTRY_STEP ENTRIES_SUM)
 
-cand_Q is the paper's sum over the nodes of level ``CAND_LEVEL``; as a range also touches leaves that
-it hardly covers, (1 + sqrt(cand_Q))^2 are counted.
+cand_Q is the paper's sum over the nodes of level ``CAND_LEVEL``; as a range also touches leaves
+that it hardly covers, (1 + sqrt(cand_Q))^2 are counted.
 
 **Verification.** C_V of eq. 6 is DIRECT_STEP for each entry. C_L of eq. 5 is what it takes to put
 the message's labels in order (LABEL_STEP each, once a message), to cut a list by ranges
@@ -41,7 +41,7 @@ import numpy as np
 
 from earshot.indexes.mbr_trie.kernels.match import FEW_CHILDREN, SET_STEP, TRIE_STEP
 from earshot.indexes.mbr_trie.kernels.nodes import N_CHILDREN, OWN_STOP, START, TOP_NODE
-from earshot.indexes.pt_quadtree.kernels.match import estimated_leaves
+from earshot.indexes.pt_quadtree.kernels.match import UNASKED, estimated_leaves
 from earshot.indexes.quadtree.kernels.nodes import N_NODES, NO_CHILDREN
 from earshot.indexes.rtree.kernels.token_tables import EMPTY, list_length
 from earshot.kernels.jit import inlined_kernel, kernel, lean_kernel
@@ -147,7 +147,8 @@ def trie_cost(expected, n):
 @lean_kernel
 def quadtree_cost(expected, n, n_leaves):
     """Return Cost_Q for a message of ``n`` tokens that touches so many leaves."""
-    above = PROBE_STEP * _at(expected[PROBES_SUM], n)
+    # A message that touches few leaves does not ask the nodes above.
+    above = PROBE_STEP * _at(expected[PROBES_SUM], n) if n_leaves > UNASKED else 0.0
     in_leaf = LEAF_STEP * _at(expected[LEAF_SUM], n) + ENTRY_STEP * _at(expected[ENTRIES_SUM], n)
     return QUADTREE_MESSAGE + above + n_leaves * in_leaf
 

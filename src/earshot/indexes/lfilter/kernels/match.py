@@ -7,13 +7,13 @@ Step by step:
 2. On the quadtree's way, its filter step finds lists of numbers, Φ_I in the paper. By eqs. 5 and 6
    all of them are verified as they are (PT-QUADTREE-VERIFY), or HYBRIDPRUNE begins.
 3. It looks for the children of the trie's root that the message has and touches, its *tops*, and
-   takes one list I after the other: again, I is verified, or cut into what lies in the ranges of the
-   tops (LISTPRUNING). Each part goes down the trie from its top, with a choice at each node.
+   takes one list I after the other: again, I is verified, or cut into what lies in the ranges of
+   the tops (LISTPRUNING). Each part goes down the trie from its top, with a choice at each node.
 
-The lists of the quadtree ascend by number, and so do the ranges of tops. Where a list is longer than
-there are tops, each top is looked up in the list, else each number of the list among the tops. What
-was inserted since the trie was built has numbers above all ranges: it stands last in each list, and
-is verified there.
+The lists of the quadtree ascend by number, and so do the ranges of tops. Where a list is longer
+than there are tops, each top is looked up in the list, else each number of the list among the tops.
+What was inserted since the trie was built has numbers above all ranges: it stands last in each
+list, and is verified there.
 
 What differs from the print. Numbers are rows: clauses are stored in the order of the trie. From the
 root on, HYBRIDPRUNE goes through the lists one by one, so that short lists and long ones are told
@@ -59,15 +59,10 @@ from earshot.indexes.mbr_trie.kernels.nodes import (
     range_end,
 )
 from earshot.indexes.pt_quadtree.kernels.changes import PtQuadtreeArrays
-from earshot.indexes.pt_quadtree.kernels.match import (
-    PtScratch,
-    append_list,
-    find_lists,
-    find_number,
-    is_reported_here,
-    start,
-)
+from earshot.indexes.pt_quadtree.kernels.match import PtScratch, find_lists, start
 from earshot.indexes.quadtree.kernels.cells import grid_box
+from earshot.indexes.quadtree.kernels.nodes import find_number
+from earshot.indexes.quadtree.kernels.verifying import append_list, is_reported_here
 from earshot.indexes.rtree.kernels.token_tables import list_entry_at, list_length
 from earshot.kernels.box_keys import box_limit, key_touches, strict_limit
 from earshot.kernels.jit import inlined_kernel, lean_kernel
@@ -172,7 +167,7 @@ def append_found(view, n_found, box, on_grid, scratch, answers, n_answers, work)
 def append_by_lists(
     view, n_labels, n_tops, n_found, limit, box, on_grid, scratch, answers, n_answers, work
 ):
-    """HYBRIDPRUNE at the root for the lists found; return the number of answers, -1 without room."""
+    """HYBRIDPRUNE at the root for the lists found; return the new number of answers, or -1."""
     trie, tree = view.arrays.trie, view.arrays.quadtree.tree
     found = scratch.quadtree
     verification = view.arrays.costs.rules[VERIFICATION]
@@ -344,11 +339,11 @@ def _append_below(
 
 @lean_kernel
 def append_by_quadtree(view, tokens, limit, box, on_grid, scratch, answers, n_answers, work):
-    """The quadtree's filter step and verification; return the number of answers, -1 without room."""
+    """The quadtree's filter step and verification; return the new number of answers, or -1."""
     trie, quadtree, found = view.arrays.trie, view.arrays.quadtree, scratch.quadtree
     mark_tokens(tokens, 0, len(tokens), found.marks, 1)
     sign_tokens(tokens, found.signature)
-    start(found)
+    start(quadtree, on_grid, found)
     n_labels, n_tops = np.int64(-1), np.int64(0)
     n_found = np.int64(find_lists(quadtree, tokens, on_grid, found, work))
     while n_found > 0 and n_answers >= 0:

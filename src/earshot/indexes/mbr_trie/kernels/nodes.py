@@ -11,9 +11,9 @@ paper hangs there, with an inverted list, is a range of numbers here. A node's r
 next sibling's begins, and that of a last child where its parent's does.
 
 Clauses are also stored in that order, so that a number is a row, and what is found together lies
-together in memory. Where the paper reserves numbers for later insertions, later clauses get the next
-rows here, and stand in a chain at their node. The ranges stay exact for the clauses that were there
-when the trie was built; when a quarter has come or gone since, all are put in order again.
+together in memory. Where the paper reserves numbers for later insertions, later clauses get the
+next rows here, and stand in a chain at their node. The ranges stay exact for the clauses that were
+there when the trie was built; when a quarter has come or gone since, all are put in order again.
 
 Children of a node stand side by side, in the order of falling labels. The root's stand in any
 order, since they are looked up by token. A block of children follows its node in memory, so that
