@@ -14,11 +14,11 @@ from earshot.indexes import default_structure
 from earshot.workloads.blocks import named
 from earshot.workloads.synthetic import WORKLOADS
 
-_FIGURES = ("token_orders", "rt_", "ranking_", "cikm15_", "topk_")
+_FIGURES = ("token_orders", "rt_", "ranking_", "cikm15_", "ap_", "topk_")
 """Beginnings of the suites that redraw figures of papers."""
 
 # The rest belongs to the suites that redraw figures.
-_MATCHED = tuple(name for name in WORKLOADS if not name.startswith(("tweets_", "usa_")))
+_MATCHED = tuple(name for name in WORKLOADS if not name.startswith(("tweets_", "usa_", "ap_")))
 _DATA, _DEFAULT = ("tweets", "gn", "yelp"), (default_structure("boolean"),)
 _KMAX, _SKYBAND = (1.0, 1.5, 2.0, 2.5, 3.0, 4.0, 6.0), (1.0, 0.99, 0.98, 0.95, 0.9, 0.8)
 
@@ -59,6 +59,10 @@ class FigureEffort:
     n_operations: int = _each(400, 100_000, 100_000)  # of each group in the suite rt_updates
     operations_budget_s: float = _each(0.4, 5.0, 10.0)  # of each index in each group
     most_ordered: int = _each(5_000, 1_000_000, 10_000_000)  # subscriptions of token_orders
+    n_adaptive: int = _each(1_000, 200_000, 5_000_000)  # subscriptions of ap_*
+    adaptive_sizes: tuple[int, ...] = _each(
+        (500, 1_000), (100_000, 300_000, 1_000_000), (1_000_000, 5_000_000, 20_000_000)
+    )  # of ap_growth and ap_expression_growth
     # Of ranking_*. Thresholds are part of a ranked index, so that each point is a build of its own.
     most_ranked: int = _each(2_000, 1_000_000, 1_000_000)
 

@@ -14,7 +14,7 @@ from importlib.util import find_spec
 from pkgutil import resolve_name
 from typing import Any
 
-from earshot.bench import choices, churn, matching, operations, placement, points, topk
+from earshot.bench import adaptive, choices, churn, matching, operations, placement, points, topk
 from earshot.bench.context import Context
 from earshot.bench.plots import Measure, Plot, Rows, by_field
 from earshot.bench.points import (
@@ -33,7 +33,7 @@ from earshot.bench.topk import GROUP_RULES, Method, default_method, disseminatio
 from earshot.indexes import default_structure, structures_of
 from earshot.semantics.topk.igpt import ALL_RULES, Igpt
 from earshot.semantics.topk.reevaluation import Kmax, Reevaluation, Skyband
-from earshot.workloads.synthetic import Workload
+from earshot.workloads.synthetic import REGION_AREAS, Workload
 from earshot.workloads.topk import find_topk_workload
 
 Procedure = Callable[[Context, Iterable[Any]], Iterator[Row]]
@@ -92,6 +92,11 @@ KEYWORDS = (1, 2, 3, 4, 5)
 KS = (10, 20, 30, 40, 50, 60)
 TUNED_KMAX = Kmax(3.0)
 """What the paper found best in Fig. 6: 60 messages for k = 20."""
+
+AP_FANOUTS, AP_LISTS = (50, 100, 200, 400, 800), (5, 10, 20, 40, 100, 400)
+AP_DIVERGENCES = (0.0001, 0.001, 0.01, 0.1, 0.5)
+AP_BUILT_SHARES = (0.1, 0.2, 0.5, 0.9)
+AP_EXPRESSED = (3, 4, 5, 6, 7)
 
 WINDOW_DAYS = 120
 """Length of the window by time: the paper's four months."""
@@ -248,6 +253,20 @@ TOPK_COLUMNS = (
     CHECKSUM,
 )  # fmt: skip
 
+ADAPTIVE_COLUMNS = (
+    WORKLOAD, COMPETITOR, Column("subscriptions", "n_subscriptions"),
+    Column("fan-out", "fanout"), Column("list", "max_list"), Column("keywords", "n_keywords"),
+    Column("region", lambda row: None if (area := row.get("region_area")) is None
+           else f"{area:.0e}"),
+    Column("θ_KL", "max_divergence", None), Column("built", "built_share", None),
+    Column("µs per message", lambda row: f"{1e6 / row['messages_per_s']:,.2f}"),
+    Column("answers", "answers_per_message", None),
+    Column("candidates", "counters_per_message.candidates", None),
+    Column("nodes", "counters_per_message.nodes", None), MESSAGES, Column("build s", "build_s", 2),
+    Column("insert µs", "insert_us", 1),
+    Column("index B/subscription", "index_bytes_per_subscription", 1), CHECKSUM,
+)  # fmt: skip
+
 POINT_FACTS = (
     Column("answers", "answers_per_message", None),
     Column("candidates", "counters_per_message.candidates", None),
@@ -276,6 +295,10 @@ MEMORY = Measure(
     "subscription index",
 )
 BOTH = (ARRIVAL, EXPIRY, TOTAL)
+MATCHING = Measure("ms per message", lambda row: 1e3 / float(row["messages_per_s"]), "matching")
+BUILDING = Measure("seconds", "build_s", "building")
+SIZE = Measure("bytes per subscription", "index_bytes_per_subscription", "size")
+INSERTING = Measure("µs per subscription", "insert_us", "inserting")
 
 
 def _groups(rows: Rows) -> dict[str, Rows]:
@@ -314,6 +337,14 @@ def _topk(
 ) -> Any:
     plot = Plot(title, x, x_label, measures, **more)
     return Suite(name, topk.measure, plan, TOPK_COLUMNS, plot)
+
+
+def _adaptive(
+    name: str, plan: Any, title: str, x: str, x_label: str, *measures: Measure, **more: Any
+) -> Suite:
+    more = {"panels": by_field("workload")} | more
+    plot = Plot(title, x, x_label, measures or (MATCHING,), **more)
+    return Suite(name, adaptive.measure, plan, ADAPTIVE_COLUMNS, plot)
 
 
 def _spark(name: str, module: str, *columns: Column) -> Suite:
@@ -432,6 +463,39 @@ _ALL = (
                                lambda case, source: case.drawn(keywords_from=source)),
           "Where keywords are from", "keywords_from", "", BOTH),
     _topk("topk_time", _varied("k", lambda _: KS, _by_time), "Window by time", "k", "k", BOTH),
+    # [VLDBJ15] Figs. 10 to 18
+    _adaptive("ap_fanout", adaptive.over_parameter("fanout", AP_FANOUTS), "AP-Tree, fan-out",
+              "fanout", "f", line="workload", panels=lambda rows: {"": rows}),
+    _adaptive("ap_lists", adaptive.over_parameter("max_list", AP_LISTS), "AP-Tree, lists",
+              "max_list", "theta_p", line="workload", panels=lambda rows: {"": rows}),
+    _adaptive("ap_variants", adaptive.over_kinds(adaptive.VARIANTS, region_area_min=1e-5,
+                                                 region_area_max=1e-5),
+              "AP-Tree, variants", "workload", "", MATCHING, BUILDING,
+              panels=lambda rows: {"": rows}),
+    _adaptive("ap_rivals", adaptive.over_kinds(adaptive.RIVALS), "AP-Tree and others", "workload",
+              "", MATCHING, BUILDING, SIZE, panels=lambda rows: {"": rows}),
+    _adaptive("ap_keywords",
+              adaptive.over_workload("n_keywords", ("keywords_min", "keywords_max"), KEYWORDS,
+                                     adaptive.KINDS[:2]),
+              "Number of keywords, AP-Tree", "n_keywords", "keywords"),
+    _adaptive("ap_regions",
+              adaptive.over_workload("region_area", ("region_area_min", "region_area_max"),
+                                     REGION_AREAS, adaptive.KINDS),
+              "Size of regions, AP-Tree", "region_area", "share of the space"),
+    _adaptive("ap_growth", adaptive.over_sizes(adaptive.KINDS[:2]), "Growth, AP-Tree",
+              "n_subscriptions", "subscriptions"),
+    _adaptive("ap_divergence", adaptive.over_divergence(AP_DIVERGENCES, 0.2),
+              "AP-Tree, when to rebuild", "max_divergence", "theta_KL", MATCHING, INSERTING),
+    _adaptive("ap_maintenance", adaptive.over_built_share(AP_BUILT_SHARES),
+              "AP-Tree, built and inserted", "built_share", "share that is built", MATCHING,
+              INSERTING),
+    _adaptive("ap_expressions",
+              adaptive.over_workload("n_keywords", ("keywords_min", "keywords_max"),
+                                     AP_EXPRESSED, ("ap_tweets_expressed",)),
+              "Boolean expressions, AP-Tree", "n_keywords", "keywords"),
+    _adaptive("ap_expression_growth",
+              adaptive.over_sizes(("ap_tweets_expressed",), keywords_min=5, keywords_max=5),
+              "Growth of boolean expressions, AP-Tree", "n_subscriptions", "subscriptions"),
     # First, so that its workers are asked before any has done other work.
     _spark("spark_memory", "spark_memory",
            Column("index MB", "index_bytes", 0, 1e-6), Column("open ms", "open_s", 1, 1e3),

@@ -42,6 +42,7 @@ from earshot.workloads.blocks import (
     named,
     sides_of,
 )
+from earshot.workloads.expressions import LEAST_KEYWORDS, choices_of, expressed, spoken
 
 BLOCK_ROWS = 1 << 15
 MESSAGE_BLOCK_ROWS = 1 << 10
@@ -57,6 +58,8 @@ has about a quarter of the mean.
 """
 
 _CITIES, _SUBSCRIPTIONS, _MESSAGES, _RENAMINGS = range(4)  # streams of random numbers of a seed
+
+_OTHER_SEED, _TIMES = 7_919, 1_024  # of the orders of words that change with time
 
 _T = TypeVar("_T")
 _Draw: TypeAlias = Callable[[np.random.Generator, int], _T]
@@ -75,7 +78,9 @@ class Workload:
 
     Areas are fractions of the space. Each city, and each cell of a coarse grid for places outside
     of cities, ranks the vocabulary in an order of its own: what is frequent there is rare
-    elsewhere. Messages and subscriptions of a place share its order.
+    elsewhere. Messages and subscriptions of a place share its order. Words that drift come from an
+    order that is another one for every ``BLOCK_ROWS`` subscriptions; messages have that of the last
+    subscriptions.
     """
 
     name: str
@@ -96,6 +101,8 @@ class Workload:
     background_share: float = 0.2  # of places that belong to no city and lie anywhere
     locality: float = 0.0  # share of the drawn words that come from the order of the place
     side_ratio: float = 2.0  # most that a region, or a message's, is longer than it is wide
+    drift: float = 0.0  # share of the drawn words that come from the order of their time
+    is_expressed: bool = False  # whether keywords make boolean expressions; see expressions.py
 
     def __post_init__(self) -> None:
         """Reject what cannot be generated."""
@@ -119,6 +126,10 @@ class Workload:
             "0 <= background_share <= 1": 0 <= self.background_share <= 1,
             "0 <= locality <= 1": 0 <= self.locality <= 1,
             "1 <= side_ratio < inf": 1 <= self.side_ratio < np.inf,
+            "0 <= drift <= 1": 0 <= self.drift <= 1,
+            f"keywords_min >= {LEAST_KEYWORDS} for expressions": (
+                not self.is_expressed or self.keywords_min >= LEAST_KEYWORDS
+            ),
         }
         check_rules(self.name, rules)
 
@@ -155,8 +166,10 @@ class Workload:
             BLOCK_ROWS,
             lambda random, n: random.integers(self.keywords_min, self.keywords_max + 1, n),
             lambda random, n: log_uniform(random, self.region_area_min, self.region_area_max, n),
+            first_time=start // BLOCK_ROWS,
         )
-        return box_clauses(*rows, np.arange(start, stop, dtype=np.int32))
+        clauses = box_clauses(*rows, np.arange(start, stop, dtype=np.int32))
+        return expressed(clauses, self.seed) if self.is_expressed else clauses
 
     def messages(self, start: int = 0, stop: int | None = None) -> MessageArrays:
         """Return messages ``start:stop``; ``stop`` defaults to ``n_messages``."""
@@ -173,18 +186,24 @@ class Workload:
         return MessageArrays(offsets + np.arange(len(offsets)), tokens, boxes)
 
     def _rows(
-        self, blocks: Iterable[Block], n: int, lengths_of: _Draw[Int64s], areas_of: _Draw[Float64s]
-    ) -> tuple[Int64s, Int32s, Float64s]:
-        """Return offsets, words and boxes of the wanted rows of blocks of n rows."""
+        self, blocks: Iterable[Block], n: int, lengths_of: _Draw[Int64s],
+        areas_of: _Draw[Float64s], first_time: int | None = None,
+    ) -> tuple[Int64s, Int32s, Float64s]:  # fmt: skip
+        """Return offsets, words and boxes of the wanted rows of blocks of n rows.
+
+        Each block has a time of its own from the first on; without one, all have the last.
+        """
         lengths, words, boxes = [], [], []
-        for random, _, wanted in blocks:
+        last = max(self.n_subscriptions - 1, 0) // BLOCK_ROWS
+        for number, (random, _, wanted) in enumerate(blocks):
+            time = last if first_time is None else first_time + number
             drawn = lengths_of(random, n)
             # Words that are local need the place first.
             if self.locality > 0:
                 centres, places = self._places(random, n)
-                drawn_words = self._distinct_words(random, drawn, places)
+                drawn_words = self._distinct_words(random, drawn, places, time)
             else:
-                drawn_words = self._distinct_words(random, drawn, None)
+                drawn_words = self._distinct_words(random, drawn, None, time)
                 centres, _ = self._places(random, n)
             drawn_boxes = _boxes_around(random, centres, areas_of(random, n), self.side_ratio)
             offsets = offsets_of(drawn)
@@ -231,20 +250,22 @@ class Workload:
         return self.tokens_min + random.binomial(room, share, n)
 
     def _distinct_words(
-        self, random: np.random.Generator, lengths: Int64s, places: Int64s | None
+        self, random: np.random.Generator, lengths: Int64s, places: Int64s | None, time: int
     ) -> Int32s:
         """Draw ``lengths[i]`` distinct words for each row i; each row is in token order."""
         rows = np.repeat(np.arange(len(lengths), dtype=np.int64), lengths)
         # A row and its word in one integer: sorting brings repeats together.
-        keys = (rows << 32) + self._words(random, rows, places)
+        keys = (rows << 32) + self._words(random, rows, places, time)
         keys.sort()
         while len(repeats := 1 + np.flatnonzero(keys[1:] == keys[:-1])):
             rows = keys[repeats] >> 32
-            keys[repeats] = (rows << 32) + self._words(random, rows, places)
+            keys[repeats] = (rows << 32) + self._words(random, rows, places, time)
             keys.sort()
         return (keys & 0xFFFFFFFF).astype(np.int32)
 
-    def _words(self, random: np.random.Generator, rows: Int64s, places: Int64s | None) -> Int64s:
+    def _words(
+        self, random: np.random.Generator, rows: Int64s, places: Int64s | None, time: int
+    ) -> Int64s:
         """Draw a Zipf word for each element of ``rows``; ``places`` are those of all rows."""
         shares = _cumulative_shares(self.n_words, self.zipf_exponent)
         ranks = np.searchsorted(shares, random.random(len(rows)), side="right")
@@ -254,6 +275,10 @@ class Workload:
             n_places = self.n_cities + LOCAL_CELLS_PER_AXIS**2
             renamings = _renamings(self.seed, n_places, self.n_words)
             words[local] = renamings.words(ranks[local], places[rows[local]])
+        if self.drift > 0:
+            timely = np.flatnonzero(random.random(len(rows)) < self.drift)
+            renamings = _renamings(self.seed + _OTHER_SEED, _TIMES, self.n_words)
+            words[timely] = renamings.words(ranks[timely], time % _TIMES)
         return words
 
     def _places(self, random: np.random.Generator, n: int) -> tuple[Float64s, Int64s]:
@@ -367,6 +392,21 @@ _USA = Workload(
 )  # fmt: skip
 
 
+_VLDBJ15 = {"tokens_min": 3, "region_area_min": 1e-4, "region_area_max": 1e-2}
+_AP_KINDS: dict[str, dict[str, Any]] = {
+    "tweets": {"tokens_mean": 9.0, "tokens_max": 30, "locality": 0.5},
+    "gn": {"n_words": 208_000, "tokens_mean": 7.0, "tokens_max": 14, "locality": 0.9},
+    "cars": {"n_words": 81_000, "tokens_mean": 30.0, "tokens_max": 60, "n_cities": 20,
+             "background_share": 0.0},
+    "ais": {"n_words": 81_000, "tokens_mean": 50.0, "tokens_max": 100, "n_cities": 200},
+}  # fmt: skip
+"""The data sets of [VLDBJ15] Table 2: vocabulary, words per message, words that are local.
+
+Half of the words of tweets are local, as in ``tweets_*``;
+names of places (gn) are nearly all local; the tags of cars and ships (ais) were given at random.
+"""
+
+
 def _four_groups(workload: Workload, message_area: float) -> Iterator[Workload]:
     """Yield the groups of [KDD13] section 6: short and long messages, points and ranges."""
     for place, area in (("point", 0.0), ("range", message_area)):
@@ -398,17 +438,26 @@ WORKLOADS: dict[str, Workload] = {
         ),
         *_four_groups(_TWEETS, TWEETS_MESSAGE_AREA),
         *_four_groups(_USA, USA_MESSAGE_AREA),
+        *(Workload(name=f"ap_{name}", **_VLDBJ15 | told) for name, told in _AP_KINDS.items()),
+        *(
+            Workload(name=f"ap_tweets_{name}", **_VLDBJ15 | _AP_KINDS["tweets"] | told)
+            for name, told in (
+                ("drifting", {"drift": 0.5}),
+                ("expressed", {"is_expressed": True, "keywords_min": 3, "keywords_max": 7}),
+            )
+        ),
     )
 }
 """Workloads of the papers by name, at 1 M subscriptions; see :meth:`Workload.scaled`.
 
-``tweets_*`` and ``usa_*`` have the shape of the two data sets of [KDD13] and [TKDE15]; the four
-groups of either are messages to the same subscriptions. ``tweets_*``: Zipf words of which half are
-local, regions of four orders of magnitude. ``usa_*``: uniform words, regions of random width and
-height around places that gather in many small towns. The papers do not tell the vocabulary of
-DBLP's 1.5 million titles, and call its words uniform. By Heaps' law, 30 * n ** 0.5, twelve million
-words are about 100,000 different ones, and by Zipf's law 10,000 of them occur a hundred times or
-more. These are the vocabulary here: rarer words would hardly ever meet.
+``ap_*`` have the shape of the data sets of [VLDBJ15]. ``tweets_*`` and ``usa_*`` have the shape of
+the two data sets of [KDD13] and [TKDE15]; the four groups of either are messages to the same
+subscriptions. ``tweets_*``: Zipf words of which half are local, regions of four orders of
+magnitude. ``usa_*``: uniform words, regions of random width and height around places that gather in
+many small towns. The papers do not tell the vocabulary of DBLP's 1.5 million titles, and call its
+words uniform. By Heaps' law, 30 * n ** 0.5, twelve million words are about 100,000 different ones,
+and by Zipf's law 10,000 of them occur a hundred times or more. These are the vocabulary here: rarer
+words would hardly ever meet.
 """
 
 
@@ -428,10 +477,23 @@ def subscription_table(workload: Workload, start: int = 0, stop: int | None = No
     These are ``id, keywords, min_x, min_y, max_x, max_y``. Ids are 0, 1, 2, …; token 7 is the word
     ``w7``.
     """
+    if workload.is_expressed:
+        return _expression_table(workload, start, stop)
     clauses = workload.subscriptions(start, stop)
     ids = pa.array(clauses.subscriptions, pa.int64())
     words = _word_lists(clauses.token_offsets, clauses.token_ids)
     return pa.table({"id": ids, "keywords": words, **sides_of(clauses.boxes)})
+
+
+def _expression_table(workload: Workload, start: int, stop: int | None) -> pa.Table:
+    """Return subscriptions with boolean expressions in the place of keywords."""
+    clauses = replace(workload, is_expressed=False).subscriptions(start, stop)
+    lengths = np.diff(clauses.token_offsets)
+    firsts, is_or = choices_of(workload.seed, clauses.subscriptions, lengths)
+    words = _word_lists(clauses.token_offsets, clauses.token_ids).to_pylist()
+    said = [spoken(*each) for each in zip(words, firsts.tolist(), is_or, strict=True)]
+    ids = pa.array(clauses.subscriptions, pa.int64())
+    return pa.table({"id": ids, "expression": said, **sides_of(clauses.boxes)})
 
 
 def message_table(workload: Workload) -> pa.Table:

@@ -59,11 +59,16 @@ class IndexCompetitor(Competitor):
         self.name = name or index_type.name
         self.index_type = index_type
         self.parameters = index_type.parameters_type(**chosen or {})
+        self.sample: MessageArrays | None = None  # for structures built by a cost model
 
     def build(self, clauses: ClauseArrays, space: Space, n_tokens: int) -> None:
         """Build the index."""
         self.index = self.index_type.build(
-            clauses, space=space, n_tokens=n_tokens, parameters=self.parameters
+            clauses,
+            space=space,
+            n_tokens=n_tokens,
+            parameters=self.parameters,
+            sample=self.sample,
         )
 
     def match(self, messages: MessageArrays, n_threads: int = 1) -> Matches:
