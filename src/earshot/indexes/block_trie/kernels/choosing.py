@@ -28,13 +28,13 @@ _CELL_SHIFT = 8  # of a 15-bit lane
 TRIE, ROOT, NOWHERE = range(3)
 
 # Costs in nanoseconds, all of them fits to measurements; only their ratios matter.
-TOKEN_COST = 60.0
+TOKEN_COST = 150.0
 """Of one token of a short message in the trie."""
-LONG_MESSAGE = 64.0
+LONG_MESSAGE = 1000.0
 """Tokens at which that has doubled, as each has more others to pair with."""
-GROUP_BLOCK_COST = 60.0
+GROUP_BLOCK_COST = 70.0
 """Of a block of the root list for a group of messages."""
-BLOCK_COST = 12.0
+BLOCK_COST = 50.0
 """Of a block of the root list for a single message."""
 
 
