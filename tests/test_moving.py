@@ -54,8 +54,10 @@ class World:
         ):
             size = float(self.random.choice([0.05, 0.3, 2.0]))
             radius = size * (111_000 if self.space == "lonlat" else 1)
-            low, high = (max(y - size, -90.0), min(y + size, 90.0))
-            box = Rectangle(max(x - size, -180.0), low, min(x + size, 180.0), high)
+            box = Rectangle(x - size, y - size, x + size, y + size)
+            if self.space == "lonlat":
+                low, high = max(y - size, -90.0), min(y + size, 90.0)
+                box = Rectangle(max(x - size, -180.0), low, min(x + size, 180.0), high)
             corner = Polygon([[(0, 0), (size, 0), (0, size)]])
             region = [box, Circle(x, y, radius), corner][i % 3]
             made.append(Subscription(first + i, words, region=region))

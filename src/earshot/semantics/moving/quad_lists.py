@@ -52,7 +52,7 @@ _BY_TOKEN = {"list_heads": -1, "list_tails": -1, "list_lengths": 0}
 _BY_CHUNK = ("chunk_starts", "chunk_counts", "chunk_classes", "chunk_next", "chunk_before")
 _BY_NODE = (
     "node_boxes", "node_splits", "node_children", "node_counts", "node_blocks", "node_sizes",
-    "node_limits",
+    "node_limits", "node_words", "node_stale",
 )  # fmt: skip
 _OF_TREE = (
     "tree_facts", *_BY_NODE, "block_next", "entry_words", "entry_rows", "entry_boxes", "samples",
@@ -144,6 +144,7 @@ def _empty_tree() -> dict[str, Any]:
         "node_boxes": np.zeros((n_nodes, 4)),
         "node_splits": np.zeros((n_nodes, 2)),
         **{name: np.zeros(n_nodes, np.int32) for name in _BY_NODE[2:]},
+        "node_words": np.zeros((n_nodes, 16), np.uint64),
         "block_next": np.zeros(n_blocks, np.int32),
         "entry_words": np.zeros(n_blocks * BLOCK, np.uint64),
         "entry_rows": np.zeros(n_blocks * BLOCK, np.int32),

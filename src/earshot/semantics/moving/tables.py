@@ -25,6 +25,7 @@ from earshot.semantics.moving.kernels.arrays import (
     N_COUNTS,
     N_FREE,
     N_MESSAGE_FACTS,
+    N_PROBES,
     N_ROWS,
     N_TOKENS_LIVE,
     N_TOKENS_USED,
@@ -59,6 +60,7 @@ class SubscriberArrays(NamedTuple):
     middles: Float64s
     flags: npt.NDArray[np.uint8]
     words: npt.NDArray[np.uint64]
+    probes: npt.NDArray[np.int16]
     clause_offsets: Int64s
     clause_slots: Int32s  # by alternative
     clause_words: npt.NDArray[np.uint64]
@@ -70,7 +72,7 @@ class SubscriberArrays(NamedTuple):
 
 
 _BY_SLOT = (
-    "kinds", "frames", "boxes", "shape_rows", "flags", "words", "lasts", "dwells_us",
+    "kinds", "frames", "boxes", "shape_rows", "flags", "words", "probes", "lasts", "dwells_us",
     "cooldowns_us",
 )  # fmt: skip
 _OF_POLYGONS = ("circles", "ring_offsets", "vertex_offsets", "vertices", "spans", "middles")
@@ -82,7 +84,8 @@ def no_subscribers() -> SubscriberArrays:
     return SubscriberArrays(
         np.empty(0, np.int8), np.empty((0, 4)), np.empty((0, 8)), np.empty(0, np.int32),
         np.empty((0, 3)), numbers, numbers, np.empty((0, 2)), np.empty((0, 4)), np.empty((0, 2)),
-        none.astype(np.uint8), none.astype(np.uint64), numbers, none.astype(np.int32),
+        none.astype(np.uint8), none.astype(np.uint64), np.empty((0, N_PROBES), np.int16), numbers,
+        none.astype(np.int32),
         none.astype(np.uint64), numbers, none.astype(np.int32), none.astype(np.int64),
         none.astype(np.int64), none.astype(np.int64),
     )  # fmt: skip
@@ -126,8 +129,8 @@ class SubscriberTable:
         self.view = Subscribers(
             Regions(held.kinds, held.frames, held.boxes, held.shape_rows),
             Polygons(*(getattr(held, name) for name in _OF_POLYGONS)),
-            held.flags, held.words, held.clause_offsets, held.clause_slots, held.clause_words,
-            held.token_offsets, held.token_ids,
+            held.flags, held.words, held.probes, held.clause_offsets, held.clause_slots,
+            held.clause_words, held.token_offsets, held.token_ids,
         )  # fmt: skip
 
     def append(self, asked: MovingArrays) -> None:
@@ -136,7 +139,7 @@ class SubscriberTable:
         columns = self._columns
         shape_rows = self.add_polygons(asked.regions)
         is_timed = (asked.dwells_us > 0) | (asked.cooldowns_us > 0)
-        for name in ("kinds", "frames", "boxes", "shape_rows", "words"):
+        for name in ("kinds", "frames", "boxes", "shape_rows", "words", "probes"):
             columns[name].resize(first + n)
         silent = np.where(is_timed, SILENT_LATER, SILENT)
         columns["flags"].append((LIVE + silent * asked.is_silent).astype(np.uint8))

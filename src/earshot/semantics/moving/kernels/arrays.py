@@ -14,11 +14,15 @@ import numpy.typing as npt
 from earshot.model.arrays import Float64s, Int32s, Int64s
 
 Int8s = npt.NDArray[np.int8]
+Int16s = npt.NDArray[np.int16]
 UInt8s = npt.NDArray[np.uint8]
 UInt64s = npt.NDArray[np.uint64]
 
 REASONS = ("match", "entered", "left", "expired", "dwelled")
 MATCH, ENTERED, LEFT, EXPIRED, DWELLED = range(len(REASONS))
+
+
+N_PROBES = 4
 
 
 class Regions(NamedTuple):
@@ -52,6 +56,8 @@ class Subscribers(NamedTuple):
     polygons: Polygons
     flags: UInt8s  # (n,) LIVE, SILENT, SILENT_LATER
     words: UInt64s  # (n,) bits that the words of every alternative have in common
+    # (n, N_PROBES) places in the bit sets of leaves, of words that every alternative requires; -1
+    probes: Int16s
     clause_offsets: Int64s  # (n + 1,) alternatives of slot i are [i]:[i+1]
     clause_slots: Int32s  # (n_clauses,)
     clause_words: UInt64s  # (n_clauses,) bits of the words it requires

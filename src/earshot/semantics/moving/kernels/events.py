@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from earshot.kernels.jit import kernel, lean_kernel
+from earshot.kernels.jit import inlined_kernel, kernel, lean_kernel
 from earshot.kernels.resuming import DONE
 from earshot.kernels.verify import mark_tokens
 from earshot.model.arrays import EVERYWHERE, POSITION
@@ -67,7 +67,7 @@ WAITING, ENDING, ARRIVING, MOVING = range(4)
 # ---- what comes out ------------------------------------------------------------------------------
 
 
-@lean_kernel
+@inlined_kernel
 def _emit(output, event, sign, reason, slot, sequence, time):
     """Note a change; return whether there was room for it."""
     n = output.length[0]
@@ -131,6 +131,18 @@ def _find_slots(structure, tables, scratch, row):
     mark_tokens(messages.tokens, start, stop, scratch.marks, 0)
     sort_numbers(scratch.found, scratch.counts[N_FOUND], scratch.stack)
     scratch.counts[NEXT] = 0
+
+
+@inlined_kernel
+def _is_due(messages, counts, clock):
+    """Whether a message ends by the clock, which is noted where none does."""
+    facts = messages.facts
+    is_due = counts[PHASE] == ENDING or (
+        facts[N_LIVE] > 0 and messages.ends[messages.heap[0]] <= clock
+    )
+    if not is_due:
+        facts[CLOCK] = max(facts[CLOCK], clock)
+    return is_due
 
 
 @lean_kernel
@@ -204,9 +216,10 @@ def publish_messages(structure, tables, scratch, output, given, clocks):
     for event in range(counts[ROW], len(clocks)):
         counts[ROW] = event
         if counts[PHASE] != ARRIVING:
-            status = _pass_time(structure, tables, scratch, output, event, clocks[event])
-            if status != DONE:
-                return status
+            if _is_due(tables.messages, counts, clocks[event]):
+                status = _pass_time(structure, tables, scratch, output, event, clocks[event])
+                if status != DONE:
+                    return status
             if not has_room(structure, tables, 0):
                 return NEEDS_ROOM
             row = _write_message(messages, given, event)
@@ -300,9 +313,10 @@ def move_slots(structure, tables, scratch, output, slots, clocks, kinds, frames,
         counts[ROW] = event
         slot = np.int64(slots[event])
         if counts[PHASE] != MOVING:
-            status = _pass_time(structure, tables, scratch, output, event, clocks[event])
-            if status != DONE:
-                return status
+            if _is_due(tables.messages, counts, clocks[event]):
+                status = _pass_time(structure, tables, scratch, output, event, clocks[event])
+                if status != DONE:
+                    return status
             copy_region(regions, slot, query.regions, 0)
             if kinds[event] == POSITION:
                 place_region(regions, slot, is_lonlat, polygons, frames[event, 0], frames[event, 1])

@@ -63,7 +63,7 @@ def has_room_lists(lists, tables, n):
     )
 
 
-@lean_kernel
+@inlined_kernel
 def slot_key(lists, boxes, slot):
     """Return the key of the box around a region."""
     quantizer = Quantizer(lists.x_bounds, lists.y_bounds)
@@ -124,7 +124,7 @@ def new_chunk(lists, token, size_class):
     return chunk
 
 
-@lean_kernel
+@inlined_kernel
 def _clear_sums(lists, start, size_class):
     for at in range(start >> 4, (start + (1 << size_class) + BLOCK - 1) >> 4):
         if size_class >= 4:
@@ -149,7 +149,7 @@ def _enlarge(lists, chunk):
     _free_room(lists, start, size_class)
 
 
-@lean_kernel
+@inlined_kernel
 def _write(lists, place, key, words, clause):
     lists.pool_keys[place] = key
     lists.pool_words[place] = words
@@ -158,7 +158,7 @@ def _write(lists, place, key, words, clause):
     _loosen(lists, place, key)
 
 
-@lean_kernel
+@inlined_kernel
 def _loosen(lists, place, key):
     """Let the sums over an entry hold its key; return whether one did not."""
     total = lists.pool_sums[place >> 4]
@@ -305,25 +305,20 @@ def find_in_lists(lists, tables, scratch, row):
             chunk = np.int64(lists.chunk_next[chunk])
 
 
-@lean_kernel
+@inlined_kernel
 def _walk_chunk(lists, tables, scratch, row, limit, chunk):
     """Compare a message with the entries of a chunk."""
     start, count = np.int64(lists.chunk_starts[chunk]), np.int64(lists.chunk_counts[chunk])
     scratch.counts[N_NODES] += 1
-    if count <= BLOCK:
-        hits = touching_mask(lists.pool_keys, start, limit) & _first_lanes(count)
-        if hits:
-            _verify(lists, tables, scratch, row, start, hits)
-        return
-    is_full = lists.chunk_classes[chunk] == FULL_CLASS
-    if is_full and not key_touches(lists.pool_tops[start >> 8], limit):
-        return
-    n_blocks = (count + BLOCK - 1) >> 4
-    blocks = touching_mask(lists.pool_sums, start >> 4, limit) & _first_lanes(n_blocks)
-    if blocks == 0:
-        if is_full:
+    blocks, is_full = np.uint32(1), False
+    if count > BLOCK:
+        is_full = lists.chunk_classes[chunk] == FULL_CLASS
+        if is_full and not key_touches(lists.pool_tops[start >> 8], limit):
+            return
+        n_blocks = (count + BLOCK - 1) >> 4
+        blocks = touching_mask(lists.pool_sums, start >> 4, limit) & _first_lanes(n_blocks)
+        if blocks == 0 and is_full:
             _tighten_top(lists, start, n_blocks)
-        return
     while blocks:
         at = trailing_zeros(blocks)
         blocks &= blocks - np.uint32(1)
@@ -332,11 +327,11 @@ def _walk_chunk(lists, tables, scratch, row, limit, chunk):
         hits = touching_mask(lists.pool_keys, first, limit) & _first_lanes(n)
         if hits:
             _verify(lists, tables, scratch, row, first, hits)
-        else:
+        elif count > BLOCK:
             _tighten_sum(lists, first, n)
 
 
-@lean_kernel
+@inlined_kernel
 def _tighten_sum(lists, first, n):
     total = lists.pool_keys[first]
     for i in range(first + 1, first + n):
@@ -344,7 +339,7 @@ def _tighten_sum(lists, first, n):
     lists.pool_sums[first >> 4] = total
 
 
-@lean_kernel
+@inlined_kernel
 def _tighten_top(lists, start, n_blocks):
     first = start >> 4
     total = lists.pool_sums[first]
@@ -353,7 +348,7 @@ def _tighten_top(lists, start, n_blocks):
     lists.pool_tops[start >> 8] = total
 
 
-@lean_kernel
+@inlined_kernel
 def _verify(lists, tables, scratch, row, first, hits):
     """Note the subscriptions of a block that really hold a message, each once."""
     subscribers, messages, counts = tables.subscribers, tables.messages, scratch.counts

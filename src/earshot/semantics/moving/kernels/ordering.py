@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from earshot.kernels.jit import lean_kernel
+from earshot.kernels.jit import inlined_kernel, lean_kernel
 from earshot.semantics.moving.kernels.arrays import N_LIVE
 
 _FEW = 24
@@ -47,7 +47,7 @@ def sort_numbers(values, n, stack):
             values[j] = value
 
 
-@lean_kernel
+@inlined_kernel
 def ends_before(messages, row, other):
     """Whether a message ends before another; of equal ends, the one that came first does."""
     end, other_end = messages.ends[row], messages.ends[other]

@@ -30,6 +30,8 @@ node_counts    n_nodes        int32   entries below
 node_blocks    n_nodes        int32   first block of its own entries, -1
 node_sizes     n_nodes        int32   own entries
 node_limits    n_nodes        int32   own entries beyond which a leaf is cut
+node_words     n_nodes, 16    uint64  in a leaf, bit set of the words of its messages, and of more
+node_stale     n_nodes        int32   messages that left since the bit set was made
 block_next     n_blocks       int32   next block of the node, or of those that are free; -1
 entry_words    16 * n_blocks  uint64  bits of the message's words
 entry_rows     16 * n_blocks  int32   row of the message, ~row for its half west of -180 degrees
@@ -96,6 +98,8 @@ class QuadListsArrays(NamedTuple):
     node_blocks: Int32s
     node_sizes: Int32s
     node_limits: Int32s
+    node_words: UInt64s
+    node_stale: Int32s
     block_next: Int32s
     entry_words: UInt64s
     entry_rows: Int32s

@@ -9,7 +9,8 @@ entry on each side.
 A move from region A to region B goes through the nodes that touch one of them, and past those that
 lie within both: for a small move, nodes along the edges. Entries of a node are blocks of 16. First
 their words are compared, by the bits that stand for them, then their boxes, rounded outwards to 32
-bits; only what is left is looked up in the table of messages.
+bits; only what is left is looked up in the table of messages. A leaf has a set of 1,024 bits, in
+which the words of its messages are marked; most leaves lack a word and are not opened at all.
 """
 
 from __future__ import annotations
@@ -23,10 +24,11 @@ from earshot.semantics.moving.kernels.arrays import (
     N_ENTERED,
     N_FOUND,
     N_NODES,
+    N_PROBES,
     STAMP,
 )
 from earshot.semantics.moving.kernels.regions import boxes_touch, holds
-from earshot.semantics.moving.kernels.words import row_has_words
+from earshot.semantics.moving.kernels.words import row_has_words, word_place
 
 BLOCK = 16
 LEAF_MOST = 48
@@ -45,6 +47,7 @@ _LARGEST = np.float32(3.4028235e38)
 _ULP = np.float32(1.2e-7)
 _TINY = np.float32(1e-45)
 _SAMPLE = 64
+_ONE = np.uint64(1)
 
 
 @inlined_kernel
@@ -86,17 +89,35 @@ def clear_node(tree, node):
     tree.node_blocks[node] = -1
     tree.node_sizes[node] = 0
     tree.node_limits[node] = LEAF_MOST
+    _clear_words(tree, node)
     _empty_box(tree, node)
 
 
-@lean_kernel
+@inlined_kernel
+def _clear_words(tree, node):
+    tree.node_stale[node] = 0
+    for k in range(16):
+        tree.node_words[node, k] = 0
+
+
+@inlined_kernel
+def _add_words(tree, messages, node, name):
+    """Put the words of an entry into the bit set of a leaf."""
+    row = ~name if name < 0 else name
+    start = messages.token_starts[row]
+    for i in range(start, start + messages.n_tokens[row]):
+        place = word_place(messages.tokens[i])
+        tree.node_words[node, place >> 6] |= _ONE << np.uint64(place & 63)
+
+
+@inlined_kernel
 def _empty_box(tree, node):
     boxes = tree.node_boxes
     boxes[node, 0] = boxes[node, 1] = np.inf
     boxes[node, 2] = boxes[node, 3] = -np.inf
 
 
-@lean_kernel
+@inlined_kernel
 def _loosen(tree, node, min_x, min_y, max_x, max_y):
     boxes = tree.node_boxes
     boxes[node, 0] = min(boxes[node, 0], min_x)
@@ -105,7 +126,7 @@ def _loosen(tree, node, min_x, min_y, max_x, max_y):
     boxes[node, 3] = max(boxes[node, 3], max_y)
 
 
-@lean_kernel
+@inlined_kernel
 def _new_block(tree):
     facts = tree.tree_facts
     block = facts[TREE_FREE_BLOCK]
@@ -118,7 +139,7 @@ def _new_block(tree):
     return block
 
 
-@lean_kernel
+@inlined_kernel
 def _free_block(tree, block):
     facts = tree.tree_facts
     tree.block_next[block] = facts[TREE_FREE_BLOCK]
@@ -126,7 +147,7 @@ def _free_block(tree, block):
     facts[TREE_N_FREE] += 1
 
 
-@lean_kernel
+@inlined_kernel
 def _new_entry(tree, node):
     """Return where the next entry of a node goes; only its first block is not full."""
     size = tree.node_sizes[node]
@@ -138,7 +159,7 @@ def _new_entry(tree, node):
     return np.int64(tree.node_blocks[node]) * BLOCK + size % BLOCK
 
 
-@lean_kernel
+@inlined_kernel
 def _copy_entry(tree, source, target):
     tree.entry_words[target] = tree.entry_words[source]
     tree.entry_rows[target] = tree.entry_rows[source]
@@ -146,7 +167,7 @@ def _copy_entry(tree, source, target):
         tree.entry_boxes[target, k] = tree.entry_boxes[source, k]
 
 
-@lean_kernel
+@inlined_kernel
 def _next_node(tree, node, min_x, min_y, max_x, max_y):
     """Return the child in which a box lies, -1 where it stays in the node."""
     first = tree.node_children[node]
@@ -182,6 +203,8 @@ def _put_piece(tree, messages, row, name, min_x, min_y, max_x, max_y):
     tree.entry_boxes[entry, 1] = _lower(min_y)
     tree.entry_boxes[entry, 2] = _upper(max_x)
     tree.entry_boxes[entry, 3] = _upper(max_y)
+    if tree.node_children[node] < 0:
+        _add_words(tree, messages, node, np.int64(name))
     is_full = tree.node_sizes[node] > tree.node_limits[node]
     if is_full and tree.node_children[node] < 0 and depth < DEEPEST:
         _cut(tree, messages, node)
@@ -198,7 +221,7 @@ def put_in_tree(tree, messages, row):
         _put_piece(tree, messages, row, ~row, -180.0, box[1], box[2], box[3])
 
 
-@lean_kernel
+@inlined_kernel
 def _piece(tree, messages, entry):
     """Return the box of an entry: that of its message, or the half on the entry's side."""
     name = np.int64(tree.entry_rows[entry])
@@ -276,6 +299,7 @@ def _cut(tree, messages, node):
             else:
                 tree.node_counts[target] += 1
                 _loosen(tree, target, min_x, min_y, max_x, max_y)
+                _add_words(tree, messages, target, np.int64(tree.entry_rows[entry]))
             _copy_entry(tree, entry, _new_entry(tree, target))
         in_block = BLOCK
         done = block
@@ -312,12 +336,16 @@ def _drop_piece(tree, messages, name, min_x, min_y, max_x, max_y):
         in_block = BLOCK
         block = np.int64(tree.block_next[block])
     tree.node_sizes[node] = size - 1
+    tree.node_stale[node] += 1
     if (size - 1) % BLOCK == 0:
         tree.node_blocks[node] = tree.block_next[first]
         _free_block(tree, first)
+    if tree.node_stale[node] > LEAF_MOST // 3 and tree.node_children[node] < 0:
+        _find_words(tree, messages, node)
     for at in range(depth, -1, -1):
         node = np.int64(tree.path[at])
-        _take_back(tree, messages, node)
+        if tree.node_children[node] >= 0 and tree.node_counts[node] <= LEAF_FEW:
+            _take_back(tree, messages, node)
         boxes = tree.node_boxes
         is_within = (
             boxes[node, 0] < min_x
@@ -328,6 +356,19 @@ def _drop_piece(tree, messages, name, min_x, min_y, max_x, max_y):
         if is_within or tree.node_sizes[node] > 2 * LEAF_MOST:
             continue  # it did not bound the box; or to look at all others would take too long
         _tighten(tree, messages, node)
+
+
+@lean_kernel
+def _find_words(tree, messages, node):
+    """Make the bit set of a leaf anew."""
+    _clear_words(tree, node)
+    size, block = tree.node_sizes[node], np.int64(tree.node_blocks[node])
+    in_block = (size - 1) % BLOCK + 1
+    while block >= 0:
+        for i in range(in_block):
+            _add_words(tree, messages, node, np.int64(tree.entry_rows[block * BLOCK + i]))
+        in_block = BLOCK
+        block = np.int64(tree.block_next[block])
 
 
 @lean_kernel
@@ -353,8 +394,6 @@ def _tighten(tree, messages, node):
 def _take_back(tree, messages, node):
     """Let a node with few messages be a leaf again, if its children are leaves."""
     first = np.int64(tree.node_children[node])
-    if first < 0 or tree.node_counts[node] > LEAF_FEW:
-        return
     for child in range(first, first + 4):
         if tree.node_children[child] >= 0:
             return
@@ -373,6 +412,7 @@ def _take_back(tree, messages, node):
     quad = first // 4
     tree.node_children[first] = tree.tree_facts[TREE_FREE_QUAD]
     tree.tree_facts[TREE_FREE_QUAD] = quad
+    _find_words(tree, messages, node)
 
 
 @lean_kernel
@@ -411,12 +451,24 @@ def _concerns(tree, node, boxes, inner):
     return False
 
 
+@inlined_kernel
+def _may_have(tree, node, probes, slot):
+    """Whether a leaf may have the words of a subscription, as far as its bit set says."""
+    for k in range(N_PROBES):
+        place = np.int64(probes[slot, k])
+        if place < 0:
+            break
+        if tree.node_words[node, place >> 6] >> np.uint64(place & 63) & _ONE == 0:
+            return False
+    return True
+
+
 @lean_kernel
 def search_tree(tree, tables, scratch, slot):
     """Find the messages that one of the two regions of the query holds, and the other does not."""
     counts, query, stack = scratch.counts, scratch.query, scratch.stack
     boxes, inner = query.regions.boxes, query.inner
-    words = tables.subscribers.words[slot]
+    words, probes = tables.subscribers.words[slot], tables.subscribers.probes
     counts[N_FOUND] = counts[N_ENTERED] = 0
     n_nodes = top = 0
     if tree.node_counts[0] > 0 and _concerns(tree, 0, boxes, inner):
@@ -438,13 +490,17 @@ def search_tree(tree, tables, scratch, slot):
         first = np.int64(tree.node_children[node])
         if first >= 0:
             for child in range(first, first + 4):
-                if tree.node_counts[child] > 0 and _concerns(tree, child, boxes, inner):
+                if (
+                    tree.node_counts[child] > 0
+                    and _concerns(tree, child, boxes, inner)
+                    and (tree.node_children[child] >= 0 or _may_have(tree, child, probes, slot))
+                ):
                     stack[top] = child
                     top += 1
     counts[N_NODES] += n_nodes
 
 
-@lean_kernel
+@inlined_kernel
 def _look_at(tree, entry, tables, scratch, slot):
     """Compare a message whose words may be right with both regions."""
     subscribers, messages, query = tables.subscribers, tables.messages, scratch.query

@@ -12,7 +12,7 @@ import math
 
 import numpy as np
 
-from earshot.kernels.jit import lean_kernel
+from earshot.kernels.jit import inlined_kernel, lean_kernel
 from earshot.kernels.shapes import plane_distance, polygon_touches_box, sphere_distance_m
 from earshot.model.arrays import BOX, CIRCLE, EARTH_RADIUS_M, EVERYWHERE, POLYGON
 
@@ -25,7 +25,7 @@ _AROUND = 360.0
 _INSCRIBED = math.sqrt(0.5) * (1.0 - 1e-6)
 
 
-@lean_kernel
+@inlined_kernel
 def set_box(boxes, at, first, min_x, min_y, max_x, max_y):
     """Write the first or the second box of a region."""
     start = 0 if first else 4
@@ -35,7 +35,7 @@ def set_box(boxes, at, first, min_x, min_y, max_x, max_y):
     boxes[at, start + 3] = max_y
 
 
-@lean_kernel
+@inlined_kernel
 def set_boxes(boxes, at, is_lonlat, min_x, min_y, max_x, max_y):
     """Write the boxes of a rectangle; on lonlat ``min_x > max_x`` crosses the antimeridian.
 
@@ -54,7 +54,7 @@ def set_boxes(boxes, at, is_lonlat, min_x, min_y, max_x, max_y):
         set_box(boxes, at, False, -180.0, min_y, -180.0, max_y)
 
 
-@lean_kernel
+@inlined_kernel
 def place_box(regions, at, is_lonlat, x, y):
     """Let a rectangle lie around a position."""
     half_width, half_height = regions.frames[at, 0], regions.frames[at, 1]
@@ -69,7 +69,7 @@ def place_box(regions, at, is_lonlat, x, y):
     set_boxes(regions.boxes, at, is_lonlat, min_x, y - half_height, max_x, y + half_height)
 
 
-@lean_kernel
+@inlined_kernel
 def place_circle(regions, at, is_lonlat, x, y):
     """Let a circle lie around a position."""
     frames = regions.frames
@@ -139,7 +139,7 @@ def box_polygon(regions, at, is_lonlat, polygons):
     set_boxes(regions.boxes, at, True, min_x, min_y, max_x, max_y)
 
 
-@lean_kernel
+@inlined_kernel
 def place_region(regions, at, is_lonlat, polygons, x, y):
     """Let a region follow a position."""
     kind = regions.kinds[at]
@@ -174,7 +174,7 @@ def set_region(regions, at, is_lonlat, polygons, kind, frame, shape_row):
         box_polygon(regions, at, is_lonlat, polygons)
 
 
-@lean_kernel
+@inlined_kernel
 def copy_region(source, at, target, to):
     """Copy a region from one table to another."""
     target.kinds[to] = source.kinds[at]
@@ -185,17 +185,17 @@ def copy_region(source, at, target, to):
         target.boxes[to, k] = source.boxes[at, k]
 
 
-@lean_kernel
+@inlined_kernel
 def _below(value):
     return value - abs(value) * _ROUNDING - _LEAST
 
 
-@lean_kernel
+@inlined_kernel
 def _above(value):
     return value + abs(value) * _ROUNDING + _LEAST
 
 
-@lean_kernel
+@inlined_kernel
 def inner_box(regions, at, is_lonlat, inner, to):
     """Write a box that the region holds as a whole, or one that holds nothing."""
     inner[to, 0] = inner[to, 1] = np.inf
@@ -217,7 +217,7 @@ def inner_box(regions, at, is_lonlat, inner, to):
 # ---- which places a region holds ----------------------------------------------------------------
 
 
-@lean_kernel
+@inlined_kernel
 def boxes_touch(boxes, at, min_x, min_y, max_x, max_y):
     """Whether one of the boxes of a region shares a point with a closed box."""
     if boxes[at, 1] > max_y or boxes[at, 3] < min_y:  # both boxes are as high

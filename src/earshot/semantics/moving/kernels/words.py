@@ -6,10 +6,12 @@ import numpy as np
 
 from earshot.kernels.jit import inlined_kernel, lean_kernel
 from earshot.kernels.verify import tokens_match
+from earshot.semantics.moving.kernels.arrays import N_PROBES
 
 _MIX = np.uint64(0x9E3779B97F4A7C15)
 _SHIFT = np.uint64(58)
 _ONE = np.uint64(1)
+_WIDE_SHIFT = np.uint64(54)
 _FEW = 12
 
 
@@ -31,7 +33,7 @@ def bits_of(tokens, start, stop):
     return bits
 
 
-@lean_kernel
+@inlined_kernel
 def has_token(messages, row, token):
     """Whether a message has a token: those of one are sorted."""
     low = messages.token_starts[row]
@@ -79,10 +81,44 @@ def clause_is_met(subscribers, clause, marks):
     return tokens_match(subscribers.token_ids, start, stop, marks)
 
 
+@inlined_kernel
+def word_place(token):
+    """Return the place that stands for a word among 1,024."""
+    return np.int64(np.uint64(token) * _MIX >> _WIDE_SHIFT)
+
+
+@lean_kernel
+def _is_required(subscribers, clause, token):
+    for i in range(subscribers.token_offsets[clause], subscribers.token_offsets[clause + 1]):
+        if subscribers.token_ids[i] == token:
+            return True
+    return False
+
+
+@lean_kernel
+def _find_probes(subscribers, slot):
+    """Fill in the places of words that every alternative requires, of the first few such."""
+    n = 0
+    first, stop = subscribers.clause_offsets[slot], subscribers.clause_offsets[slot + 1]
+    for i in range(subscribers.token_offsets[first], subscribers.token_offsets[first + 1]):
+        token = subscribers.token_ids[i]
+        if token <= 0 or n == N_PROBES:
+            continue
+        is_common = True
+        for clause in range(first + 1, stop):
+            is_common &= _is_required(subscribers, clause, token)
+        if is_common:
+            subscribers.probes[slot, n] = word_place(token)
+            n += 1
+    for k in range(n, N_PROBES):
+        subscribers.probes[slot, k] = -1
+
+
 @lean_kernel
 def count_clauses(subscribers, first, stop):
     """Fill the bits of the words of slots and of their alternatives."""
     for slot in range(first, stop):
+        _find_probes(subscribers, slot)
         common = ~np.uint64(0)
         for clause in range(subscribers.clause_offsets[slot], subscribers.clause_offsets[slot + 1]):
             subscribers.clause_slots[clause] = slot
