@@ -9,10 +9,11 @@ import numpy as np
 import pytest
 
 import earshot.encoding.regions
-from earshot import Ranking, TopK
+from earshot import Moving, Ranking, TopK
 from earshot.checks import engine_laws
 from earshot.checks.engine_laws import EngineLaw, EngineSubject, engine_laws_for
 from earshot.indexes import structures_of
+from earshot.semantics.moving import STRUCTURES as MOVING_STRUCTURES
 from earshot.semantics.topk import DISSEMINATIONS, REEVALUATIONS
 
 RANKING = Ranking(0.5, 0.4)
@@ -23,6 +24,7 @@ SUBJECTS = [
     *(EngineSubject(RANKING, name) for name in structures_of("ranked")),
     *(EngineSubject(TopK(9, 2, 0.5, 5e5), name) for name in TOPK_STRUCTURES),
     *(EngineSubject(TopK(SECONDS, 2, 0.5, 5e5), name) for name in TOPK_STRUCTURES[:3]),
+    *(EngineSubject(Moving(timedelta(seconds=3)), name) for name in MOVING_STRUCTURES),
 ]
 
 

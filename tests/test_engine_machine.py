@@ -35,6 +35,7 @@ from earshot import (
     Event,
     Message,
     Move,
+    Moving,
     Publish,
     Ranking,
     Subscribe,
@@ -43,7 +44,7 @@ from earshot import (
     Unsubscribe,
 )
 from earshot.checks.engine_laws import EngineSubject, assert_updates, lines_of
-from earshot.checks.engine_oracle import Line, MatchOracle, TopkOracle, oracle_of
+from earshot.checks.engine_oracle import Line, MatchOracle, MovingOracle, TopkOracle, oracle_of
 from earshot.checks.stories import EPOCH, Author
 from earshot.checks.subjects import subject_of
 from earshot.errors import (
@@ -51,13 +52,15 @@ from earshot.errors import (
     EarshotError,
     InvalidInput,
     InvalidRow,
+    LateRow,
     UnknownSubscription,
 )
 from earshot.indexes import SEMANTICS, structures_of
 from earshot.model.arrays import Space
-from earshot.model.batches import message_batch
+from earshot.model.batches import message_batch, region_batch
 from earshot.model.regions import Everywhere, RegionOrPoint
 from earshot.model.subscriptions import Id
+from earshot.semantics.moving import STRUCTURES as MOVING_STRUCTURES
 from earshot.semantics.topk import DISSEMINATIONS, REEVALUATIONS
 
 SPACES: tuple[Space, ...] = ("lonlat", "planar")
@@ -75,12 +78,16 @@ WINDOWS = [
     TopK(timedelta(seconds=1.5), 1, 0.0, 5e5, timedelta(seconds=9)),
 ]
 TOPK_STRUCTURES = [f"{one}+{other}" for one in DISSEMINATIONS for other in REEVALUATIONS]
-SETTINGS: dict[str, list[Any]] = {"boolean": [None], "ranked": RANKINGS, "topk": WINDOWS}
+LIFETIMES = [Moving(timedelta(seconds=seconds)) for seconds in (0.5, 2, 4)]
+SETTINGS: dict[str, list[Any]] = {
+    "boolean": [None], "ranked": RANKINGS, "topk": WINDOWS, "moving": LIFETIMES,
+}  # fmt: skip
 # Which structures a machine is run with, and how many examples it is given.
 MACHINES: dict[str, tuple[list[str], int]] = {
     "boolean": (list(structures_of("boolean")), 40),
     "ranked": (list(structures_of("ranked")), 40),
     "topk": (TOPK_STRUCTURES, 40),
+    "moving": (list(MOVING_STRUCTURES), 40),
 } | {
     f"{semantics}-{name}": ([name], 8)
     for semantics in SEMANTICS
@@ -200,6 +207,43 @@ class EngineMachine(RuleBasedStateMachine):
         else:
             self.check(self.engine.move(key, region), self.oracle.move(key, region))
 
+    @precondition(lambda self: isinstance(self.oracle, MovingOracle))
+    @rule(
+        reports=st.lists(st.tuples(numbers, st.none() | times), min_size=1, max_size=6),
+        random=randoms,
+        in_one_call=st.booleans(),
+    )
+    def report(
+        self, reports: list[tuple[int, datetime | None]], random: Random, in_one_call: bool
+    ) -> None:
+        """Positions, some of which come too late or are of nobody, several of one subscription."""
+        assert isinstance(self.oracle, MovingOracle)
+        author = self.author(random)
+        expected, wrong = list[Line](), list[int]()
+        points = [author.point() for _ in reports]
+        ids = [self.id(number) for number, _ in reports]
+        own_times = [time for _, time in reports]
+        for row, (key, point, time) in enumerate(zip(ids, points, own_times, strict=True)):
+            live = self.oracle.live.get(key)
+            clock = max(filter(None, [time, self.oracle.clock]), default=None)
+            is_over = live is None or (live.expires and clock and live.expires <= clock)
+            if is_over or self.oracle.refuses_move(key, time):
+                wrong.append(row)
+                if not in_one_call:
+                    with pytest.raises((UnknownSubscription, LateRow)):
+                        self.engine.move(key, point, time)
+                continue
+            lines = self.oracle.move(key, point, time)
+            if in_one_call:
+                expected += lines
+            else:
+                self.check(self.engine.move(key, point, time), lines)
+        if in_one_call:
+            batch = region_batch(ids, points, own_times, has_positions=True)
+            found = self.engine.move_batch(batch, on_error="reject")
+            assert [each.row for each in found.rejects] == wrong
+            self.check(found, expected)
+
     def asks_for_nothing(self, key: Id, region: RegionOrPoint) -> bool:
         return isinstance(region, Everywhere) and self.oracle.live[key].condition is None
 
@@ -236,7 +280,7 @@ class EngineMachine(RuleBasedStateMachine):
     def advance(self, time: datetime) -> None:
         self.check(self.engine.advance(time), self.oracle.advance(time))
 
-    @precondition(lambda self: self.settings is not None)
+    @precondition(lambda self: isinstance(self.settings, Ranking | TopK))
     @rule()
     def reweigh(self) -> None:
         self.check(self.engine.reweigh(), self.oracle.reweigh())
@@ -268,6 +312,7 @@ class EngineMachine(RuleBasedStateMachine):
             events.append(Move(key, region))
             expected += oracle.move(key, region)
         (message,) = self.messages(random, [None])
+        message = replace(message, end=None)  # its own may be over
         events.append(Publish(message))
         expected += oracle.publish(message)
         self.check(list(self.engine.process(iter(events))), expected)
@@ -291,8 +336,9 @@ class EngineMachine(RuleBasedStateMachine):
             held = self.oracle.results(key)
             results = self.engine.results(key)
             assert [each.message_id for each in results] == [each for each, _ in held]
-            scores = [score for _, score in held]
-            assert [each.score for each in results] == pytest.approx(scores, rel=0, abs=1e-12)
+            scores = [score or 0.0 for _, score in held]
+            found_scores = [each.score or 0.0 for each in results]
+            assert found_scores == pytest.approx(scores, rel=0, abs=1e-12)
 
     @invariant()
     def is_the_same(self) -> None:
@@ -353,8 +399,7 @@ class EngineMachine(RuleBasedStateMachine):
         self.engine.rebuild()
         if isinstance(self.oracle, MatchOracle):
             assert self.engine.matcher.index.n_changes == 0
-        elif len(self.engine.vocabulary) < n_words:
-            assert isinstance(self.oracle, TopkOracle)
+        elif isinstance(self.oracle, TopkOracle) and len(self.engine.vocabulary) < n_words:
             self.oracle.forget_words()
             assert len(self.engine.vocabulary) == len(self.oracle.numbers) + 1
 

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from earshot.model.events import Event, Move, Publish, Subscribe, Unsubscribe
     from earshot.model.explanations import Explanation
     from earshot.model.messages import Message
+    from earshot.model.moving import Moving
     from earshot.model.ranking import Ranking
     from earshot.model.regions import Circle, Everywhere, Point, Polygon, Rectangle
     from earshot.model.subscriptions import Subscription
@@ -33,6 +34,7 @@ _HOMES = {
     "Explanation": "earshot.model.explanations",
     "Message": "earshot.model.messages",
     "Move": "earshot.model.events",
+    "Moving": "earshot.model.moving",
     "Point": "earshot.model.regions",
     "Polygon": "earshot.model.regions",
     "Publish": "earshot.model.events",
@@ -58,6 +60,7 @@ __all__ = [
     "Explanation",
     "Message",
     "Move",
+    "Moving",
     "Point",
     "Polygon",
     "Publish",

@@ -11,7 +11,7 @@ import math
 import re
 from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from itertools import product
@@ -19,6 +19,7 @@ from typing import Any, ClassVar, TypeAlias
 
 import numpy as np
 
+from earshot.checks.moving_oracle import LiveMessage, OracleField, Subscriber
 from earshot.checks.oracle import EARTH_RADIUS_M, touches
 from earshot.checks.ranked_oracle import is_delivered, score_of, spatial_score, textual_score
 from earshot.checks.topk_oracle import Line as Change
@@ -27,6 +28,7 @@ from earshot.model.arrays import CountedMessages, Space
 from earshot.model.boolean import Boolean
 from earshot.model.expressions import And, Keyword, Not, Or
 from earshot.model.messages import Message
+from earshot.model.moving import Moving
 from earshot.model.ranking import Ranking
 from earshot.model.regions import Circle, Point, Region, RegionOrPoint
 from earshot.model.subscriptions import Id, Subscription
@@ -112,7 +114,7 @@ class EngineOracle(ABC):
         """Whether a message comes too late, now."""
         return False
 
-    def results(self, subscription_id: Id) -> list[tuple[Id, float]]:
+    def results(self, subscription_id: Id) -> Sequence[tuple[Id, float | None]]:
         """Return the messages that a subscription holds, best first."""
         raise NotImplementedError(f"{type(self).__name__} holds none")
 
@@ -331,7 +333,81 @@ class TopkOracle(EngineOracle):
         ]
 
 
-ORACLES: tuple[type[EngineOracle], ...] = (BooleanOracle, RankedOracle, TopkOracle)
+class MovingOracle(EngineOracle):
+    """A subscription holds the live messages that match where it is."""
+
+    settings: Moving
+    settings_type = Moving
+
+    def __init__(self, settings: Moving, space: Space) -> None:
+        super().__init__(settings, space)
+        self.field = OracleField(space)
+        self.messages: list[Message] = []  # by number
+
+    def refuses(self, message: Message) -> bool:
+        """Whether a message has ended before it arrives, or nobody knows when it does."""
+        if message.time is None and self.clock is None:
+            return True
+        time = message.time or self.clock
+        clock = max(time, self.clock or time)
+        return self._end_of(message) <= clock
+
+    def refuses_move(self, subscription_id: Id, time: datetime | None) -> bool:
+        """Whether a position is older than the last one of its subscription."""
+        return self.field.is_late(subscription_id, time)
+
+    def move(
+        self, subscription_id: Id, region: RegionOrPoint, time: datetime | None = None
+    ) -> list[Line]:
+        """Let a subscription be at a point, or give it another region."""
+        self._set_clock(time)
+        lines = self._lines(self.field.pass_time(self.clock)) if self.clock else []
+        if subscription_id in self.live:
+            lines += self._lines(self.field.move(subscription_id, region, time))
+        return lines
+
+    def results(self, subscription_id: Id) -> list[tuple[Id, float | None]]:
+        """Return the messages that a subscription holds, in the order of arrival."""
+        return [(self.messages[each].id, None) for each in self.field.results(subscription_id)]
+
+    def _begin(self, subscription: Subscription) -> list[Line]:
+        subscriber = Subscriber(
+            clauses_of(subscription),
+            area(subscription),
+            subscription.dwell or timedelta(0),
+            subscription.cooldown or timedelta(0),
+            subscription.leaving is not False,
+        )
+        return self._lines(self.field.subscribe(subscription.id, subscriber))
+
+    def _end(self, subscription_id: Id) -> None:
+        self.field.unsubscribe(subscription_id)
+
+    def _passed(self) -> list[Line]:
+        return self._lines(self.field.pass_time(self.clock)) if self.clock else []
+
+    def _deliver(self, message: Message) -> list[Line]:
+        lines = self._passed()
+        self.messages.append(message)
+        number = len(self.messages) - 1
+        live = LiveMessage(
+            number, frozenset(words_of(message)), message.place, self._end_of(message)
+        )
+        lines += self._lines(self.field.publish(live))
+        return [(*line[:5], message.time) for line in lines]
+
+    def _end_of(self, message: Message) -> datetime:
+        return message.end or (message.time or self.clock) + self.settings.lifetime
+
+    def _lines(self, changes: Iterable[Any]) -> list[Line]:
+        found = list(changes)
+        return [
+            (self.messages[number].id, key, sign, None, reason, self.clock)
+            for number, key, sign, reason in found
+        ]
+
+
+ORACLES: tuple[type[EngineOracle], ...] = (BooleanOracle, RankedOracle, TopkOracle, MovingOracle)
 
 
 def oracle_of(settings: Any, space: Space) -> EngineOracle:

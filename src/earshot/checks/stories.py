@@ -5,12 +5,14 @@ The world is small, so that places touch, ids come again, scores tie and expirie
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from random import Random
 from typing import Any, NamedTuple
 
 from earshot.model.arrays import Space
 from earshot.model.messages import Message
+from earshot.model.moving import Moving
 from earshot.model.ranking import Ranking
 from earshot.model.regions import (
     Circle,
@@ -56,6 +58,7 @@ class Author:
         self.clock = EPOCH
         self.has_clock = False  # else a message needs a time of its own, where time decides
         self.is_point = isinstance(settings, TopK)
+        self.is_plain = False  # whether subscriptions have neither dwell nor cooldown
         self.xs, self.ys = [-2.0, -1.0, 0.0, 1.0, 2.0], [-2.0, -1.0, 0.0, 1.0, 2.0]
         if space == "lonlat":
             self.xs, self.ys = [-180.0, -179.0, -1.0, 0.0, 1.0, 179.0, 180.0], [-90.0, *self.ys]
@@ -93,12 +96,24 @@ class Author:
             region = self.region()
             if isinstance(region, Everywhere) and self.live[key].condition is None:
                 region = self.rectangle()  # else it would ask for nothing
+            if isinstance(self.settings, Moving):
+                return [self.report(key, region)]
             return [Call(kind, (key, region))]
         if kind == "advance":
             self.clock += self.random.choice([0, 1, 1, 4]) * SECOND
             self.has_clock = True
             return [Call(kind, (self.clock,))]
         return [Call("reweigh", ())] if isinstance(self.settings, Ranking | TopK) else []
+
+    def report(self, key: Id, region: RegionOrPoint) -> Call:
+        """Return that a moving subscriber is somewhere, most often at a point."""
+        if self.random.random() < 0.6:
+            region = self.point()
+        if self.random.random() < 0.5:
+            return Call("move", (key, region))
+        self.clock += self.random.choice([0, 0, 1]) * SECOND
+        self.has_clock = True
+        return Call("move", (key, region, self.clock))
 
     def subscriptions(self, n: int) -> list[Subscription]:
         """Return new subscriptions of every kind that the semantics takes."""
@@ -122,10 +137,23 @@ class Author:
         kind = self.random.random()
         if kind < 0.3:
             expression = self.random.choice(EXPRESSIONS)
-            return Subscription(key, expression=expression, region=self.region(), threshold=own)
-        if kind < 0.4:
-            return Subscription(key, region=self.rectangle(), threshold=own)
-        return Subscription(key, words, region=self.region(), threshold=own)
+            made = Subscription(key, expression=expression, region=self.region(), threshold=own)
+        elif kind < 0.4:
+            made = Subscription(key, region=self.rectangle(), threshold=own)
+        else:
+            made = Subscription(key, words, region=self.region(), threshold=own)
+        if isinstance(self.settings, Moving) and not self.is_plain:
+            made = self._timed(made)
+        return made
+
+    def _timed(self, subscription: Subscription) -> Subscription:
+        """Return a subscription of which many ask for a dwell, a cooldown, or less updates."""
+        return replace(
+            subscription,
+            dwell=self.random.choice([None, None, None, SECOND, 2 * SECOND]),
+            cooldown=self.random.choice([None, None, None, SECOND, 3 * SECOND]),
+            leaving=self.random.choice([None, None, True, False]),
+        )
 
     def messages(self, n: int) -> list[Message]:
         """Return new messages; time passes slowly."""
@@ -138,10 +166,13 @@ class Author:
         words = self.random.sample((*WORDS, "unknown"), self.random.randint(0, 4))
         time = None if self.has_clock and self.random.random() < 0.2 else self.clock
         self.has_clock = True
+        end = None
+        if isinstance(self.settings, Moving) and self.random.random() < 0.3:
+            end = self.clock + self.random.choice([1, 2, 9]) * SECOND
         if self.random.random() < 0.5:
             text = " ".join(words).upper()
-            return Message(self.n_messages, text, place=self.place(), time=time)
-        return Message(self.n_messages, keywords=words, place=self.place(), time=time)
+            return Message(self.n_messages, text, place=self.place(), time=time, end=end)
+        return Message(self.n_messages, keywords=words, place=self.place(), time=time, end=end)
 
     # ---- places
 

@@ -97,6 +97,8 @@ def _canonical(name: str, array: pa.Array) -> pa.Array:
         is_same_kind = pa.types.is_timestamp(found) and found.tz is not None
     if expected in (pa.int64(), pa.float64()) and name != "id":
         is_same_kind = is_number(found)  # Arrow would make numbers of true and of instants
+    if expected == pa.bool_():
+        is_same_kind = False  # nor is a number true or false
     try:
         if is_same_kind or pa.types.is_null(found):
             return array.cast(expected, safe=expected != TIME and expected != pa.float64())
@@ -178,8 +180,13 @@ def text_of(array: pa.Array, row: int) -> str:
 # ---- groups of columns --------------------------------------------------------------------------
 
 
-def column_group(columns: Columns, fields: Sequence[str], noun: str) -> tuple[Bools, Float64s]:
-    """Return which rows have all of the columns, and the columns side by side."""
+def column_group(
+    columns: Columns, fields: Sequence[str], noun: str, unless: Bools | None = None
+) -> tuple[Bools, Float64s]:
+    """Return which rows have all of the columns, and the columns side by side.
+
+    Rows that have some of them are refused, ``unless`` they mean something else.
+    """
     found = [columns.floats(field) for field in fields]
     if not any(found):
         return np.zeros(columns.n, bool), np.empty((0, len(fields)), np.float64)
@@ -188,7 +195,10 @@ def column_group(columns: Columns, fields: Sequence[str], noun: str) -> tuple[Bo
     present = np.stack(given)
     has_all: Bools = np.logical_and.reduce(present)
     reason = f"is missing; {noun} needs {', '.join(fields)}"
-    for row in np.flatnonzero(np.logical_or.reduce(present) & ~has_all).tolist():
+    has_some = np.logical_or.reduce(present) & ~has_all
+    if unless is not None:
+        has_some &= ~unless
+    for row in np.flatnonzero(has_some).tolist():
         columns.problems.add(row, fields[int(present[:, row].argmin())], reason)
     return has_all, np.stack(values, axis=1)
 

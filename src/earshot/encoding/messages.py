@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -24,7 +24,7 @@ from earshot.encoding.columns import (
     without_texts,
 )
 from earshot.encoding.conditions import Keywords, row_keywords
-from earshot.encoding.forms import REGIONS, Form
+from earshot.encoding.forms import REGIONS, Form, refuse_message_columns
 from earshot.encoding.kernels import merge_tokens, prepend_everywhere
 from earshot.encoding.points import message_points
 from earshot.errors import InvalidRow
@@ -33,6 +33,7 @@ from earshot.model.arrays import (
     Float64s,
     Int32s,
     Int64s,
+    LivingMessages,
     MessageArrays,
     Space,
     concat_offsets,
@@ -50,7 +51,7 @@ class EncodedMessages(NamedTuple):
     """The accepted messages of a batch."""
 
     ids: Any  # Arrow array, or a tuple of the id of a single message
-    messages: Any  # MessageArrays, or CountedMessages for semantics at points
+    messages: Any  # MessageArrays; CountedMessages at points; LivingMessages that end
     times: Int64s  # microseconds since 1970, NO_TIME_US where there is none
     rows: Int64s  # number of each at its source
     rejects: list[InvalidRow]
@@ -69,9 +70,9 @@ def encode_messages(
 ) -> EncodedMessages:
     """Encode a batch of messages.
 
-    Where subscriptions have regions, words that are not in the vocabulary are left out. Where they
-    are at points, the words of good rows are added, so that a subscription that comes later finds
-    the messages that hold its words.
+    Words that are not in the vocabulary are left out. Where the semantics keeps messages, the words
+    of good rows are added, so that a subscription that comes later finds the messages that hold its
+    words.
 
     The arguments are as for subscriptions, the columns those of
     :data:`earshot.model.schemas.MESSAGES`.
@@ -79,7 +80,12 @@ def encode_messages(
     columns = Columns(batch)
     check_ids(columns)
     check_times(columns, "time")
-    encode = _counted_messages if form.is_point else _message_arrays
+    refuse_message_columns(columns, form)
+    encode: Callable[..., Any] = _message_arrays
+    if form.is_point:
+        encode = _counted_messages
+    elif form.moves_by_position:
+        encode = _living_messages
     messages = encode(columns, analyzer, vocabulary, space)
     numbers = row_numbers(columns.n, first_row, rows)
     times, rejects = columns.times("time", NO_TIME_US), columns.problems.errors(source, numbers)
@@ -102,29 +108,31 @@ def take_encoded(encoded: EncodedMessages, rows: Int64s) -> EncodedMessages:
 def _message_arrays(
     columns: Columns, analyzer: Analyzer, vocabulary: Vocabulary, space: Space
 ) -> MessageArrays:
-    texts, keywords, has_keywords = row_words(columns, analyzer)
+    said = row_words(columns, analyzer)
+    offsets, ids = _token_lists(said, analyzer, vocabulary, grow=False)
+    return MessageArrays(offsets, ids, _places(columns, space))
+
+
+def _token_lists(
+    said: Words, analyzer: Analyzer, vocabulary: Vocabulary, *, grow: bool
+) -> tuple[Any, ...]:
+    """Return the distinct tokens of each row, the token of all messages among them."""
+    texts, keywords, has_keywords = said
     found: list[tuple[Int64s, Int32s]] = []
     if texts is not None:
-        found.append(prepend_everywhere(*analyzer.analyze(texts, vocabulary, grow=False)))
+        found.append(prepend_everywhere(*analyzer.analyze(texts, vocabulary, grow=grow)))
     if keywords is not None:
-        lists = analyzer.analyze(keywords.texts, vocabulary, grow=False)
+        lists = analyzer.analyze(keywords.texts, vocabulary, grow=grow)
         found.append(merge_tokens(keywords.row_ends, *lists, len(vocabulary), True))
-    offsets, ids = _either(found, has_keywords)
-    return MessageArrays(offsets, ids, _places(columns, space))
+    return _either(found, has_keywords)
 
 
 def _counted_messages(
     columns: Columns, analyzer: Analyzer, vocabulary: Vocabulary, space: Space
 ) -> CountedMessages:
-    texts, keywords, has_keywords = row_words(columns, analyzer)
+    said = row_words(columns, analyzer)
     points = message_points(columns, space)
-    # Nobody will look for the words of refused rows.
-    accepted = columns.problems.accepted()
-    if accepted is not None and texts is not None:
-        texts = without_texts(texts, ~accepted)
-    if accepted is not None and keywords is not None:
-        dropped = np.repeat(~accepted, np.diff(keywords.row_ends))
-        keywords = keywords._replace(texts=without_texts(keywords.texts, dropped))
+    texts, keywords, has_keywords = _accepted_words(said, columns)
     found = []
     if texts is not None:
         found.append(analyzer.count(texts, vocabulary, grow=True))
@@ -136,6 +144,32 @@ def _counted_messages(
     offsets, ids, counts = _either([each[:3] for each in found], has_keywords)
     times = columns.times("time", NO_TIME_US)
     return CountedMessages(offsets, ids, counts, cartesian(points, space), times)
+
+
+def _living_messages(
+    columns: Columns, analyzer: Analyzer, vocabulary: Vocabulary, space: Space
+) -> LivingMessages:
+    said = row_words(columns, analyzer)
+    places = _places(columns, space)
+    check_times(columns, "end")
+    times, ends = columns.times("time", NO_TIME_US), columns.times("end", NO_TIME_US)
+    is_over = (ends != NO_TIME_US) & (times != NO_TIME_US) & (ends <= times)
+    columns.problems.mark(is_over, "end", "is not after its time; a message ends after it begins")
+    said = _accepted_words(said, columns)
+    offsets, tokens = _token_lists(said, analyzer, vocabulary, grow=True)
+    return LivingMessages(offsets, tokens, places, times, ends)
+
+
+def _accepted_words(said: Words, columns: Columns) -> Words:
+    """Return what good rows say: nobody will look for the words of refused ones."""
+    texts, keywords, has_keywords = said
+    accepted = columns.problems.accepted()
+    if accepted is not None and texts is not None:
+        texts = without_texts(texts, ~accepted)
+    if accepted is not None and keywords is not None:
+        dropped = np.repeat(~accepted, np.diff(keywords.row_ends))
+        keywords = keywords._replace(texts=without_texts(keywords.texts, dropped))
+    return Words(texts, keywords, has_keywords)
 
 
 def _refuse_overfull(columns: Columns, counts: TokenCounts, field: str) -> None:

@@ -50,27 +50,77 @@ class _Part(NamedTuple):
     shapes: ShapeArrays  # one for each region, or none where the boxes are the regions
 
 
+class GivenRegions(NamedTuple):
+    """Where the rows of a batch listen, as they say it; the others, everywhere."""
+
+    rectangle_rows: Int64s
+    rectangles: Float64s  # (n, 4) on lonlat, min_x > max_x crosses the antimeridian
+    circle_rows: Int64s
+    circles: Float64s  # (n, 3) x, y, radius
+    polygon_rows: Int64s
+    polygons: list[Polygon]
+
+
+def given_regions(
+    columns: Columns, space: Space, *, positions: Bools | None = None
+) -> GivenRegions:
+    """Return the regions of the rows, each given in at most one way, of which nothing is wrong.
+
+    Args:
+        columns: The batch.
+        space: What the coordinates are.
+        positions: Rows whose ``x`` and ``y`` are no part of a circle.
+    """
+    has_box, sides = column_group(columns, BOX_FIELDS, "a box")
+    has_circle, circles = column_group(columns, CIRCLE_FIELDS, "a circle", positions)
+    geometries = columns.get("geometry")
+    has_geometry = np.zeros(columns.n, bool) if geometries is None else is_given(geometries)
+    n_ways = has_box.astype(np.int8) + has_circle + has_geometry
+    if positions is not None:
+        n_ways += positions
+    twice = n_ways > 1
+    reason = "the region is given in more than one way; give one"
+    columns.problems.mark(twice, "geometry", reason)
+    none = np.empty(0, np.int64)
+    rectangle_rows, rectangles = none, np.empty((0, 4))
+    circle_rows, found_circles = none, np.empty((0, 3))
+    polygon_rows, polygons = none, list[Polygon]()
+    if has_box.any():
+        rectangle_rows, rectangles = _good_rows(
+            columns, has_box & ~twice, sides, rectangle_problems, space
+        )
+    if has_circle.any():
+        circle_rows, found_circles = _good_rows(
+            columns, has_circle & ~twice, circles, circle_problems, space
+        )
+    if geometries is not None:
+        more, polygon_rows, polygons = _geometries(
+            columns, geometries, has_geometry & ~twice, space
+        )
+        rectangle_rows = np.concatenate([rectangle_rows, np.array([*more], np.int64)])
+        corners = np.array([astuple(each) for each in more.values()]).reshape(-1, 4)
+        rectangles = np.concatenate([rectangles, corners])
+    return GivenRegions(
+        rectangle_rows, rectangles, circle_rows, found_circles, polygon_rows, polygons
+    )
+
+
 def row_regions(columns: Columns, space: Space) -> tuple[RegionArrays, Bools]:
-    """Return where each row listens, given in at most one way, and which rows say so.
+    """Return where each row listens, and which rows say so.
 
     The others, and those that are refused, listen everywhere.
     """
-    has_box, sides = column_group(columns, BOX_FIELDS, "a box")
-    has_circle, circles = column_group(columns, CIRCLE_FIELDS, "a circle")
-    geometries = columns.get("geometry")
-    has_geometry = np.zeros(columns.n, bool) if geometries is None else is_given(geometries)
-    twice = has_box.astype(np.int8) + has_circle + has_geometry > 1
-    reason = "the region is given in more than one way; give one"
-    columns.problems.mark(twice, "geometry", reason)
+    given = given_regions(columns, space)
     parts = []
-    if has_box.any():
-        rows, given = _good_rows(columns, has_box & ~twice, sides, rectangle_problems, space)
-        parts.append(_Part(rows, *split_rectangles(given, space), no_shapes()))
-    if has_circle.any():
-        rows, given = _good_rows(columns, has_circle & ~twice, circles, circle_problems, space)
-        parts.append(_Part(rows, *circle_boxes(given, space), circle_shape_arrays(given)))
-    if geometries is not None:
-        parts += _geometry_parts(columns, geometries, has_geometry & ~twice, space)
+    if len(given.rectangles):
+        pieces = split_rectangles(given.rectangles, space)
+        parts.append(_Part(given.rectangle_rows, *pieces, no_shapes()))
+    if len(given.circles):
+        boxes, shapes = circle_boxes(given.circles, space), circle_shape_arrays(given.circles)
+        parts.append(_Part(given.circle_rows, *boxes, shapes))
+    if given.polygons:
+        boxes, shapes = polygon_boxes(given.polygons, space), shape_arrays(given.polygons)
+        parts.append(_Part(given.polygon_rows, *boxes, shapes))
     return _joined(parts, columns.n)
 
 
@@ -90,9 +140,10 @@ def _good_rows(
     return rows[good], given[good]
 
 
-def _geometry_parts(
+def _geometries(
     columns: Columns, geometries: pa.Array, chosen: Bools, space: Space
-) -> list[_Part]:
+) -> tuple[dict[int, Rectangle], Int64s, list[Polygon]]:
+    """Return the rectangles by row, and the rows of polygons with these."""
     problems = columns.problems
     rows = [row for row in np.flatnonzero(chosen).tolist() if row not in problems.found]
     values = geometries.take(pa.array(rows, pa.int64())).to_pylist()
@@ -113,16 +164,7 @@ def _geometry_parts(
                 polygons[row] = region
             else:
                 problems.add(row, "geometry", problem)
-    sides = [astuple(each) for each in rectangles.values()]
-    outlines = list(polygons.values())
-    return [
-        _Part(np.array([*rectangles], np.int64), *split_rectangles(sides, space), no_shapes()),
-        _Part(
-            np.array([*polygons], np.int64),
-            *polygon_boxes(outlines, space),
-            shape_arrays(outlines),
-        ),
-    ]
+    return rectangles, np.array([*polygons], np.int64), list(polygons.values())
 
 
 def _joined(parts: Sequence[_Part], n: int) -> tuple[RegionArrays, Bools]:

@@ -59,7 +59,9 @@ def encode_message(
 
     Its ``ids`` are a tuple.
     """
-    if type(message) is not Message or form.is_point or not is_usual_id(message.id):
+    if type(message) is not Message or form.keeps_words or not is_usual_id(message.id):
+        return None
+    if message.end is not None:
         return None
     box = _message_box(message.place, space)
     time = _time_us(message.time, NO_TIME_US)
@@ -104,8 +106,11 @@ def encode_subscription(
     threshold = subscription.threshold
     if threshold is not None and "threshold" not in form.columns:
         return None
-    unusual = subscription.expression, subscription.k, subscription.alpha
-    if unusual != (None, None, None):
+    unusual = (
+        subscription.expression, subscription.k, subscription.alpha, subscription.dwell,
+        subscription.cooldown, subscription.leaving,
+    )  # fmt: skip
+    if any(each is not None for each in unusual):
         return None
     end = _time_us(subscription.expires, NEVER_US)
     regions = encode_region(subscription.region, space, form)
@@ -128,7 +133,7 @@ def encode_subscription(
 
 def encode_region(region: Any, space: Space, form: Form) -> RegionArrays | None:
     """Encode a region of one box as the encoder of batches does."""
-    if form.is_point:
+    if form.is_point or form.moves_by_position:
         return None
     box: Sequence[float] | None = None
     shapes = _NO_SHAPES

@@ -9,8 +9,10 @@ from typing import Any, NamedTuple
 import numpy as np
 import pyarrow as pa
 
+from earshot.encoding.anchored import row_moving, row_positions
 from earshot.encoding.columns import (
     NEVER_US,
+    NO_TIME_US,
     Bools,
     Columns,
     check_ids,
@@ -43,7 +45,7 @@ class EncodedSubscriptions(NamedTuple):
     """The accepted subscriptions of a batch."""
 
     ids: Any  # Arrow array of the id of each accepted row, or a tuple of that of a single one
-    asked: Any  # ClauseArrays in which row i has slot i, or PointArrays
+    asked: Any  # ClauseArrays in which row i has slot i, PointArrays or MovingArrays
     expires: Int64s  # microseconds since 1970, NEVER_US where there is no end
     rejects: list[InvalidRow]
 
@@ -52,7 +54,8 @@ class EncodedMoves(NamedTuple):
     """The places of a batch of moves."""
 
     ids: pa.Array
-    places: Any  # RegionArrays, or (n, 3) Cartesian points
+    places: Any  # RegionArrays, AnchoredRegions, or (n, 3) Cartesian points
+    times: Int64s  # when, NO_TIME_US where nobody says or asks
     rows: Int64s  # number of each at its source
     rejects: list[InvalidRow]
 
@@ -87,9 +90,11 @@ def encode_subscriptions(
     check_taken(columns, is_taken)
     check_times(columns, "expires")
     refuse_columns(columns, form)
-    read: Callable[..., Callable[[Bools | None], Any]] = (
-        row_points if form.is_point else _row_clauses
-    )
+    read: Callable[..., Callable[[Bools | None], Any]] = _row_clauses
+    if form.is_point:
+        read = row_points
+    elif form.moves_by_position:
+        read = row_moving
     taken = read(columns, analyzer, vocabulary, space)
     check_repeats(columns)
     accepted = columns.problems.accepted()
@@ -111,24 +116,31 @@ def encode_moves(
 ) -> EncodedMoves:
     """Encode the ids and places of a batch of subscriptions; other columns are ignored.
 
-    A row without a region listens everywhere. The arguments are as for subscriptions.
+    A row without a region listens everywhere. Where subscriptions report positions, these have
+    times, and there may be several of one subscription. The arguments are as for subscriptions.
     """
     columns = Columns(batch)
     check_ids(columns)
     places: Any
-    if form.is_point:
+    times = np.full(columns.n, NO_TIME_US, np.int64)
+    if form.moves_by_position:
+        check_times(columns, "time")
+        places, times = row_positions(columns, space), columns.times("time", NO_TIME_US)
+    elif form.is_point:
         places = cartesian(listening_points(columns, space), space)
     else:
         places, _ = row_regions(columns, space)
-    check_repeats(columns)
+    if not form.moves_by_position:
+        check_repeats(columns)
     numbers = row_numbers(columns.n, first_row, rows)
     rejects = columns.problems.errors(source, numbers)
     accepted = columns.problems.accepted()
     if accepted is None:
-        return EncodedMoves(columns.ids, places, numbers, rejects)
+        return EncodedMoves(columns.ids, places, times, numbers, rejects)
     chosen = np.flatnonzero(accepted)
     ids = columns.ids.take(pa.array(chosen))
-    return EncodedMoves(ids, take_places(places, chosen), numbers[chosen], rejects)
+    places = take_places(places, chosen)
+    return EncodedMoves(ids, places, times[chosen], numbers[chosen], rejects)
 
 
 # ---- clauses ------------------------------------------------------------------------------------

@@ -45,7 +45,7 @@ from earshot.engine.questions import Questions
 from earshot.engine.rebuilding import Background
 from earshot.engine.rejects import OnError, by_name, by_row, check_on_error, unknown_rows
 from earshot.engine.single_calls import SingleCalls
-from earshot.engine.state import State
+from earshot.engine.state import State, reports_of
 from earshot.engine.updates import Updates
 from earshot.errors import (
     DuplicateSubscription,
@@ -58,7 +58,7 @@ from earshot.errors import (
     described,
     raise_first,
 )
-from earshot.model.arrays import Int32s, Int64s, Space, take_places
+from earshot.model.arrays import Int32s, Int64s, Reports, Space, take_places
 from earshot.model.batches import (
     check_kind,
     checked_id_array,
@@ -87,8 +87,8 @@ class Engine(SingleCalls, Durable, Questions):
     the good rows are taken and the others are returned as ``rejects``.
 
     Args:
-        semantics: What a delivery means: ``Ranking(...)``, ``TopK(...)``, or None for boolean
-            matching.
+        semantics: What a delivery means: ``Ranking(...)``, ``TopK(...)``, ``Moving(...)``, or None
+            for boolean matching.
         structure: Name of the index structure; by default the fastest for the semantics.
         parameters: Options of that structure.
         space: ``lonlat`` (degrees, radii in metres) or ``planar`` (any unit).
@@ -159,14 +159,30 @@ class Engine(SingleCalls, Durable, Questions):
             given = [checked_id(each, "subscription") for each in ids]
             return self.unsubscribe_batch(id_array(given))
 
-    def move(self, subscription_id: Id, region: Region) -> Updates:
-        """Let a subscription listen elsewhere; what else it asks for stays."""
-        event = Move(subscription_id, region)  # which checks both
+    def move(self, subscription_id: Id, region: Region, time: datetime | None = None) -> Updates:
+        """Let a subscription listen elsewhere; what else it asks for stays.
+
+        Args:
+            subscription_id: Whom.
+            region: Where to. For a moving subscriber, a point is its position: its region follows.
+            time: When it was there, for a moving subscriber. A position that is older than the last
+                one is wrong.
+        """
+        event = Move(subscription_id, region, time)  # which checks them
+        has_positions = self._state.matcher.form.moves_by_position
+        if time is not None and not has_positions:
+            raise InvalidInput(
+                f"move {event.id!r}: a time is for moving subscribers, Engine(Moving(...)); "
+                f"advance the clock instead"
+            )
         updates = self._move_one(event)
         if updates is not None:
             return updates
         with by_name():
-            return self.move_batch(region_batch([event.id], [event.region]))
+            batch = region_batch(
+                [event.id], [event.region], [event.time], has_positions=has_positions
+            )
+            return self.move_batch(batch)
 
     def publish(self, *messages: Message) -> Updates:
         """Publish messages in this order."""
@@ -235,10 +251,11 @@ class Engine(SingleCalls, Durable, Questions):
         """
         with self._lock:
             matcher = self._state.matcher
-            if forget and not matcher.keeps_messages:
+            counts_messages = matcher.weighs_words_by == "messages"
+            if forget and not counts_messages:
                 raise InvalidInput(f"{matcher.form.noun} counts no messages to forget")
             # Else a structure is built beside the one in use: its failure leaves nothing half done.
-            with self._lock.change() if matcher.keeps_messages else nullcontext():
+            with self._lock.change() if counts_messages else nullcontext():
                 updates = self._state.updates(self._state.reweigh(forget=forget))
             with self._lock.change():
                 self._note(Record("reweigh", argument=forget))
@@ -326,7 +343,9 @@ class Engine(SingleCalls, Durable, Questions):
         """Move subscriptions: ``id`` and region of each, in the columns of subscriptions.
 
         A subscription moves once in a batch: of several rows with its id the first good one counts,
-        and the others are wrong. The arguments are as for :meth:`subscribe_batch`.
+        and the others are wrong. Moving subscribers report positions, ``x`` and ``y`` without a
+        radius, and the ``time`` of each; they may do so several times, and rows count in their
+        order. The other arguments are as for :meth:`subscribe_batch`.
         """
         with self._lock:
             check_on_error(on_error)
@@ -342,9 +361,18 @@ class Engine(SingleCalls, Durable, Questions):
             chosen = np.flatnonzero(known)
             slots = self._state.ids.slots_of(encoded.ids.take(pa.array(chosen)))
             places = take_places(encoded.places, chosen)
+            if matcher.form.moves_by_position:
+                is_live, clocks_us = self._state.live_moves(slots, encoded.times[chosen])
+                ended = chosen[~is_live]
+                rejects += unknown_rows(encoded.ids, ended, encoded.rows, source)
+                chosen, slots = chosen[is_live], slots[is_live]
+                places = take_places(places, np.flatnonzero(is_live))
+                places = reports_of(places, encoded.times[chosen], clocks_us)
             wrong = list(matcher.refused_moves(slots, places))
             rejects += [
-                InvalidRow(source, int(encoded.rows[chosen[at]]), field, reason)
+                (LateRow if field == "time" else InvalidRow)(
+                    source, int(encoded.rows[chosen[at]]), field, reason
+                )
                 for at, field, reason in wrong
             ]
             rejects = by_row(rejects)
@@ -358,7 +386,11 @@ class Engine(SingleCalls, Durable, Questions):
             with self._lock.change():
                 changes = self._state.move(slots, moved, places)
                 self._note_batch("move", batch, rejects)
-                return self._state.updates(changes, moved, rejects)
+                times_us = places.clocks if isinstance(places, Reports) else None
+                updates = self._state.updates(changes, moved, rejects, times_us)
+            if times_us is not None:
+                self._settle()
+            return updates
 
     def publish_batch(
         self,
@@ -380,7 +412,7 @@ class Engine(SingleCalls, Durable, Questions):
             n_words = len(state.vocabulary)
             encoded = self._encode_messages(batch, on_error, source, first_row, rows)
             clocks_us = np.maximum.accumulate(np.maximum(encoded.times, state.clock_us))
-            late = list(matcher.refused_messages(encoded.times, clocks_us))
+            late = list(matcher.refused_messages(encoded, clocks_us))
             if late:
                 rejects = [
                     LateRow(source, int(encoded.rows[at]), "time", reason) for at, reason in late
@@ -458,11 +490,12 @@ class Engine(SingleCalls, Durable, Questions):
     ) -> Updates:
         """Count the words of messages for :meth:`reweigh` without publishing them.
 
-        For semantics that keep messages. The arguments are as for :meth:`publish_batch`.
+        For semantics that weigh words by messages. The arguments are as for
+        :meth:`publish_batch`.
         """
         with self._lock:
             state = self._state
-            if not state.matcher.keeps_messages:
+            if state.matcher.weighs_words_by != "messages":
                 raise InvalidInput(f"{state.matcher.form.noun} counts no words of messages")
             n_words = len(state.vocabulary)
             encoded = self._encode_messages(batch, on_error, source, first_row, rows)
@@ -529,8 +562,9 @@ class Engine(SingleCalls, Durable, Questions):
                 return self.publish(message)
             case Subscribe(subscription):
                 return self.subscribe(subscription)
-            case Move(subscription_id, region):
-                return self.move(subscription_id, region)
+            case Move(subscription_id, region, time):
+                has_positions = self._state.matcher.form.moves_by_position
+                return self.move(subscription_id, region, time=time if has_positions else None)
             case Unsubscribe(subscription_id):
                 return self.unsubscribe(subscription_id)
 
@@ -567,7 +601,7 @@ class Engine(SingleCalls, Durable, Questions):
         check_on_error(on_error)
         form = self._state.matcher.form
         # Where the vocabulary grows; errors come before it.
-        growing = self._lock.change(unless=Exception) if form.is_point else nullcontext()
+        growing = self._lock.change(unless=Exception) if form.keeps_words else nullcontext()
         with growing:
             return encode_messages(
                 batch, self.analyzer, self._state.vocabulary, self.space, form=form,

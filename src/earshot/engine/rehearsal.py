@@ -36,6 +36,8 @@ def rehearse(engine: Engine, identity: type[int | str] = str) -> None:
         engine.subscribe(Subscription(others[0], expression=asked, region=places[0], expires=end))
         engine.unsubscribe(others[0])
     engine.move(first, places[-1])
+    if matcher.form.moves_by_position:
+        engine.move(first, HERE, time=_START + timedelta(minutes=1))
     if matcher.weighs_words_by is not None:
         engine.reweigh()
     if matcher.keeps_results:

@@ -7,6 +7,7 @@ interrupted; the engine locks, checks what comes in, and says so where that happ
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any, Self
 
 import numpy as np
@@ -14,13 +15,22 @@ import pyarrow as pa
 
 from earshot import storage
 from earshot.encoding import NO_TIME_US, EncodedMessages, EncodedSubscriptions, encode_messages
+from earshot.encoding.columns import Bools
 from earshot.engine.expiry import Expiry, ExpiryArrays
 from earshot.engine.ids import IdArrays, Ids, IdTable
 from earshot.engine.message_ids import MessageIdArrays, MessageIds
 from earshot.engine.updates import Updates
 from earshot.errors import InvalidRow, SavedIndexError, raise_first
 from earshot.kernels.answers import keep_unexpired
-from earshot.model.arrays import EVERYWHERE_TOKEN, Int32s, Int64s, take_messages
+from earshot.model.arrays import (
+    EVERYWHERE_TOKEN,
+    AnchoredRegions,
+    Int32s,
+    Int64s,
+    Reports,
+    take_messages,
+    take_places,
+)
 from earshot.model.batches import id_array, instant, message_batch
 from earshot.model.explanations import Explanation
 from earshot.model.messages import Message
@@ -42,6 +52,11 @@ from earshot.text import Analyzer, TokenLists, Vocabulary
 from earshot.text.vocabulary import VocabularyArrays
 
 _NO_SCORES = np.empty(0, np.float64)
+
+
+def reports_of(regions: AnchoredRegions, times_us: Int64s, clocks_us: Int64s) -> Reports:
+    """Return reports in which those without a time have that of the clock they find."""
+    return Reports(regions, np.where(times_us == NO_TIME_US, clocks_us, times_us), clocks_us)
 
 
 class State:
@@ -83,8 +98,34 @@ class State:
         self.ids.forget(slots)
         self.expiry.forget(slots)
 
+    def live_moves(self, slots: Int32s, times_us: Int64s) -> tuple[Bools, Int64s]:
+        """Return which reports find their subscription live, and the clock that each of them finds.
+
+        The others do not move the clock.
+        """
+        clocks_us = np.maximum.accumulate(np.maximum(times_us, self.clock_us))
+        ends_us = self.expiry.of(slots)
+        is_live = ends_us > clocks_us
+        if is_live.all():
+            return is_live, clocks_us
+        clock_us = self.clock_us
+        for row, (time_us, end_us) in enumerate(
+            zip(times_us.tolist(), ends_us.tolist(), strict=True)
+        ):
+            is_live[row] = end_us > max(time_us, clock_us)
+            if is_live[row]:
+                clock_us = max(time_us, clock_us)
+            clocks_us[row] = clock_us
+        return is_live, clocks_us[is_live]
+
     def move(self, slots: Int32s, ids: Ids, places: Any) -> Changes:
         """Let subscriptions be elsewhere."""
+        if isinstance(places, Reports):
+            parts = [
+                self.matcher.move(slots[part], take_places(places, part))
+                for part in self._spans(places.clocks)
+            ]
+            return joined_changes(parts) if parts else self.matcher.no_changes(0)
         changes = self.matcher.move(slots, places)
         if self.matcher.moves_to_new_slots:
             ends_us, first = self.expiry.of(slots), len(self.ids)
@@ -119,21 +160,23 @@ class State:
         matcher, n = self.matcher, len(encoded.ids)
         messages = matcher.timed(encoded.messages, clocks_us)
         parts = []
-        start = 0
-        while start < n:
-            self._end_expired(int(clocks_us[start]))
-            # Up to the first message that finds another subscription at its end.
-            next_us = self.expiry.next_us
-            stop = n if next_us is None else int(np.searchsorted(clocks_us, next_us))
-            part = messages
-            if stop - start < n:
-                part = take_messages(messages, np.arange(start, stop))
+        for span in self._spans(clocks_us):
+            part = messages if len(span) == n else take_messages(messages, span)
             parts.append(matcher.publish(part))
-            self.message_ids.append(encoded.ids.slice(start, stop - start))
-            self.clock_us = int(clocks_us[stop - 1])
-            start = stop
+            self.message_ids.append(encoded.ids.slice(int(span[0]), len(span)))
         self.count_messages(encoded)
         return joined_changes(parts) if parts else matcher.no_changes(0)
+
+    def _spans(self, clocks_us: Int64s) -> Iterator[Int64s]:
+        """Yield the rows up to each that finds another subscription at its end, and end that."""
+        n, start = len(clocks_us), 0
+        while start < n:
+            self._end_expired(int(clocks_us[start]))
+            next_us = self.expiry.next_us
+            stop = n if next_us is None else int(np.searchsorted(clocks_us, next_us))
+            yield np.arange(start, stop)
+            self.clock_us = int(clocks_us[stop - 1])
+            start = stop
 
     def advance(self, clock_us: int) -> Changes:
         """Let time pass: subscriptions end, then messages leave."""
@@ -161,8 +204,9 @@ class State:
 
     def count_messages(self, encoded: EncodedMessages) -> None:
         """Count the words of messages; the token that every message has counts the messages."""
+        tokens = encoded.messages.tokens
         everywhere = np.full(len(encoded.ids), EVERYWHERE_TOKEN, np.int32)
-        self._count_words(np.concatenate([encoded.messages.tokens, everywhere]))
+        self._count_words(np.concatenate([tokens[tokens > EVERYWHERE_TOKEN], everywhere]))
 
     def updates(
         self,
@@ -228,7 +272,9 @@ class State:
                 "subscription_id": self.ids.ids_of(np.repeat(slots, counts)),
                 "rank": pa.array(ranks.astype(np.int32)),
                 "message_id": self.message_ids.ids_of(found.sequences),
-                "score": pa.array(found.scores),
+                "score": pa.nulls(len(ranks), pa.float64())
+                if found.scores is None
+                else pa.array(found.scores),
             }
         )
 
@@ -237,7 +283,7 @@ class State:
         matcher = self.matcher
         slots = self.ids.slots_of(id_array([subscription_id]))
         # A copy may grow: words that nobody has named yet can count in a message's length.
-        vocabulary = self.vocabulary.copy() if matcher.form.is_point else self.vocabulary
+        vocabulary = self.vocabulary.copy() if matcher.form.keeps_words else self.vocabulary
         encoded = encode_messages(
             message_batch([message]), analyzer, vocabulary, matcher.space, form=matcher.form
         )
@@ -246,7 +292,7 @@ class State:
         clock_us, ends_us = int(clocks_us[0]), int(self.expiry.of(slots)[0])
         hindrances = [
             f"the message's time {reason}"
-            for _, reason in matcher.refused_messages(encoded.times, clocks_us)
+            for _, reason in matcher.refused_messages(encoded, clocks_us)
         ]
         if ends_us <= clock_us:
             hindrances.append(f"the subscription expired at {instant(ends_us).isoformat()}")

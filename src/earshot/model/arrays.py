@@ -83,6 +83,16 @@ class CountedMessages(NamedTuple):
     times: Int64s  # (n_messages,) in microseconds since 1970
 
 
+class LivingMessages(NamedTuple):
+    """Messages that live for a while, for moving subscribers."""
+
+    token_offsets: Int64s  # (n_messages + 1,)
+    tokens: Int32s  # distinct within a message, EVERYWHERE_TOKEN always among them
+    boxes: Float64s  # (n_messages, 4); as those of MessageArrays
+    times: Int64s  # (n_messages,) in microseconds since 1970
+    ends: Int64s  # (n_messages,) the same; the least number where the lifetime counts
+
+
 class PointArrays(NamedTuple):
     """Subscriptions that ask for words around a point, one row each."""
 
@@ -100,6 +110,42 @@ class RegionArrays(NamedTuple):
     boxes: Float64s  # (n_boxes, 4)
     shape_rows: Int32s  # (n_boxes,) row in shapes, -1 where the box is the region
     shapes: ShapeArrays
+
+
+class AnchoredRegions(NamedTuple):
+    """Regions that move with a position, one a row, or positions alone."""
+
+    kinds: npt.NDArray[np.int8]  # EVERYWHERE, BOX, CIRCLE, POLYGON; POSITION: the region stays
+    # (n, 4) a box as it was given, crossing 180 degrees where min_x > max_x; x, y and radius of a
+    # circle; x and y of a position; nothing of a polygon
+    frames: Float64s
+    shape_rows: Int32s  # (n,) row in shapes, -1 where there is no polygon
+    shapes: ShapeArrays
+    spans: Float64s  # (n_shapes, 4) the box around each polygon; it may cross 180 degrees
+
+
+EVERYWHERE, BOX, CIRCLE, POLYGON, POSITION = range(5)
+"""Kinds of regions that move."""
+
+
+class Reports(NamedTuple):
+    """Where subscriptions are, and when, one report a row."""
+
+    regions: AnchoredRegions
+    times: Int64s  # in microseconds since 1970; that of the clock where nobody says
+    clocks: Int64s  # the clock that each finds, ascending
+
+
+class MovingArrays(NamedTuple):
+    """Subscriptions that move, one row each."""
+
+    clause_offsets: Int64s  # (n_subscriptions + 1,) alternatives of row i are [i]:[i+1]
+    token_offsets: Int64s  # (n_clauses + 1,)
+    token_ids: Int32s  # as those of ClauseArrays
+    regions: AnchoredRegions
+    dwells_us: Int64s  # 0 where there is none
+    cooldowns_us: Int64s  # 0 where there is none
+    is_silent: npt.NDArray[np.bool_]  # whether nobody is told what leaves
 
 
 def no_shapes() -> ShapeArrays:
@@ -179,7 +225,7 @@ def _take_shapes(shapes: ShapeArrays, rows: npt.NDArray[Any]) -> ShapeArrays:
     )
 
 
-Messages = TypeVar("Messages", MessageArrays, CountedMessages)
+Messages = TypeVar("Messages", MessageArrays, CountedMessages, LivingMessages)
 
 
 def take_messages(messages: Messages, rows: npt.NDArray[Any]) -> Messages:
@@ -187,6 +233,9 @@ def take_messages(messages: Messages, rows: npt.NDArray[Any]) -> Messages:
     offsets, positions = gather_ranges(messages.token_offsets, rows)
     if isinstance(messages, MessageArrays):
         return MessageArrays(offsets, messages.token_ids[positions], messages.boxes[rows])
+    if isinstance(messages, LivingMessages):
+        by_row = (each[rows] for each in (messages.boxes, messages.times, messages.ends))
+        return LivingMessages(offsets, messages.tokens[positions], *by_row)
     return CountedMessages(
         offsets,
         messages.tokens[positions],
@@ -198,6 +247,12 @@ def take_messages(messages: Messages, rows: npt.NDArray[Any]) -> Messages:
 
 def take_places(places: Any, rows: npt.NDArray[Any]) -> Any:
     """Return the given regions, or points one a row, in that order."""
+    if isinstance(places, Reports):
+        regions = take_places(places.regions, rows)
+        return Reports(regions, places.times[rows], places.clocks[rows])
+    if isinstance(places, AnchoredRegions):
+        by_row = (each[rows] for each in places[:3])
+        return AnchoredRegions(*by_row, places.shapes, places.spans)
     if not isinstance(places, RegionArrays):
         return places[rows]
     offsets, positions = gather_ranges(places.offsets, rows)

@@ -40,15 +40,40 @@ def subscription_batch(subscriptions: Sequence[Subscription]) -> pa.RecordBatch:
             "threshold": each.threshold,
             "k": each.k,
             "alpha": each.alpha,
+            "dwell": _seconds(each.dwell),
+            "cooldown": _seconds(each.cooldown),
+            "leaving": each.leaving,
         }
         for each in subscriptions
     ]
     return _batch([each.id for each in subscriptions], rows)
 
 
-def region_batch(ids: Sequence[int | str], regions: Sequence[RegionOrPoint]) -> pa.RecordBatch:
-    """Return where subscriptions move to as a canonical batch."""
-    return _batch(ids, [_region_columns(region) for region in regions])
+def region_batch(
+    ids: Sequence[int | str],
+    regions: Sequence[RegionOrPoint],
+    times: Sequence[datetime | None] = (),
+    *,
+    has_positions: bool = False,
+) -> pa.RecordBatch:
+    """Return where subscriptions move to as a canonical batch.
+
+    Args:
+        ids: Whom.
+        regions: Where to.
+        times: When, where that is known.
+        has_positions: Whether a point is the position of a region that moves with it; else it is a
+            region of its own.
+    """
+    rows = [
+        {"x": region.x, "y": region.y}
+        if has_positions and isinstance(region, Point)
+        else _region_columns(region)
+        for region in regions
+    ]
+    for row, time in zip(rows, times, strict=bool(times)):
+        row["time"] = None if time is None else time_us(time)
+    return _batch(ids, rows)
 
 
 def message_batch(messages: Sequence[Message]) -> pa.RecordBatch:
@@ -62,9 +87,14 @@ def message_batch(messages: Sequence[Message]) -> pa.RecordBatch:
                 "keywords": each.keywords,
                 **{name: getattr(each.place, name) for name in fields},
                 "time": None if each.time is None else time_us(each.time),
+                "end": None if each.end is None else time_us(each.end),
             }
         )
     return _batch([each.id for each in messages], rows)
+
+
+def _seconds(duration: timedelta | None) -> float | None:
+    return None if duration is None else duration / timedelta(seconds=1)
 
 
 def _region_columns(region: RegionOrPoint) -> dict[str, Any]:

@@ -21,6 +21,8 @@ class Message:
         keywords: The keywords themselves, instead of a text; may be empty.
         place: The point or rectangle that it concerns.
         time: When it was published, with a time zone.
+        end: When it ends, later than its time, in place of the engine's lifetime; for moving
+            subscribers.
     """
 
     id: Id
@@ -28,6 +30,7 @@ class Message:
     keywords: Sequence[str] | None = None
     place: Place = field(kw_only=True)
     time: datetime | None = field(default=None, kw_only=True)
+    end: datetime | None = field(default=None, kw_only=True)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "id", checked_id(self.id, "message"))
@@ -44,3 +47,4 @@ class Message:
                 f"{where}: place {described(self.place)} is not a Point or a Rectangle"
             )
         check_time(self.time, f"{where}: time")
+        check_time(self.end, f"{where}: end")

@@ -27,7 +27,7 @@ import pyarrow.compute as pc
 from earshot.errors import InvalidParameter
 
 IdKind = Literal["integer", "string"]
-Content = Literal["subscriptions", "messages", "changes"]
+Content = Literal["subscriptions", "messages", "changes", "positions"]
 """What comes in."""
 Relation: TypeAlias = Content | Literal["updates", "rejects"]
 """What comes in, and what goes out."""
@@ -71,6 +71,7 @@ def _asked(meaning: str) -> dict[Relation, str]:
 
 _BOX = _both("region: a box", "place: a box")
 _CIRCLE = _both("region: a circle", "place: a point")
+_POSITION: dict[Relation, str] = {"positions": "required: where it is"}
 
 FIELDS = (
     Field(
@@ -78,7 +79,12 @@ FIELDS = (
         pa.string(),
         {"changes": f"required: one of {', '.join(f'`{name}`' for name in OPERATIONS)}"},
     ),
-    Field("id", None, _both("required, unique", "required; need not be unique")),
+    Field(
+        "id",
+        None,
+        _both("required, unique", "required; need not be unique")
+        | {"positions": "required: whose position; need not be unique"},
+    ),
     Field("text", pa.string(), {"messages": "free text"}),
     Field(
         "keywords",
@@ -86,8 +92,8 @@ FIELDS = (
         _both("all must be in the message", "the keywords instead of a text; may be empty"),
     ),
     Field("expression", pa.string(), _asked("a boolean expression instead of keywords")),
-    Field("x", pa.float64(), _CIRCLE, ("lon", "lng", "longitude")),
-    Field("y", pa.float64(), _CIRCLE, ("lat", "latitude")),
+    Field("x", pa.float64(), _CIRCLE | _POSITION, ("lon", "lng", "longitude")),
+    Field("y", pa.float64(), _CIRCLE | _POSITION, ("lat", "latitude")),
     Field("radius", pa.float64(), _asked(_CIRCLE["subscriptions"]), ("radius_m",)),
     Field("min_x", pa.float64(), _BOX, ("min_lon", "min_longitude")),
     Field("min_y", pa.float64(), _BOX, ("min_lat", "min_latitude")),
@@ -126,6 +132,26 @@ FIELDS = (
             "share of the place in the score, 0 to 1, in place of the engine's; refused unless "
             "matching is top-k over a window"
         ),
+    ),
+    Field(
+        "dwell",
+        pa.float64(),
+        _asked(
+            "seconds that a message must match before it is given; refused unless subscribers move"
+        ),
+    ),
+    Field(
+        "cooldown",
+        pa.float64(),
+        _asked(
+            "seconds in which a message that left is not given again; refused unless subscribers "
+            "move"
+        ),
+    ),
+    Field(
+        "leaving",
+        pa.bool_(),
+        _asked("whether updates tell what leaves, too; refused unless subscribers move"),
     ),
     Field("message_id", None, {"updates": "which message"}),
     Field("subscription_id", None, {"updates": "whose results"}),
@@ -168,9 +194,15 @@ FIELDS = (
         {
             "messages": "when it was published",
             "changes": "when it happens",
+            "positions": "when it was there",
             "updates": "time of the message where one was published, of the engine's clock "
             "otherwise; null where there is none",
         },
+    ),
+    Field(
+        "end",
+        TIME,
+        {"messages": "when it ends, in place of the lifetime; refused unless subscribers move"},
     ),
 )
 """All columns. Each relation has its own in this order."""
@@ -178,7 +210,7 @@ FIELDS = (
 COLUMN_TYPES: dict[str, pa.DataType] = {
     field.name: field.type
     for field in FIELDS
-    if field.type is not None and not {"subscriptions", "messages", "changes"}.isdisjoint(field.of)
+    if field.type is not None and not set(get_args(Content)).isdisjoint(field.of)
 }
 """Type of each column of what comes in, but the id."""
 
@@ -187,6 +219,7 @@ TYPES_IN_WORDS: dict[pa.DataType | None, str] = {
     pa.string(): "strings",
     pa.float64(): "numbers",
     pa.int64(): "integers",
+    pa.bool_(): "true or false",
     KEYWORDS: "lists of strings, or strings with commas between keywords",
     TIME: "timestamps with a time zone, or ISO 8601 strings with one",
     pa.binary(): "WKB bytes, or WKT or GeoJSON strings",

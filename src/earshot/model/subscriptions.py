@@ -5,11 +5,12 @@ from __future__ import annotations
 import operator
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import TypeAlias
 
 from earshot.errors import InvalidInput, described
 from earshot.model.expressions import And, Expression, Keyword, Not, Or, all_of, parse
+from earshot.model.moving import check_duration
 from earshot.model.ranking import check_alpha, check_threshold
 from earshot.model.regions import Circle, Everywhere, Point, Polygon, Rectangle, RegionOrPoint
 from earshot.model.topk import check_k
@@ -35,6 +36,9 @@ class Subscription:
             engine's; for ranked matching.
         k: How many messages it gets, 1 to 10,000, in place of the engine's; for top-k.
         alpha: Share of the place in the score, 0 to 1, in place of the engine's; for top-k.
+        dwell: How long a message must match before it is given; for moving subscribers.
+        cooldown: How long a message that left is not given again; for moving subscribers.
+        leaving: Whether updates tell what leaves, too; None: they do. For moving subscribers.
     """
 
     id: Id
@@ -45,6 +49,9 @@ class Subscription:
     threshold: float | None = None
     k: int | None = None
     alpha: float | None = None
+    dwell: timedelta | None = None
+    cooldown: timedelta | None = None
+    leaving: bool | None = None
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "id", checked_id(self.id, "subscription"))
@@ -71,6 +78,13 @@ class Subscription:
             object.__setattr__(self, "k", check_k(self.k, f"{where}: k"))
         if self.alpha is not None:
             object.__setattr__(self, "alpha", check_alpha(self.alpha, f"{where}: alpha"))
+        for name in ("dwell", "cooldown"):
+            if getattr(self, name) is not None:
+                check_duration(getattr(self, name), f"{where}: {name}")
+        if not isinstance(self.leaving, bool | None):
+            raise InvalidInput(
+                f"{where}: leaving is {described(self.leaving)}; expected True, False or None"
+            )
 
     @property
     def condition(self) -> Expression | None:

@@ -14,6 +14,7 @@ SEMANTICS: Registry[type[Matcher]] = Registry(
         "boolean": "earshot.semantics.index_matcher.BooleanMatcher",
         "ranked": "earshot.semantics.index_matcher.RankedMatcher",
         "topk": "earshot.semantics.topk.matcher.TopkMatcher",
+        "moving": "earshot.semantics.moving.matcher.MovingMatcher",
     }
 )
 """Every semantics by its name; a new one needs a line here."""

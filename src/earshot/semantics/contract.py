@@ -48,7 +48,7 @@ class Results(NamedTuple):
 
     offsets: Int64s  # (n_slots + 1,)
     sequences: Int64s
-    scores: Float64s
+    scores: Float64s | None = None
 
 
 class Question(NamedTuple):
@@ -159,7 +159,10 @@ class Matcher(ABC):
 
     @abstractmethod
     def move(self, slots: Int32s, places: Any) -> Changes:
-        """Let live subscriptions, each named once, be at what the encoder made of places."""
+        """Let live subscriptions be at what the encoder made of places.
+
+        Each is named once, unless they report positions: then places are ``Reports``, in order.
+        """
 
     def refused_moves(self, slots: Int32s, places: Any) -> Iterable[tuple[int, str, str]]:
         """Yield position, field and reason of moves that cannot be."""
@@ -169,7 +172,9 @@ class Matcher(ABC):
     def publish(self, messages: Any) -> Changes:
         """Take messages in their order, no subscription ending between them."""
 
-    def refused_messages(self, times: Int64s, clocks_us: Int64s) -> Iterable[tuple[int, str]]:
+    def refused_messages(
+        self, encoded: EncodedMessages, clocks_us: Int64s
+    ) -> Iterable[tuple[int, str]]:
         """Yield position and reason of messages whose times cannot be taken at these clocks."""
         return ()
 

@@ -22,8 +22,17 @@ from earshot.semantics.contract import Question
 from earshot.text import Vocabulary
 
 
-def explain_match(question: Question, clauses: ClauseArrays, space: Space) -> Explanation:
-    """Explain one message against the clauses of one subscription."""
+def explain_match(
+    question: Question, clauses: ClauseArrays, space: Space, is_touching: bool | None = None
+) -> Explanation:
+    """Explain one message against the clauses of one subscription.
+
+    Args:
+        question: The message and the subscription.
+        clauses: All clauses of the subscription.
+        space: Coordinates and metric.
+        is_touching: Whether the place touches the region, where that is known.
+    """
     messages, vocabulary = question.encoded.messages, question.vocabulary
     present = set(messages.token_ids.tolist())
     alternatives = _alternatives(clauses)
@@ -34,7 +43,7 @@ def explain_match(question: Question, clauses: ClauseArrays, space: Space) -> Ex
         holds, words = _explain_tokens(tokens, present, vocabulary)
         text_matches |= holds
         reasons.append(f"{lead}{'✓' if holds else '✗'} {words}")
-    touching = _touches(clauses, messages, space)
+    touching = _touches(clauses, messages, space) if is_touching is None else is_touching
     where, region = _describe_place(question.message), _describe_region(clauses, space)
     verb = "touches" if touching else "does not touch"
     reasons.append(f"{'✓' if touching else '✗'} the message's {where} {verb} {region}")

@@ -16,7 +16,7 @@ from typing import Any, ClassVar, Self
 import numpy as np
 import numpy.typing as npt
 
-from earshot.encoding import NO_TIME_US, Form
+from earshot.encoding import NO_TIME_US, EncodedMessages, Form
 from earshot.model.arrays import CountedMessages, Float64s, Int32s, Int64s, PointArrays, Space
 from earshot.model.batches import instant
 from earshot.model.explanations import Explanation
@@ -58,7 +58,9 @@ class TopkMatcher(Matcher):
 
     name = "topk"
     settings_type = TopK
-    form: ClassVar[Form] = Form("top-k over a window", frozenset({"k", "alpha"}), is_point=True)
+    form: ClassVar[Form] = Form(
+        "top-k over a window", frozenset({"k", "alpha"}), is_point=True, keeps_words=True
+    )
     has_scores = True
     weighs_words_by = "messages"
     keeps_messages = True
@@ -183,11 +185,14 @@ class TopkMatcher(Matcher):
         times = np.where(messages.times == NO_TIME_US, clocks_us, messages.times)
         return messages._replace(times=times)
 
-    def refused_messages(self, times: Int64s, clocks_us: Int64s) -> Iterator[tuple[int, str]]:
+    def refused_messages(
+        self, encoded: EncodedMessages, clocks_us: Int64s
+    ) -> Iterator[tuple[int, str]]:
         """Yield the messages that are too late for a window of time, or have no time for it."""
         if not self._has_time:
             return
-        duration_us, lateness_us = self.settings.duration_us, self.settings.lateness_us
+        times, duration_us = encoded.times, self.settings.duration_us
+        lateness_us = self.settings.lateness_us
         has_clock = clocks_us != NO_TIME_US
         clocks = np.where(has_clock, clocks_us, 0)
         happened = np.where(times == NO_TIME_US, clocks, times)

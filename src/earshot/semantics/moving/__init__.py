@@ -1,0 +1,20 @@
+"""Moving subscribers: each holds the live messages that match where it is now."""
+
+from __future__ import annotations
+
+from earshot.errors import InvalidParameter
+from earshot.semantics.moving.contract import Scan, Structure
+from earshot.semantics.moving.quad_lists import QuadLists
+
+STRUCTURES: dict[str, type[Structure]] = {each.name: each for each in (QuadLists, Scan)}
+"""How messages and subscribers find each other, by name; the default first."""
+
+
+def find_structure(chosen: str | None) -> Structure:
+    """Return a structure by name, with its default parameters; by default the first."""
+    name = next(iter(STRUCTURES)) if chosen is None else chosen
+    if name not in STRUCTURES:
+        raise InvalidParameter(
+            f"no structure {name!r} for moving subscribers; expected one of {', '.join(STRUCTURES)}"
+        )
+    return STRUCTURES[name]()

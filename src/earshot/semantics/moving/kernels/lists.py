@@ -1,0 +1,430 @@
+"""Subscriptions in lists by their rarest word, in which messages look for them.
+
+An alternative of a subscription lies in the list of one word that it requires, the one that the
+fewest live messages have. A list is a chain of chunks of up to 256 entries. An entry is the key of
+the region's box (:mod:`earshot.kernels.box_keys`), the bits of the words, and the alternative.
+Sixteen keys have a *sum*, the key of the box around them, and a full chunk has one of these sums.
+
+A move overwrites a key, and loosens its sums at once. A sum is tightened when it lets a message
+through that finds nothing behind it. As subscribers scatter, sums grow; after as many moves that
+loosened one as there are entries, everything is sorted anew, along a curve through space.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from earshot.kernels.box_keys import (
+    BLOCK,
+    DEAD_KEY,
+    TOP,
+    Quantizer,
+    box_key,
+    box_limit,
+    key_touches,
+    touching_mask,
+    trailing_zeros,
+    union_key,
+)
+from earshot.kernels.jit import inlined_kernel, lean_kernel
+from earshot.semantics.moving.kernels.arrays import (
+    IS_LONLAT,
+    N_CANDIDATES,
+    N_FOUND,
+    N_NODES,
+    STAMP,
+)
+from earshot.semantics.moving.kernels.regions import holds
+from earshot.semantics.moving.kernels.words import clause_is_met
+
+CHUNK = 256
+LEAST_CLASS, FULL_CLASS = 2, 8
+"""Chunks have room for 4 to 256 entries, powers of two."""
+
+LIST_POOL, LIST_CHUNKS, LIST_FREE_CHUNK, LIST_ENTRIES, LIST_LOOSENED, LIST_PUT, LIST_SEEN = range(7)
+LIST_BUILT, LIST_SEEN_BEFORE, N_LIST_FACTS = range(7, 10)
+"""Facts: entries of the pool that were handed out, chunks, chain of those that are free, entries,
+moves that loosened a sum, entries that came and messages seen since all was sorted; entries and
+messages seen by then."""
+
+_ALL = np.uint32(0xFFFF)
+_LANE = np.uint64(0x7FFF)
+
+
+@lean_kernel
+def has_room_lists(lists, tables, n):
+    """Whether ``n`` entries have room."""
+    facts = lists.list_facts
+    return (
+        len(lists.clause_places) >= len(tables.subscribers.clause_slots)
+        and len(lists.list_heads) >= len(tables.messages.n_having)
+        and facts[LIST_POOL] + n * CHUNK <= len(lists.pool_rows) - CHUNK
+        and facts[LIST_CHUNKS] + n <= len(lists.chunk_starts)
+    )
+
+
+@inlined_kernel
+def slot_key(lists, boxes, slot):
+    """Return the key of the box around a region."""
+    quantizer = Quantizer(lists.x_bounds, lists.y_bounds)
+    min_x, max_x = boxes[slot, 0], boxes[slot, 2]
+    if boxes[slot, 4] <= boxes[slot, 6]:  # on both sides of the antimeridian
+        min_x, max_x = -np.inf, np.inf
+    return box_key(quantizer, min_x, boxes[slot, 1], max_x, boxes[slot, 3])
+
+
+# ---- chunks --------------------------------------------------------------------------------------
+
+
+@lean_kernel
+def _new_room(lists, size_class):
+    """Return where a chunk of a class may lie in the pool."""
+    free, rows = lists.list_free, lists.pool_rows
+    start = free[size_class]
+    if start >= 0:
+        free[size_class] = rows[start]
+        return start
+    start = lists.list_facts[LIST_POOL]
+    lists.list_facts[LIST_POOL] += CHUNK
+    size = 1 << size_class
+    for other in range(start + CHUNK - size, start, -size):
+        rows[other] = free[size_class]
+        free[size_class] = other
+    return start
+
+
+@lean_kernel
+def _free_room(lists, start, size_class):
+    lists.pool_rows[start] = lists.list_free[size_class]
+    lists.list_free[size_class] = start
+
+
+@lean_kernel
+def new_chunk(lists, token, size_class):
+    """Give a list one more chunk, at its end."""
+    facts = lists.list_facts
+    chunk = facts[LIST_FREE_CHUNK]
+    if chunk >= 0:
+        facts[LIST_FREE_CHUNK] = lists.chunk_next[chunk]
+    else:
+        chunk = facts[LIST_CHUNKS]
+        facts[LIST_CHUNKS] += 1
+    start = _new_room(lists, size_class)
+    lists.chunk_starts[chunk] = start
+    lists.chunk_classes[chunk] = size_class
+    lists.chunk_counts[chunk] = 0
+    lists.chunk_next[chunk] = -1
+    lists.chunk_before[chunk] = lists.list_tails[token]
+    _clear_sums(lists, start, size_class)
+    if lists.list_tails[token] < 0:
+        lists.list_heads[token] = chunk
+    else:
+        lists.chunk_next[lists.list_tails[token]] = chunk
+    lists.list_tails[token] = chunk
+    return chunk
+
+
+@inlined_kernel
+def _clear_sums(lists, start, size_class):
+    for at in range(start >> 4, (start + (1 << size_class) + BLOCK - 1) >> 4):
+        if size_class >= 4:
+            lists.pool_sums[at] = DEAD_KEY
+    if size_class == FULL_CLASS:
+        lists.pool_tops[start >> 8] = DEAD_KEY
+
+
+@lean_kernel
+def _enlarge(lists, chunk):
+    """Give the only chunk of a list twice the room."""
+    size_class, start = lists.chunk_classes[chunk], lists.chunk_starts[chunk]
+    new_start = _new_room(lists, size_class + 1)
+    _clear_sums(lists, new_start, size_class + 1)
+    for i in range(lists.chunk_counts[chunk]):
+        _write(
+            lists, new_start + i, lists.pool_keys[start + i], lists.pool_words[start + i],
+            lists.pool_rows[start + i],
+        )  # fmt: skip
+    lists.chunk_starts[chunk] = new_start
+    lists.chunk_classes[chunk] = size_class + 1
+    _free_room(lists, start, size_class)
+
+
+@inlined_kernel
+def _write(lists, place, key, words, clause):
+    lists.pool_keys[place] = key
+    lists.pool_words[place] = words
+    lists.pool_rows[place] = clause
+    lists.clause_places[clause] = place
+    _loosen(lists, place, key)
+
+
+@inlined_kernel
+def _loosen(lists, place, key):
+    """Let the sums over an entry hold its key; return whether one did not."""
+    total = lists.pool_sums[place >> 4]
+    looser = union_key(total, key)
+    if looser == total:
+        return False
+    lists.pool_sums[place >> 4] = looser
+    lists.pool_tops[place >> 8] = union_key(lists.pool_tops[place >> 8], looser)
+    return True
+
+
+@lean_kernel
+def append_entry(lists, token, key, words, clause):
+    """Put an entry at the end of a list."""
+    chunk = np.int64(lists.list_tails[token])
+    if chunk < 0:
+        chunk = new_chunk(lists, token, LEAST_CLASS)
+    elif lists.chunk_counts[chunk] == 1 << lists.chunk_classes[chunk]:
+        if lists.chunk_classes[chunk] < FULL_CLASS:
+            _enlarge(lists, chunk)
+        else:
+            chunk = new_chunk(lists, token, FULL_CLASS)
+    count = lists.chunk_counts[chunk]
+    lists.chunk_counts[chunk] = count + 1
+    _write(lists, lists.chunk_starts[chunk] + count, key, words, clause)
+    lists.clause_tokens[clause] = token
+    lists.list_lengths[token] += 1
+    lists.list_facts[LIST_ENTRIES] += 1
+
+
+@lean_kernel
+def _drop_entry(lists, clause):
+    """Take an entry out; the last one of the list takes its place."""
+    token, place = np.int64(lists.clause_tokens[clause]), np.int64(lists.clause_places[clause])
+    chunk = np.int64(lists.list_tails[token])
+    count = lists.chunk_counts[chunk] - 1
+    last = np.int64(lists.chunk_starts[chunk]) + count
+    if last != place:
+        _write(lists, place, lists.pool_keys[last], lists.pool_words[last], lists.pool_rows[last])
+    lists.chunk_counts[chunk] = count
+    lists.clause_places[clause] = -1
+    lists.list_lengths[token] -= 1
+    lists.list_facts[LIST_ENTRIES] -= 1
+    if count == 0:
+        _free_room(lists, lists.chunk_starts[chunk], lists.chunk_classes[chunk])
+        before = lists.chunk_before[chunk]
+        lists.list_tails[token] = before
+        if before < 0:
+            lists.list_heads[token] = -1
+        else:
+            lists.chunk_next[before] = -1
+        lists.chunk_next[chunk] = lists.list_facts[LIST_FREE_CHUNK]
+        lists.list_facts[LIST_FREE_CHUNK] = chunk
+
+
+# ---- subscriptions -------------------------------------------------------------------------------
+
+
+@lean_kernel
+def rarest_token(lists, subscribers, messages, clause):
+    """Return the required token that the fewest live messages have; of equals, the shortest list's.
+
+    A list is as often gone through as there are messages with its word.
+    """
+    best = np.int64(-1)
+    for i in range(subscribers.token_offsets[clause], subscribers.token_offsets[clause + 1]):
+        token = np.int64(subscribers.token_ids[i])
+        if token < 0:
+            break
+        if (
+            best < 0
+            or messages.n_having[token] < messages.n_having[best]
+            or (
+                messages.n_having[token] == messages.n_having[best]
+                and lists.list_lengths[token] < lists.list_lengths[best]
+            )
+        ):
+            best = token
+    return best
+
+
+@lean_kernel
+def put_in_lists(lists, tables, slot):
+    """Take the alternatives of a subscription in."""
+    subscribers = tables.subscribers
+    key = slot_key(lists, subscribers.regions.boxes, slot)
+    for clause in range(subscribers.clause_offsets[slot], subscribers.clause_offsets[slot + 1]):
+        token = rarest_token(lists, subscribers, tables.messages, clause)
+        append_entry(lists, token, key, subscribers.clause_words[clause], clause)
+        lists.list_facts[LIST_PUT] += 1
+
+
+@lean_kernel
+def drop_from_lists(lists, tables, slot):
+    """Take the alternatives of a subscription out."""
+    subscribers = tables.subscribers
+    for clause in range(subscribers.clause_offsets[slot], subscribers.clause_offsets[slot + 1]):
+        _drop_entry(lists, clause)
+
+
+@lean_kernel
+def move_in_lists(lists, tables, slot):
+    """Let the alternatives of a subscription be where it is now."""
+    subscribers = tables.subscribers
+    key = slot_key(lists, subscribers.regions.boxes, slot)
+    for clause in range(subscribers.clause_offsets[slot], subscribers.clause_offsets[slot + 1]):
+        place = np.int64(lists.clause_places[clause])
+        if lists.pool_keys[place] == key:
+            return
+        lists.pool_keys[place] = key
+        if _loosen(lists, place, key):
+            lists.list_facts[LIST_LOOSENED] += 1
+
+
+# ---- messages ------------------------------------------------------------------------------------
+
+
+@inlined_kernel
+def _first_lanes(n):
+    """Return a mask of the first lanes of a block."""
+    return _ALL if n >= BLOCK else np.uint32((1 << n) - 1)
+
+
+@lean_kernel
+def find_in_lists(lists, tables, scratch, row):
+    """Find the subscriptions that hold a message, whose tokens are marked."""
+    messages = tables.messages
+    box = messages.boxes[row]
+    min_x, max_x = box[0], box[2]
+    if min_x > max_x:
+        min_x, max_x = -np.inf, np.inf
+    quantizer = Quantizer(lists.x_bounds, lists.y_bounds)
+    limit = box_limit(quantizer, min_x, box[1], max_x, box[3])
+    scratch.counts[N_FOUND] = 0
+    lists.list_facts[LIST_SEEN] += 1
+    start = messages.token_starts[row]
+    for i in range(start, start + messages.n_tokens[row]):
+        token = np.int64(messages.tokens[i])
+        if token >= len(lists.list_heads):
+            continue
+        chunk = np.int64(lists.list_heads[token])
+        while chunk >= 0:
+            _walk_chunk(lists, tables, scratch, row, limit, chunk)
+            chunk = np.int64(lists.chunk_next[chunk])
+
+
+@inlined_kernel
+def _walk_chunk(lists, tables, scratch, row, limit, chunk):
+    """Compare a message with the entries of a chunk."""
+    start, count = np.int64(lists.chunk_starts[chunk]), np.int64(lists.chunk_counts[chunk])
+    scratch.counts[N_NODES] += 1
+    blocks, is_full = np.uint32(1), False
+    if count > BLOCK:
+        is_full = lists.chunk_classes[chunk] == FULL_CLASS
+        if is_full and not key_touches(lists.pool_tops[start >> 8], limit):
+            return
+        n_blocks = (count + BLOCK - 1) >> 4
+        blocks = touching_mask(lists.pool_sums, start >> 4, limit) & _first_lanes(n_blocks)
+        if blocks == 0 and is_full:
+            _tighten_top(lists, start, n_blocks)
+    while blocks:
+        at = trailing_zeros(blocks)
+        blocks &= blocks - np.uint32(1)
+        first = start + at * BLOCK
+        n = min(count - at * BLOCK, BLOCK)
+        hits = touching_mask(lists.pool_keys, first, limit) & _first_lanes(n)
+        if hits:
+            _verify(lists, tables, scratch, row, first, hits)
+        elif count > BLOCK:
+            _tighten_sum(lists, first, n)
+
+
+@inlined_kernel
+def _tighten_sum(lists, first, n):
+    total = lists.pool_keys[first]
+    for i in range(first + 1, first + n):
+        total = union_key(total, lists.pool_keys[i])
+    lists.pool_sums[first >> 4] = total
+
+
+@inlined_kernel
+def _tighten_top(lists, start, n_blocks):
+    first = start >> 4
+    total = lists.pool_sums[first]
+    for i in range(first + 1, first + n_blocks):
+        total = union_key(total, lists.pool_sums[i])
+    lists.pool_tops[start >> 8] = total
+
+
+@inlined_kernel
+def _verify(lists, tables, scratch, row, first, hits):
+    """Note the subscriptions of a block that really hold a message, each once."""
+    subscribers, messages, counts = tables.subscribers, tables.messages, scratch.counts
+    is_lonlat, lacking = tables.rules[IS_LONLAT] != 0, ~messages.words[row]
+    while hits:
+        place = first + trailing_zeros(hits)
+        hits &= hits - np.uint32(1)
+        if lists.pool_words[place] & lacking:
+            continue
+        counts[N_CANDIDATES] += 1
+        clause = np.int64(lists.pool_rows[place])
+        slot = np.int64(subscribers.clause_slots[clause])
+        if scratch.stamps[slot] == counts[STAMP]:
+            continue
+        box = messages.boxes[row]
+        if clause_is_met(subscribers, clause, scratch.marks) and holds(
+            subscribers.regions, slot, is_lonlat, subscribers.polygons, box[0], box[1], box[2],
+            box[3],
+        ):  # fmt: skip
+            scratch.stamps[slot] = counts[STAMP]
+            scratch.found[counts[N_FOUND]] = slot
+            counts[N_FOUND] += 1
+
+
+# ---- building ------------------------------------------------------------------------------------
+
+
+@lean_kernel
+def choose_tokens(lists, subscribers, messages, clauses, tokens):
+    """Fill ``tokens`` with the list in which each alternative is to lie."""
+    for i in range(len(clauses)):
+        tokens[i] = rarest_token(lists, subscribers, messages, clauses[i])
+
+
+@lean_kernel
+def find_keys(lists, subscribers, clauses, keys, curve):
+    """Fill in the key of each alternative, and where its middle is on a curve through space."""
+    boxes = subscribers.regions.boxes
+    for i in range(len(clauses)):
+        key = slot_key(lists, boxes, subscribers.clause_slots[clauses[i]])
+        keys[i] = key
+        x = (_lane(key, 0) + TOP - _lane(key, 2)) >> 1
+        y = (_lane(key, 1) + TOP - _lane(key, 3)) >> 1
+        curve[i] = _spread(x) | _spread(y) << 1
+
+
+@inlined_kernel
+def _lane(key, number):
+    return np.int64(key >> np.uint64(16 * number) & _LANE)
+
+
+@inlined_kernel
+def _spread(value):
+    """Put a zero between the bits of a number of 15 bits."""
+    value = (value | value << 8) & 0x00FF00FF
+    value = (value | value << 4) & 0x0F0F0F0F
+    value = (value | value << 2) & 0x33333333
+    return (value | value << 1) & 0x55555555
+
+
+@lean_kernel
+def fill_lists(lists, subscribers, clauses, tokens, keys, order):
+    """Put alternatives into lists, in an order in which each list is together."""
+    n = len(order)
+    i = 0
+    while i < n:
+        token = np.int64(tokens[order[i]])
+        stop = i
+        while stop < n and tokens[order[stop]] == token:
+            stop += 1
+        size_class = LEAST_CLASS
+        while size_class < FULL_CLASS and stop - i > 1 << size_class:
+            size_class += 1
+        new_chunk(lists, token, size_class)
+        for j in range(i, stop):
+            clause = np.int64(clauses[order[j]])
+            words = subscribers.clause_words[clause]
+            append_entry(lists, token, keys[order[j]], words, clause)
+        i = stop

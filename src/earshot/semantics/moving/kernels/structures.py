@@ -1,0 +1,151 @@
+"""Structures for moving subscribers by the type of their arrays: which kernels are theirs.
+
+A structure has a line in :data:`KERNELS`; the kernels of events call the functions here.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from numba import types
+
+from earshot.kernels.compiled import depends, implements
+from earshot.semantics.moving.kernels import quad_lists, scan
+
+
+def has_room(structure: Any, tables: Any, n: int) -> bool:
+    """Whether one more message and ``n`` alternatives of a subscription have room; for kernels."""
+    raise NotImplementedError
+
+
+def find(structure: Any, tables: Any, scratch: Any, row: int) -> None:
+    """Find the slots that hold a message whose tokens are marked, each once; for kernels."""
+    raise NotImplementedError
+
+
+def search(structure: Any, tables: Any, scratch: Any, slot: int) -> None:
+    """Find the messages that one region of the query holds alone, each once; for kernels."""
+    raise NotImplementedError
+
+
+def put_message(structure: Any, tables: Any, row: int) -> None:
+    """Take a message in; for kernels."""
+    raise NotImplementedError
+
+
+def drop_message(structure: Any, tables: Any, row: int) -> None:
+    """Forget a message; for kernels."""
+    raise NotImplementedError
+
+
+def put_slot(structure: Any, tables: Any, slot: int) -> None:
+    """Take a subscription in; for kernels."""
+    raise NotImplementedError
+
+
+def drop_slot(structure: Any, tables: Any, slot: int) -> None:
+    """Forget a subscription; for kernels."""
+    raise NotImplementedError
+
+
+def moved_slot(structure: Any, tables: Any, slot: int) -> None:
+    """Follow a subscription to where it is now; for kernels."""
+    raise NotImplementedError
+
+
+_FUNCTIONS = (
+    has_room, find, search, put_message, drop_message, put_slot, drop_slot, moved_slot
+)  # fmt: skip
+KERNELS: dict[type, tuple[Any, ...]] = {
+    quad_lists.QuadListsArrays: quad_lists.KERNELS,
+    scan.ScanArrays: scan.KERNELS,
+}
+"""The kernels of each structure, in the order of the functions above."""
+for _arrays_type, _kernels in KERNELS.items():
+    depends(_arrays_type, *_kernels)
+
+
+def _chosen(function: Any, structure: Any) -> Any:
+    if not isinstance(structure, types.BaseNamedTuple):
+        return None
+    return KERNELS[structure.instance_class][_FUNCTIONS.index(function)]
+
+
+@implements(has_room, _nrt=False)
+def _has_room(structure, tables, n):
+    chosen = _chosen(has_room, structure)
+
+    def implementation(structure, tables, n):
+        return chosen(structure, tables, n)
+
+    return implementation
+
+
+@implements(find, _nrt=False)
+def _find(structure, tables, scratch, row):
+    chosen = _chosen(find, structure)
+
+    def implementation(structure, tables, scratch, row):
+        chosen(structure, tables, scratch, row)
+
+    return implementation
+
+
+@implements(search, _nrt=False)
+def _search(structure, tables, scratch, slot):
+    chosen = _chosen(search, structure)
+
+    def implementation(structure, tables, scratch, slot):
+        chosen(structure, tables, scratch, slot)
+
+    return implementation
+
+
+@implements(put_message, _nrt=False)
+def _put_message(structure, tables, row):
+    chosen = _chosen(put_message, structure)
+
+    def implementation(structure, tables, row):
+        chosen(structure, tables, row)
+
+    return implementation
+
+
+@implements(drop_message, _nrt=False)
+def _drop_message(structure, tables, row):
+    chosen = _chosen(drop_message, structure)
+
+    def implementation(structure, tables, row):
+        chosen(structure, tables, row)
+
+    return implementation
+
+
+@implements(put_slot, _nrt=False)
+def _put_slot(structure, tables, slot):
+    chosen = _chosen(put_slot, structure)
+
+    def implementation(structure, tables, slot):
+        chosen(structure, tables, slot)
+
+    return implementation
+
+
+@implements(drop_slot, _nrt=False)
+def _drop_slot(structure, tables, slot):
+    chosen = _chosen(drop_slot, structure)
+
+    def implementation(structure, tables, slot):
+        chosen(structure, tables, slot)
+
+    return implementation
+
+
+@implements(moved_slot, _nrt=False)
+def _moved_slot(structure, tables, slot):
+    chosen = _chosen(moved_slot, structure)
+
+    def implementation(structure, tables, slot):
+        chosen(structure, tables, slot)
+
+    return implementation

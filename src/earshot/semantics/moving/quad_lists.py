@@ -1,0 +1,203 @@
+"""The default: subscriptions in lists by their rarest word, live messages in a quadtree."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from earshot.indexes.quantizing import quantizer_of
+from earshot.kernels.growing import with_room
+from earshot.model.arrays import Space
+from earshot.semantics.moving.contract import Structure
+from earshot.semantics.moving.kernels.arrays import LIVE, N_ROWS, Tables
+from earshot.semantics.moving.kernels.lists import (
+    CHUNK,
+    FULL_CLASS,
+    LIST_BUILT,
+    LIST_CHUNKS,
+    LIST_ENTRIES,
+    LIST_FREE_CHUNK,
+    LIST_LOOSENED,
+    LIST_POOL,
+    LIST_PUT,
+    LIST_SEEN,
+    LIST_SEEN_BEFORE,
+    N_LIST_FACTS,
+    choose_tokens,
+    fill_lists,
+    find_keys,
+)
+from earshot.semantics.moving.kernels.quad_lists import QuadListsArrays, fill_tree
+from earshot.semantics.moving.kernels.quadtree import (
+    BLOCK,
+    N_TREE_FACTS,
+    SPARE_BLOCKS,
+    SPARE_QUADS,
+    TREE_BLOCKS,
+    TREE_FREE_BLOCK,
+    TREE_FREE_QUAD,
+    TREE_QUADS,
+    TREE_WANTED,
+    clear_node,
+)
+
+_LEAST = 4096
+"""Changes, or messages, up to which nothing is sorted anew."""
+_MORE_MESSAGES = 8
+"""So many times as many messages as were seen by then say more about which words are rare."""
+
+_BY_TOKEN = {"list_heads": -1, "list_tails": -1, "list_lengths": 0}
+_BY_CHUNK = ("chunk_starts", "chunk_counts", "chunk_classes", "chunk_next", "chunk_before")
+_BY_NODE = (
+    "node_boxes", "node_splits", "node_children", "node_counts", "node_blocks", "node_sizes",
+    "node_limits", "node_words", "node_stale",
+)  # fmt: skip
+_OF_TREE = (
+    "tree_facts", *_BY_NODE, "block_next", "entry_words", "entry_rows", "entry_boxes", "samples",
+    "path",
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class QuadLists(Structure):
+    """Lists of subscriptions by their rarest word, and a quadtree of messages."""
+
+    name = "quad_lists"
+    arrays_type = QuadListsArrays
+
+    def build(
+        self, tables: Tables, space: Space, held: QuadListsArrays | None = None
+    ) -> QuadListsArrays:
+        """Return arrays with all live subscriptions; their messages are those held, or all."""
+        tree = _empty_tree() if held is None else {name: getattr(held, name) for name in _OF_TREE}
+        arrays = _built_lists(tables, space, tree, 0 if held is None else held.list_facts)
+        row = 0 if held is None else int(tables.messages.facts[N_ROWS])
+        while (row := fill_tree(arrays, tables, row)) < tables.messages.facts[N_ROWS]:
+            arrays = self.with_room(arrays, tables)
+        return arrays
+
+    def with_room(self, arrays: QuadListsArrays, tables: Tables) -> QuadListsArrays:
+        """Return arrays with more room wherever there is little left."""
+        facts, tree = arrays.list_facts, arrays.tree_facts
+        n_tokens, n_clauses = len(tables.messages.n_having), len(tables.subscribers.clause_slots)
+        most = int(np.diff(tables.subscribers.clause_offsets).max(initial=1))
+        n_pool = int(facts[LIST_POOL]) + (most + 65) * CHUNK
+        n_chunks, n_quads = int(facts[LIST_CHUNKS]) + most + 64, int(tree[TREE_QUADS]) + 64
+        n_blocks = int(tree[TREE_BLOCKS] + tree[TREE_WANTED]) + 4 * SPARE_BLOCKS
+        tree[TREE_WANTED] = 0
+        more: dict[str, Any] = {
+            name: with_room(getattr(arrays, name), n_tokens, fill)
+            for name, fill in _BY_TOKEN.items()
+        }
+        more |= {name: with_room(getattr(arrays, name), n_chunks) for name in _BY_CHUNK}
+        if n_pool > len(arrays.pool_rows):
+            n_pool = -(-(n_pool + len(arrays.pool_rows) // 4) // CHUNK) * CHUNK
+        more |= _pool_of(arrays, max(n_pool, len(arrays.pool_rows)))
+        more |= {
+            name: with_room(getattr(arrays, name), n_clauses, -1)
+            for name in ("clause_tokens", "clause_places")
+        }
+        more |= {name: with_room(getattr(arrays, name), 4 * n_quads) for name in _BY_NODE}
+        if n_blocks > len(arrays.block_next):
+            n_blocks += len(arrays.block_next) // 4
+            more["block_next"] = with_room(arrays.block_next, n_blocks)
+            n_blocks = len(more["block_next"])
+            for name in ("entry_words", "entry_rows", "entry_boxes"):
+                held = getattr(arrays, name)
+                grown = np.zeros((n_blocks * BLOCK, *held.shape[1:]), held.dtype)
+                grown[: len(held)] = held
+                more[name] = grown
+        return arrays._replace(**more)
+
+    def is_due(self, arrays: QuadListsArrays, tables: Tables) -> bool:
+        """Whether many have moved or come since all was sorted, or more is known of words."""
+        facts = arrays.list_facts
+        n_changes = max(int(facts[LIST_LOOSENED]), int(facts[LIST_PUT]))
+        if n_changes > max(_LEAST, int(facts[LIST_ENTRIES])):
+            return True
+        seen, before = int(facts[LIST_SEEN]), int(facts[LIST_SEEN_BEFORE])
+        return facts[LIST_ENTRIES] > _LEAST and seen > max(_LEAST, _MORE_MESSAGES * before)
+
+
+def _pool_of(arrays: QuadListsArrays, n: int) -> dict[str, Any]:
+    """Return the arrays of the pool with ``n`` entries, sixteen more for comparing blocks."""
+    sizes = {
+        "pool_keys": n, "pool_words": n, "pool_rows": n, "pool_sums": n // 16 + 16,
+        "pool_tops": n // CHUNK,
+    }  # fmt: skip
+    found: dict[str, Any] = {}
+    for name, size in sizes.items():
+        held = getattr(arrays, name)
+        found[name] = held
+        if len(held) < size:
+            found[name] = np.zeros(size, held.dtype)
+            found[name][: len(held)] = held
+    return found
+
+
+def _empty_tree() -> dict[str, Any]:
+    n_nodes, n_blocks = 4 * (SPARE_QUADS + 8), 4 * SPARE_BLOCKS
+    tree: dict[str, Any] = {
+        "tree_facts": np.zeros(N_TREE_FACTS, np.int64),
+        "node_boxes": np.zeros((n_nodes, 4)),
+        "node_splits": np.zeros((n_nodes, 2)),
+        **{name: np.zeros(n_nodes, np.int32) for name in _BY_NODE[2:]},
+        "node_words": np.zeros((n_nodes, 16), np.uint64),
+        "block_next": np.zeros(n_blocks, np.int32),
+        "entry_words": np.zeros(n_blocks * BLOCK, np.uint64),
+        "entry_rows": np.zeros(n_blocks * BLOCK, np.int32),
+        "entry_boxes": np.zeros((n_blocks * BLOCK, 4), np.float32),
+        "samples": np.zeros((2, 64)),
+        "path": np.zeros(256, np.int64),
+    }
+    facts = tree["tree_facts"]
+    facts[TREE_QUADS], facts[TREE_FREE_QUAD], facts[TREE_FREE_BLOCK] = 1, -1, -1
+    return tree
+
+
+def _built_lists(tables: Tables, space: Space, tree: dict[str, Any], before: Any) -> Any:
+    """Return arrays with all live subscriptions in lists, beside a tree."""
+    subscribers, messages = tables.subscribers, tables.messages
+    is_live = subscribers.flags[subscribers.clause_slots] & LIVE != 0
+    clauses = np.flatnonzero(is_live).astype(np.int32)
+    live = np.flatnonzero(subscribers.flags & LIVE)
+    quantizer = quantizer_of(subscribers.regions.boxes[live, :4], space)
+    n_tokens = len(messages.n_having)
+    required = subscribers.token_ids[subscribers.token_ids >= 0]
+    frequencies = np.bincount(required, minlength=n_tokens).astype(np.int32)
+    nothing = np.zeros(0, np.int32)
+    facts = np.zeros(N_LIST_FACTS, np.int64)
+    arrays = QuadListsArrays(
+        facts, np.full(FULL_CLASS + 1, -1, np.int64),
+        np.full(n_tokens, -1, np.int32), np.full(n_tokens, -1, np.int32), frequencies,
+        nothing, nothing, nothing.astype(np.int8), nothing, nothing,
+        nothing.astype(np.uint64), nothing.astype(np.uint64), nothing, nothing.astype(np.uint64),
+        nothing.astype(np.uint64),
+        np.full(len(is_live), -1, np.int32), np.full(len(is_live), -1, np.int32),
+        *quantizer, **tree,
+    )  # fmt: skip
+    tokens, keys = np.empty(len(clauses), np.int32), np.empty(len(clauses), np.uint64)
+    curve = np.empty(len(clauses), np.int64)
+    choose_tokens(arrays, subscribers, messages, clauses, tokens)
+    find_keys(arrays, subscribers, clauses, keys, curve)
+    order = np.argsort(tokens.astype(np.int64) << 30 | curve, kind="stable")
+    sizes = np.bincount(tokens, minlength=1)
+    classes = np.clip(np.ceil(np.log2(np.maximum(sizes, 1))), 2, FULL_CLASS).astype(np.int64)
+    chunks = -(-sizes // (1 << classes))
+    n_pool = int((chunks << classes).sum()) + (FULL_CLASS + 66) * CHUNK
+    n_chunks = int(chunks.sum()) + 64
+    arrays.list_lengths[:] = 0
+    facts[LIST_FREE_CHUNK] = -1
+    arrays = arrays._replace(
+        **{name: np.zeros(n_chunks, getattr(arrays, name).dtype) for name in _BY_CHUNK},
+        **_pool_of(arrays, -(-n_pool // CHUNK) * CHUNK),
+    )
+    if tree["node_counts"][0] == 0 and tree["tree_facts"][TREE_BLOCKS] == 0:
+        clear_node(arrays, 0)
+    fill_lists(arrays, subscribers, clauses, tokens, keys, order)
+    facts[LIST_BUILT], facts[LIST_PUT], facts[LIST_LOOSENED] = len(clauses), 0, 0
+    if not np.isscalar(before):
+        facts[LIST_SEEN] = facts[LIST_SEEN_BEFORE] = before[LIST_SEEN]
+    return arrays

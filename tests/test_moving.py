@@ -1,0 +1,138 @@
+"""Moving subscribers: structures large enough to be cut, sorted and cleared up; dwell; saving."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from earshot import Circle, Engine, Moving, Polygon, Rectangle, Subscription
+from earshot.model.arrays import Space
+from earshot.semantics.moving import STRUCTURES
+from earshot.semantics.moving.kernels.quadtree import LEAF_MOST, TREE_QUADS
+
+NOON = datetime(2026, 5, 1, 12, tzinfo=UTC)
+SECOND = timedelta(seconds=1)
+
+
+class World:
+    """Batches of subscriptions, messages and positions at random, of a few words and places."""
+
+    def __init__(self, space: Space, seed: int) -> None:
+        self.random = np.random.default_rng(seed)
+        self.space = space
+        self.clock = 0.0
+        self.n_messages = 0
+
+    def places(self, n: int) -> Any:
+        """Places in some crowds; on lonlat one lies across the antimeridian, one at a pole."""
+        middles = np.array([(0.0, 0.0), (179.9, 10.0), (-60.0, 89.5), (20.0, -30.0)])
+        chosen = middles[self.random.integers(0, len(middles), n)]
+        points = chosen + self.random.normal(0, 0.4, (n, 2))
+        if self.space == "lonlat":
+            points[:, 0] = (points[:, 0] + 180.0) % 360.0 - 180.0
+            points[:, 1] = np.clip(points[:, 1], -90.0, 90.0)
+        return points
+
+    def words(self, n: int, most: int) -> list[list[str]]:
+        ranks = self.random.zipf(1.5, (n, most)) % 60
+        return [[f"w{rank}" for rank in row[: 1 + i % most]] for i, row in enumerate(ranks)]
+
+    def times(self, n: int) -> list[datetime]:
+        steps = self.random.exponential(0.02, n)
+        self.clock, times = self.clock + steps.sum(), self.clock + np.cumsum(steps)
+        return [NOON + timedelta(seconds=float(each)) for each in times]
+
+    def subscriptions(self, first: int, n: int) -> list[Subscription]:
+        made = []
+        for i, ((x, y), words) in enumerate(
+            zip(self.places(n).tolist(), self.words(n, 3), strict=True)
+        ):
+            size = float(self.random.choice([0.05, 0.3, 2.0]))
+            radius = size * (111_000 if self.space == "lonlat" else 1)
+            box = Rectangle(x - size, y - size, x + size, y + size)
+            if self.space == "lonlat":
+                low, high = max(y - size, -90.0), min(y + size, 90.0)
+                box = Rectangle(max(x - size, -180.0), low, min(x + size, 180.0), high)
+            corner = Polygon([[(0, 0), (size, 0), (0, size)]])
+            region = [box, Circle(x, y, radius), corner][i % 3]
+            made.append(Subscription(first + i, words, region=region))
+        return made
+
+    def messages(self, n: int) -> pa.Table:
+        points, times = self.places(n), self.times(n)
+        ids = np.arange(self.n_messages, self.n_messages + n)
+        self.n_messages += n
+        has_box = self.random.random(n) < 0.3
+        size = self.random.choice([0.01, 0.5, 30.0], n)
+        boxes = np.concatenate([points - size[:, None], points + size[:, None]], axis=1)
+        if self.space == "lonlat":
+            boxes[:, [0, 2]] = (boxes[:, [0, 2]] + 180.0) % 360.0 - 180.0
+            boxes[:, [1, 3]] = np.clip(boxes[:, [1, 3]], -90.0, 90.0)
+        columns = {
+            name: pa.array(boxes[:, at], mask=~has_box)
+            for at, name in enumerate(("min_x", "min_y", "max_x", "max_y"))
+        }
+        columns |= {name: pa.array(points[:, at], mask=has_box) for at, name in enumerate("xy")}
+        keywords = pa.array(self.words(n, 6))
+        return pa.table({"id": ids, "keywords": keywords, "time": times, **columns})
+
+    def positions(self, ids: Any) -> pa.Table:
+        points = self.places(len(ids))
+        times = self.times(len(ids))
+        return pa.table({"id": ids, "x": points[:, 0], "y": points[:, 1], "time": times})
+
+
+def rows_of(updates: Any) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = updates.table().to_pylist()
+    return found
+
+
+@pytest.mark.parametrize("space", ["lonlat", "planar"])
+def test_structures_agree_while_they_are_cut_and_sorted(
+    space: Space, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The default says what comparing everything with everything says, through all its changes."""
+    monkeypatch.setattr("earshot.semantics.moving.quad_lists._LEAST", 300)
+    world, settings = World(space, 1), Moving(30 * SECOND)
+    engines = [Engine(settings, structure=name, space=space) for name in STRUCTURES]
+    live = list(range(1200))
+    first = world.subscriptions(0, len(live))
+    n_updates = 0
+
+    def compare(call: Any) -> None:
+        nonlocal n_updates
+        expected, *others = (rows_of(call(engine)) for engine in engines)
+        n_updates += len(expected)
+        assert all(each == expected for each in others)
+
+    compare(lambda engine: engine.subscribe(*first))
+    for step in range(14):
+        messages = world.messages(250 if step < 10 else 3)
+        compare(lambda engine, batch=messages: engine.publish_batch(batch))
+        moved = world.random.choice(live, 150)  # some of them twice
+        positions = world.positions(moved)
+        compare(lambda engine, batch=positions: engine.move_batch(batch))
+        gone = [int(each) for each in world.random.choice(live, 40, replace=False)]
+        live = [each for each in live if each not in gone]
+        compare(lambda engine, ids=gone: engine.unsubscribe_batch(pa.array(ids)))
+        new = world.subscriptions(2000 + 100 * step, 30)
+        live += [each.id for each in new]
+        compare(lambda engine, made=new: engine.subscribe(*made))
+        if step == 4:
+            assert engines[0].matcher._arrays.tree_facts[TREE_QUADS] > 800 // LEAF_MOST
+        if step == 6:
+            for at, engine in enumerate(engines):
+                engine.save(tmp_path / str(at))
+                engines[at] = Engine.open(tmp_path / str(at))
+        if step == 8:
+            for engine in engines:
+                engine.rebuild()
+    for key in live[::9]:
+        first_results, *others = (engine.results(key) for engine in engines)
+        assert all(each == first_results for each in others)
+    assert n_updates > 5_000
