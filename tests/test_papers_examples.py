@@ -272,8 +272,9 @@ def test_point_message_of_cikm15(index_type: type[Index]) -> None:
 
 
 def test_cover_sets_of_cikm15() -> None:
-    # Section 4.1, with "b" the rarest token, so that it is pivotal where one clause is alone: s3, s9 and s5 lie in the four leaves of a node and share "b", which is kept above
+    # Section 4.1: s3, s9 and s5 lie in the four leaves of a node and share "b", which is kept above
     # them; leaves with pivotal tokens d, b, b, b have none in common, so their node keeps {b, d}.
+    # Here "b" is the rarest token, so that it is pivotal where a clause is alone in a leaf.
     tokens = [[B, C, D], [B, H], [B, F], [D], [B, A], [B, C], [B, E]]
     boxes = [
         [0, 0, 3, 1], [0, 3, 1, 3.5], [3, 3, 3.5, 3.5],  # s3 in two leaves, s9, s5
