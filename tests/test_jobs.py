@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from numba.core import event
 
 from earshot import Analyzer, Engine, Subscription
+from earshot.cli import compilation
 from earshot.errors import InvalidFile, InvalidParameter, InvalidRow, UnknownSubscription
 from earshot.files import Reject
 from earshot.jobs import (
@@ -182,3 +187,52 @@ def test_kernels_go_to_a_directory_of_their_own(tmp_path: Path) -> None:
     with pytest.raises(InvalidParameter, match="cannot compile for a386"):
         compile_ahead(tmp_path / "new", ["a386"])
     assert [path.name for path in tmp_path.iterdir()] == ["thesis.txt"]
+
+
+def test_words_are_compiled_as_a_command_will_ask_for_them(folder: Path) -> None:
+    """By the names of kernels, which say all that they depend on: nothing is compiled twice."""
+    code = "import sys; from earshot.jobs.compiling import use_words; use_words({!r}); {}"
+    tell = "from earshot.kernels.compiled import loaded; print(*loaded)"
+    for name in ("boolean", "topk"):
+        for _ in range(2):  # to compile, then to see what is looked for
+            done = subprocess.run(
+                [sys.executable, "-c", code.format(name, tell)],
+                capture_output=True, text=True, check=True,
+            )  # fmt: skip
+        words = set(done.stdout.split())
+        assert {"analyze_texts", "enter_ids"} <= {each.partition("-")[0] for each in words}
+        done = subprocess.run(
+            [sys.executable, "-m", "earshot.jobs.compiling", name],
+            capture_output=True, text=True, check=True,
+        )  # fmt: skip
+        assert words <= set(done.stdout.split())
+
+
+def test_a_command_compiles_in_several_processes(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    commands: list[list[str]] = []
+
+    class Helper:
+        def __init__(self, command: list[str], **_: Any) -> None:
+            commands.append(command[2:])
+
+        def terminate(self) -> None:
+            commands.append(["terminate"])
+
+        def wait(self) -> None:
+            commands.append(["wait"])
+
+    monkeypatch.setattr(subprocess, "Popen", Helper)
+    monkeypatch.setattr(os, "cpu_count", lambda: 2)
+    with compilation.told("boolean"):
+        assert commands == []
+        with event.trigger_event("numba:compile", {"dispatcher": rehearsed}):
+            assert commands == [["earshot.jobs.compiling", "boolean", "words"]]
+    assert commands[1:] == [["terminate"], ["wait"]]
+    assert "in 2 processes" in capsys.readouterr().err
+
+
+class rehearsed:  # noqa: N801 - what a kernel is to a listener
+    @staticmethod
+    def py_func() -> None: ...

@@ -160,7 +160,7 @@ def test_a_single_circle_has_the_box_that_many_have(space: Space) -> None:
     rows, boxes = circle_boxes(circles, space)
     n_single = 0
     for row, circle in enumerate(circles.tolist()):
-        box = circle_box(*circle, space)
+        box = circle_box(circle[0], circle[1], circle[2], space)
         if box is not None:
             assert boxes[rows == row].tolist() == [list(box)]
             n_single += 1

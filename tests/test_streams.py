@@ -304,7 +304,7 @@ def test_a_long_value_is_split_once_and_not_at_every_read(
         n_split.append(sum(map(len, lines)))
         return reader(lines, **options)
 
-    monkeypatch.setattr(csv_files.csv, "reader", counting)
+    monkeypatch.setattr(csv, "reader", counting)
     content = f'id,text\n1,"{text * 20_000}",\n2,x\n'.encode()
     rows = rows_of_pieces(content, repeat(1000), monkeypatch)
     assert [row[0] for row in rows] == ["id", "1", "2"]

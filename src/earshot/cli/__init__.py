@@ -33,7 +33,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         arguments = _parser().parse_args(argv)
     try:
         is_silent = not getattr(arguments, "compiles", False) or arguments.json or arguments.quiet
-        with nullcontext() if is_silent else compilation.told():
+        # Where subscriptions are a saved state, that has the semantics; most are boolean.
+        semantics = "topk" if getattr(arguments, "top_k", None) else "boolean"
+        with nullcontext() if is_silent else compilation.told(semantics):
             code = int(arguments.run(arguments) or 0)
         sys.stdout.flush()
         return code

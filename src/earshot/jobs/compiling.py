@@ -16,14 +16,21 @@ from concurrent.futures import ThreadPoolExecutor
 from itertools import product
 from pathlib import Path
 
+from earshot.encoding import encode_messages, encode_subscriptions
 from earshot.engine.engine import Engine
-from earshot.engine.rehearsal import rehearse
+from earshot.engine.ids import IdTable
+from earshot.engine.rehearsal import HERE, rehearse
 from earshot.errors import EarshotError, InvalidParameter
 from earshot.jobs.loading import load_engine
 from earshot.jobs.matching import match_files
 from earshot.jobs.rows import FileOptions, RejectSink
 from earshot.kernels.compiled import SUFFIX, directory, levels_here, loaded
+from earshot.model.batches import message_batch, subscription_batch
+from earshot.model.messages import Message
+from earshot.model.regions import Circle
+from earshot.model.subscriptions import Subscription
 from earshot.semantics import SEMANTICS
+from earshot.text import Analyzer, Vocabulary
 
 _FILES = {
     "points.csv": "id,keywords,x,y\n1,up,0,0\n2,wärm,1,1\n",
@@ -110,6 +117,27 @@ def use_kernels(name: str) -> None:
                 match_files(engine, messages, out, files=options, rejects=rejects)
 
 
+def use_words(name: str) -> None:
+    """Use the kernels that read subscriptions and messages; those of the structure take longest.
+
+    So they can be compiled side by side.
+    """
+    form = SEMANTICS[name].form
+    place = HERE if form.is_point else Circle(0, 0, 1)
+    subscriptions = subscription_batch([Subscription(1, ("up", "warm"), region=place)])
+    messages = message_batch([Message(1, "warm up", place=HERE)])
+    vocabulary, ids = Vocabulary(), IdTable()
+    asked = encode_subscriptions(
+        subscriptions, Analyzer(), vocabulary, "lonlat", form=form, is_taken=ids.contains
+    )
+    encode_messages(messages, Analyzer(), vocabulary, "lonlat", form=form)
+    ids.append(asked.ids)
+    ids.contains(asked.ids)
+
+
 if __name__ == "__main__":
-    use_kernels(sys.argv[1])
+    if sys.argv[2:] == ["words"]:
+        use_words(sys.argv[1])
+    else:
+        use_kernels(sys.argv[1])
     print("\n".join(loaded))

@@ -49,6 +49,7 @@ class _LoadedLibrary(codegen.JITCodeLibrary):  # type: ignore[misc]  # Numba has
 
     def __init__(self, generator: Any, serialized: tuple[str, str, tuple[bytes, bytes]]) -> None:
         name, _, (code, self._bitcode) = serialized
+        self._shared_module: Any = None
         super().__init__(generator, name)
         self.enable_object_caching()
         self._set_compiled_object(code)
