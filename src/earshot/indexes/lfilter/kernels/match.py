@@ -116,10 +116,14 @@ def find_tops(trie, n_labels, limit, scratch):
         top = np.int64(codes[i] & 0xFFFFFFFF) - 1
         if top < 0 or not key_touches(trie.keys[top], limit):
             continue
+        first = np.int64(trie.nodes[top, START])
+        end = range_end(trie, ROOT, top, trie.facts[N_NUMBERED])
+        if first == end:  # made by a later clause; its empty range is out of order
+            continue
         tops.nodes[n] = top
         tops.places[n] = i + 1
-        tops.starts[n] = trie.nodes[top, START]
-        tops.ends[n] = range_end(trie, ROOT, top, trie.facts[N_NUMBERED])
+        tops.starts[n] = first
+        tops.ends[n] = end
         n += 1
     return n
 
