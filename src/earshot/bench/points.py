@@ -168,7 +168,7 @@ class Store:
     def rows_together(self, data: str, size: int, trials: list[Trial]) -> Iterator[Row]:
         """Yield the rows of trials over one data set, whose structures take turns at each point."""
         built = [(trial, self.built(data, size, trial.variant)) for trial in trials]
-        effort = replace(self.context.profile.figures.effort, repetitions=TURNS)
+        effort = self.context.profile.figures.effort._replace(repetitions=TURNS)
         for point in trials[0].points:
             case = self.case(data, size, point)
             for _, contender in built:

@@ -28,7 +28,7 @@ from typing import NamedTuple
 import numpy as np
 
 from earshot.indexes.kernels.blocks import sign_tokens, unsign_tokens
-from earshot.indexes.kernels.matching import appends_answers
+from earshot.indexes.kernels.matching import View, appends_answers
 from earshot.indexes.lfilter.kernels.costs import (
     BY_COST,
     DIRECT_STEP,
@@ -116,10 +116,14 @@ def find_tops(trie, n_labels, limit, scratch):
         top = np.int64(codes[i] & 0xFFFFFFFF) - 1
         if top < 0 or not key_touches(trie.keys[top], limit):
             continue
+        first = np.int64(trie.nodes[top, START])
+        end = range_end(trie, ROOT, top, trie.facts[N_NUMBERED])
+        if first == end:  # made by a later clause; its empty range is out of order
+            continue
         tops.nodes[n] = top
         tops.places[n] = i + 1
-        tops.starts[n] = trie.nodes[top, START]
-        tops.ends[n] = range_end(trie, ROOT, top, trie.facts[N_NUMBERED])
+        tops.starts[n] = first
+        tops.ends[n] = end
         n += 1
     return n
 
@@ -137,25 +141,35 @@ def _wants_tops(view, n_tokens, n_found, found):
     verification = view.arrays.costs.rules[VERIFICATION]
     if verification != BY_COST:
         return verification == PRUNED
-    pruned, direct = LABEL_STEP * n_tokens, 0.0
+    saved = -LABEL_STEP * n_tokens
+    for k in range(n_found):
+        saved += DIRECT_STEP * list_length(found.found_values[k])
+    if saved <= 0.0:
+        return False
     for k in range(n_found):
         n = np.int64(list_length(found.found_values[k]))
-        direct += DIRECT_STEP * n
-        pruned += min(_cutting_cost(np.int64(n_tokens), n), DIRECT_STEP * n)
-    return pruned < direct
+        saved -= min(_cutting_cost(np.int64(n_tokens), n), DIRECT_STEP * n)
+    return saved > 0.0
+
+
+@inlined_kernel
+def _plain(view):
+    """Return the view without the structures: arrays that are passed on take time in each call."""
+    return View((), view.clauses, view.alive, view.is_lonlat, ())
 
 
 @lean_kernel
 def append_found(view, n_found, box, on_grid, scratch, answers, n_answers, work):
     """PT-QUADTREE-VERIFY of the lists found; return the number of answers, -1 without room."""
     tree, found = view.arrays.quadtree.tree, scratch.quadtree
+    plain = _plain(view)
     scratch.choices[LISTS_VERIFIED] += n_found
     for k in range(n_found):
         value = found.found_values[k]
         n = np.int64(list_length(value))
         work[1] += n
         n_answers = append_list(
-            view, tree, np.int64(found.found_nodes[k]), value, 0, n, box, on_grid, found, answers,
+            plain, tree, np.int64(found.found_nodes[k]), value, 0, n, box, on_grid, found, answers,
             n_answers,
         )  # fmt: skip
         if n_answers < 0:
@@ -169,6 +183,7 @@ def append_by_lists(
 ):
     """HYBRIDPRUNE at the root for the lists found; return the new number of answers, or -1."""
     trie, tree = view.arrays.trie, view.arrays.quadtree.tree
+    plain = _plain(view)
     found = scratch.quadtree
     verification = view.arrays.costs.rules[VERIFICATION]
     for k in range(n_found):
@@ -185,7 +200,7 @@ def append_by_lists(
         if n_old < length:
             work[1] += length - n_old
             n_answers = append_list(
-                view, tree, node, value, n_old, length, box, on_grid, found, answers, n_answers
+                plain, tree, node, value, n_old, length, box, on_grid, found, answers, n_answers
             )
         if n_old > 0 and n_answers >= 0:
             scratch.choices[LISTS_PRUNED] += 1
@@ -265,6 +280,7 @@ def _append_below(
 ):  # fmt: skip
     """HYBRIDPRUNE below a node of the trie, for a part of a list that lies in its range."""
     trie, tree = view.arrays.trie, view.arrays.quadtree.tree
+    plain = _plain(view)
     verification = view.arrays.costs.rules[VERIFICATION]
     frames, lists = scratch.frames, tree.lists
     strict = strict_limit(limit)
@@ -279,7 +295,7 @@ def _append_below(
             scratch.choices[NODES_VERIFIED] += 1
             work[1] += stop - first
             n_answers = append_list(
-                view, tree, node, value, first, stop, box, on_grid, scratch.quadtree, answers,
+                plain, tree, node, value, first, stop, box, on_grid, scratch.quadtree, answers,
                 n_answers,
             )  # fmt: skip
             if n_answers < 0:
@@ -317,7 +333,7 @@ def _append_below(
             scratch.choices[NODES_VERIFIED] += 1
             work[1] += stop - first
             n_answers = append_list(
-                view, tree, node, value, first, stop, box, on_grid, scratch.quadtree, answers,
+                plain, tree, node, value, first, stop, box, on_grid, scratch.quadtree, answers,
                 n_answers,
             )  # fmt: skip
             if n_answers < 0:
@@ -338,16 +354,17 @@ def _append_below(
 
 
 @lean_kernel
-def append_by_quadtree(view, tokens, limit, box, on_grid, scratch, answers, n_answers, work):
+def append_by_quadtree(view, tokens, box, on_grid, scratch, answers, n_answers, work):
     """The quadtree's filter step and verification; return the new number of answers, or -1."""
     trie, quadtree, found = view.arrays.trie, view.arrays.quadtree, scratch.quadtree
     mark_tokens(tokens, 0, len(tokens), found.marks, 1)
     sign_tokens(tokens, found.signature)
     start(quadtree, on_grid, found)
-    n_labels, n_tops = np.int64(-1), np.int64(0)
+    n_labels, n_tops, limit = np.int64(-1), np.int64(0), np.uint64(0)
     n_found = np.int64(find_lists(quadtree, tokens, on_grid, found, work))
     while n_found > 0 and n_answers >= 0:
         if n_labels < 0 and _wants_tops(view, len(tokens), n_found, found):
+            limit = box_limit(trie.quantizer, box[0], box[1], box[2], box[3])
             n_labels = np.int64(sort_labels(trie, tokens, scratch.trie))
             n_tops = np.int64(find_tops(trie, n_labels, limit, scratch))
         if n_labels < 0:
@@ -371,21 +388,20 @@ def append_by_quadtree(view, tokens, limit, box, on_grid, scratch, answers, n_an
 def append_lfilter(view, tokens, box, scratch, answers, n_answers, work):
     """Append one message's answers: LFILTER of Algorithm 3."""
     trie, choices = view.arrays.trie, scratch.choices
-    limit = box_limit(trie.quantizer, box[0], box[1], box[2], box[3])
-    work[0] += 1
-    if not key_touches(trie.keys[ROOT], limit):
-        return n_answers
     on_grid = grid_box(view.arrays.quadtree.tree.frame, box[0], box[1], box[2], box[3])
     before = (choices[0], choices[1], choices[2], choices[3], choices[4], choices[5])
     if takes_trie(view.arrays, len(tokens), on_grid, scratch.quadtree):
         choices[TRIE_WAY] += 1
-        n_answers = append_by_trie(
-            view, trie, tokens, limit, box, scratch.trie, answers, n_answers, work
-        )
+        work[0] += 1
+        limit = box_limit(trie.quantizer, box[0], box[1], box[2], box[3])
+        if key_touches(trie.keys[ROOT], limit):
+            n_answers = append_by_trie(
+                view, trie, tokens, limit, box, scratch.trie, answers, n_answers, work
+            )
     else:
         choices[QUADTREE_WAY] += 1
         n_answers = append_by_quadtree(
-            view, tokens, limit, box, on_grid, scratch, answers, n_answers, work
+            view, tokens, box, on_grid, scratch, answers, n_answers, work
         )
     if n_answers < 0:  # the message comes again
         for i in range(N_CHOICES):

@@ -55,9 +55,13 @@ from earshot.model.arrays import Int32s, Int64s
 PROBE_TOKEN_SET, PROBE_TRIE, PROBE_BY_COST = range(3)
 
 SET_STEP = 0.25
-"""Nanoseconds that ProbeTokenSet takes for a child of a node."""
+"""Nanoseconds that ProbeTokenSet takes for a child of a node.
+
+Measured, as ``TRIE_STEP``, on a trie of one node with 32 to 65,536 children: 0.2 ns in the cache.
+"""
 TRIE_STEP = 5.0
-"""Nanoseconds that ProbeTrie takes for a token and a halving of the children."""
+"""Nanoseconds that ProbeTrie takes for a token and a halving of the children: 2 to 9, most where
+children are many and tokens few."""
 FEW_CHILDREN = 32
 """Children up to which nobody reckons: the message's tokens are looked up."""
 
