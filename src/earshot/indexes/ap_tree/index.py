@@ -43,6 +43,7 @@ from earshot.indexes.ap_tree.kernels.nodes import (
     LIST,
     MAY_KEYWORDS,
     MAY_SPACE,
+    MOST_REPEATS,
     MOST_SPACE_LEVELS,
     SPACE,
     ApTreeArrays,
@@ -177,7 +178,7 @@ class ApTree(InPlaceIndex):
         scratch.messages[:n_sampled] = np.arange(n_sampled)
         scratch.etas[:n_sampled] = 0
         flags = MAY_KEYWORDS | (MAY_SPACE if tree.extent[0] <= tree.extent[2] else 0)
-        push_task(scratch, 0, 0, n, 0, n_sampled, 1, flags, 0, tree.extent)
+        push_task(scratch, 0, 0, n, 0, n_sampled, 1, flags, 0, 0, tree.extent)
 
         def make_way(why: int) -> None:
             nonlocal tree, scratch
@@ -321,7 +322,8 @@ class ApTree(InPlaceIndex):
     def _scratch_arrays(self) -> dict[str, tuple[int, npt.DTypeLike]]:
         n_tokens = max(self.n_tokens, 1)
         # Each node on the stack leaves its siblings behind it; a path has a level per keyword.
-        deepest = int(self.arrays.offsets.max(initial=1)) + MOST_SPACE_LEVELS + 1
+        n_levels = MOST_REPEATS + MOST_SPACE_LEVELS + 1
+        deepest = int(self.arrays.offsets.max(initial=1)) + n_levels
         n_stack = deepest * (self.parameters.fanout + 1)
         return {
             "marks": (n_tokens, np.uint8),

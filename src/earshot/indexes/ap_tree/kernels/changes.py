@@ -64,9 +64,9 @@ from earshot.indexes.ap_tree.kernels.nodes import (
     has_places,
     n_children,
     new_list,
-    offset_and_flags,
     rank_at,
     take_places,
+    where_is,
     write_entry,
 )
 from earshot.indexes.ap_tree.kernels.partition import sort_integers
@@ -217,14 +217,16 @@ def _begin_anew(tree, clauses, node, change, scratch):
         return DONE
     if parent < 0:
         fill_extent(clauses, scratch.rows[:n], tree.extent)
-    offset, flags, n_space = offset_and_flags(tree, node)
+    offset, flags, n_keyword_levels, n_space = where_is(tree, node)
     fill_region(tree, node, change.region, False)
     if change.region[0] > change.region[2] or change.region[1] > change.region[3]:
         flags &= ~MAY_SPACE  # beyond what the root was built around
     n_sampled = np.int64(0)
     if n >= LEAST_SAMPLED:
         n_sampled = sample_reaching(tree, node, change.ways, scratch)
-    push_task(scratch, node, 0, n, 0, n_sampled, offset, flags, n_space, change.region)
+    push_task(
+        scratch, node, 0, n, 0, n_sampled, offset, flags, n_keyword_levels, n_space, change.region
+    )
     return DONE
 
 
@@ -262,7 +264,7 @@ def sample_reaching(tree, node, ways, scratch):
                     k += 1
                 if k == stop or tree.sample_ranks[k] > tree.lasts[cut]:
                     break
-                eta = k + 1 - start
+                eta = k + (tree.firsts[cut] == tree.lasts[cut]) - start
             elif position > 0:
                 n_columns, n_rows, x_start, y_start = grid_of(tree.sizes[at], tree.extras[at])
                 x = cell_of(tree.edges, x_start, n_columns, tree.sample_places[message, 0])
