@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import combinations, pairwise
 from pathlib import Path
 from typing import Any
@@ -18,7 +19,7 @@ from earshot.indexes.ap_tree.kernels import nodes, partition
 from earshot.indexes.ap_tree.kernels.nodes import FREE, KEYWORDS, LIST, NO_RANK, SPACE
 from earshot.kernels.box_keys import box_key
 from earshot.model.arrays import ClauseArrays, MessageArrays, box_clauses, take_clauses
-from earshot.workloads.synthetic import Workload
+from earshot.workloads.synthetic import Workload, find_workload
 
 VARIANTS: tuple[dict[str, Any], ...] = (
     {},
@@ -79,13 +80,15 @@ def check_shape(index: ApTree) -> None:
             assert n <= limit
             return set(rows)
         if tree.kinds[node] == KEYWORDS:
-            assert tree.offsets[node] == offset
+            # The next keyword, or the same again in a cut of several.
+            assert tree.offsets[node] in (offset, offset - 1)
             used[nodes.CUT_END] += size
             n_children = size + 1
         else:
             used[nodes.EDGE_END] += (size & 0xFFFF) + (size >> 16) + 2
             n_children = (size & 0xFFFF) * (size >> 16) + 1
         used[nodes.CHILD_END] += n_children
+        next_offset = int(tree.offsets[node]) + 1 if tree.kinds[node] == KEYWORDS else offset
         weights = np.zeros(n_children)
         found: dict[int, set[int]] = {}
         for position, child in enumerate(tree.children[start : start + n_children].tolist()):
@@ -94,7 +97,7 @@ def check_shape(index: ApTree) -> None:
             assert tree.parents[child] == node
             assert tree.positions[child] == position
             weights[position] = tree.n_below[child]
-            for c in below(child, offset + (tree.kinds[node] == KEYWORDS)):
+            for c in below(child, next_offset):
                 found.setdefault(c, set()).add(position)
         for c, positions in found.items():
             assert positions == expected_children(node, c)
@@ -145,7 +148,7 @@ def test_changes_keep_the_tree_right(seed: int) -> None:
     )
     case = make_case(recipe)
     parameters = ApTreeParameters(
-        fanout=int(random.choice([4, 9, 30])),
+        fanout=int(random.choice([2, 9, 30])),
         max_list=int(random.choice([4, 9, 40])),
         max_divergence=float(random.choice([1e-9, 1e-3, 0.1])),
         **VARIANTS[seed % len(VARIANTS)],
@@ -293,7 +296,9 @@ WORKLOAD = Workload(
 )
 
 
-@pytest.mark.parametrize("options", [{}, {"fanout": 9, "max_list": 6, "max_divergence": 1e-9}])
+@pytest.mark.parametrize(
+    "options", [{}, {"fanout": 9, "max_list": 6, "max_divergence": 1e-9}, {"rebuilds": False}]
+)
 def test_work_of_changes_is_bounded(options: dict[str, Any]) -> None:
     index = ApTree.build(
         WORKLOAD.subscriptions(0, 500), space="planar", parameters=ApTreeParameters(**options)
@@ -302,32 +307,32 @@ def test_work_of_changes_is_bounded(options: dict[str, Any]) -> None:
     index.insert(WORKLOAD.subscriptions(500, 6000))
     n_inserted = int(facts[nodes.N_VISITED])
     assert facts[nodes.N_MOVED] <= 3 * n_inserted
-    index.remove(random.permutation(6000)[:5990])
+    index.remove(random.permutation(6000)[:5998])
     assert facts[nodes.N_MOVED] <= 3 * facts[nodes.N_VISITED]
-    assert facts[nodes.N_SPLITS] > 0 < facts[nodes.N_REBUILDS]
-    assert facts[nodes.N_COLLAPSES] > 0
+    assert facts[nodes.N_SPLITS] > 0
+    assert facts[nodes.N_COLLAPSES if "rebuilds" in options else nodes.N_REBUILDS] > 0
     check_shape(index)
 
 
 def test_rebuilding_follows_drift() -> None:
-    built = WORKLOAD.subscriptions(0, 1000)
-    # Later ones have other words: those of the first thousand are numbered the other way round.
-    later = WORKLOAD.subscriptions(1000, 6000)
-    later = later._replace(token_ids=np.int32(WORKLOAD.n_words + 1) - later.token_ids)
-    messages = WORKLOAD.messages()
-    tokens = messages.token_ids
-    turned = np.where(tokens > 0, WORKLOAD.n_words + 1 - tokens, 0).astype(np.int32)
-    candidates, rebuilds = [], []
-    for rebuilds_too in (True, False):
-        parameters = ApTreeParameters(fanout=20, max_list=8, rebuilds=rebuilds_too)
-        index = ApTree.build(built, space="planar", n_tokens=WORKLOAD.n_tokens,
-                             parameters=parameters)  # fmt: skip
-        index.insert(later)
-        found = index.match(messages._replace(token_ids=turned))
-        candidates.append(found.counters.candidates)
+    # Half of the words are others from one 32,768 subscriptions to the next.
+    workload = replace(find_workload("ap_tweets_drifting"), n_words=50_000).scaled(70_000, 200)
+    messages, work, rebuilds = workload.messages(), [], []
+    for parameters in (ApTreeParameters(), ApTreeParameters(rebuilds=False)):
+        index = ApTree.build(
+            workload.subscriptions(0, 14_000),
+            space="planar",
+            n_tokens=workload.n_tokens,
+            parameters=parameters,
+        )
+        before = index.arrays.ranks.tolist()
+        index.insert(workload.subscriptions(14_000, 70_000))
+        counters = index.match(messages).counters
+        work.append(partition.VISIT * counters.nodes + counters.candidates)
         rebuilds.append(int(index.arrays.facts[nodes.N_REBUILDS]))
+        assert (index.arrays.ranks.tolist() == before) != parameters.rebuilds
     assert rebuilds[0] > 0 == rebuilds[1]
-    assert candidates[0] < 0.8 * candidates[1]
+    assert work[0] < 0.75 * work[1]
 
 
 def test_garbage_is_packed() -> None:
@@ -347,7 +352,7 @@ def test_garbage_is_packed() -> None:
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        ({"fanout": 3}, "fanout is 3"),
+        ({"fanout": 1}, "fanout is 1"),
         ({"max_list": True}, "max_list is True"),
         ({"keyword_partition": "best"}, "expected one of heuristic, dp"),
         ({"priority": "none"}, "expected one of cost, keyword, space"),

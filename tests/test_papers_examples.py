@@ -15,6 +15,8 @@ Regions. Chosen so that they lie as the text says: R_m touches s8 to s12 and the
 s6, but neither s7 nor the box around s1 to s3; P_m lies in s10, s11 and s12, not in s7.
 
 The figures of CIKM15 are drawings too; see above ``CIKM15_TOKENS`` for what the text says of them.
+VLDBJ15's Figure 3 is one as well. Its nine subscriptions, s1 to s9, are reconstructed from the text
+of its Examples 2, 3 and 6 at the end of this file.
 
 The 59 tokens that Example 6 counts on the R^t-tree do not follow from the captions, nor from any of
 the twelve ways, and are not tested.
@@ -30,6 +32,8 @@ import pytest
 
 from earshot.checks.generate import ragged
 from earshot.indexes import structures_of
+from earshot.indexes.ap_tree.index import ApTree, ApTreeParameters
+from earshot.indexes.ap_tree.kernels.nodes import KEYWORDS
 from earshot.indexes.contract import Index
 from earshot.indexes.iq_tree.index import IqTree
 from earshot.indexes.keyword_first.index import KeywordFirst
@@ -317,3 +321,47 @@ def test_ranked_keys_of_vldbj15(structure: type[IqTree]) -> None:
         found = index.match(MessageArrays(offsets, ids, np.array([P_M])))
         assert sorted(found.subscriptions.tolist()) == answers
         assert found.counters.candidates == n_candidates
+
+
+# ---- VLDBJ15 -------------------------------------------------------------------------------------
+
+# Given: s1 = {w1, w2} and s7 = {w3, w4}; s1, s2, s4 and s5 begin with w1 and go on with w2, w3 or
+# w5; all nine begin with w1 to w5; m1 = {w2, w3, w4} has the words of s3 and s7, and lies in s1,
+# s2, s4 and s7; m2 is delivered to s1 and s4. The rest is chosen.
+RUNNING = [[1, 2], [1, 3], [2, 3], [1, 2, 5], [1, 5], [4, 6], [3, 4], [4, 5], [5, 6]]
+RUNNING_BOXES = [
+    [0, 0, 6, 6], [3, 3, 6, 6], [7, 7, 9, 9], [0, 0, 8, 6], [7, 0, 9, 2],
+    [0, 8, 2, 9], [4, 4, 9, 9], [8, 4, 9, 5], [0, 7, 1, 9],
+]  # fmt: skip
+M1, M1_PLACE = [2, 3, 4], [5, 5, 5, 5]
+M2, M2_PLACE = [1, 2, 5], [2, 2, 2, 2]
+
+
+def _running(words: list[int], box: list[float]) -> MessageArrays:
+    return MessageArrays(*ragged([[EVERYWHERE_TOKEN, *words]]), np.array([box], np.float64))
+
+
+@each_index
+def test_vldbj15_example_2(index_type: type[Index]) -> None:
+    index = index_type.build(box_clauses(*ragged(RUNNING), RUNNING_BOXES), space="planar")
+    assert sorted(index.match(_running(M1, M1_PLACE)).subscriptions + 1) == [7]
+    assert sorted(index.match(_running(M2, M2_PLACE)).subscriptions + 1) == [1, 4]
+    # By words alone (Fig. 4c).
+    assert sorted(index.match(_running(M1, [0, 0, 10, 10])).subscriptions + 1) == [3, 7]
+
+
+def test_vldbj15_examples_3_and_6() -> None:
+    # Ten of each, as nine would stay in one list; keywords in the order of their numbers.
+    index = ApTree.build(
+        box_clauses(*ragged(RUNNING * 10), RUNNING_BOXES * 10), space="planar",
+        frequencies=np.arange(7, 0, -1), parameters=ApTreeParameters(fanout=3, priority="keyword"),
+    )  # fmt: skip
+    tree = index.arrays
+    first, start = int(tree.extras[0]), int(tree.starts[0])
+    assert (tree.kinds[0], tree.offsets[0]) == (KEYWORDS, 1)
+    cuts = list(zip(tree.firsts[first : first + 3], tree.lasts[first : first + 3], strict=True))
+    assert cuts == [(1, 1), (2, 3), (4, 5)]  # c[w1], c[w2, w3] and c[w4, w5]
+    # m1 hits the second cut by two words and visits it once, and so it does the third.
+    found = index.match(_running(M1, M1_PLACE))
+    assert sorted({slot % 9 + 1 for slot in found.subscriptions.tolist()}) == [7]
+    assert found.counters == (3, 50, 10)  # the root and two lists, of s3, s7 and of s6, s8, s9

@@ -107,7 +107,7 @@ def measure(context: Context, trials: Iterable[Trial]) -> Iterator[Row]:
         point = ", ".join(f"{name} {value}" for name, value in trial.told)
         sums[f"{trial.choice.name}, {point}"] = contender.checksums
         check_agreement(f"{case.name}, {point}", sums)
-        row = row_of(case, contender) | told
+        row = row_of(case, contender) | told | {"prefixes": contender.prefixes}
         competitor.close()
         context.say(f"{case.name}, {trial.choice.name}, {point}: measured; {peak_memory()}")
         yield row

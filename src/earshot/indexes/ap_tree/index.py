@@ -28,6 +28,8 @@ from earshot.indexes.ap_tree.kernels.build import (
     push_task,
 )
 from earshot.indexes.ap_tree.kernels.changes import (
+    IS_ORDERED,
+    ORDER_IS_OLD,
     ChangeScratch,
     change_tree,
     fill_extent,
@@ -41,6 +43,7 @@ from earshot.indexes.ap_tree.kernels.nodes import (
     LIST,
     MAY_KEYWORDS,
     MAY_SPACE,
+    MOST_REPEATS,
     MOST_SPACE_LEVELS,
     SPACE,
     ApTreeArrays,
@@ -108,7 +111,7 @@ class ApTreeParameters(Parameters):
     min_share: float = 0.001
 
     def __post_init__(self) -> None:
-        for name, least, most in (("fanout", 4, _MOST_FANOUT), ("max_list", 4, 1 << 20)):
+        for name, least, most in (("fanout", 2, _MOST_FANOUT), ("max_list", 4, 1 << 20)):
             value = getattr(self, name)
             if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= most:
                 raise InvalidParameter(
@@ -175,7 +178,7 @@ class ApTree(InPlaceIndex):
         scratch.messages[:n_sampled] = np.arange(n_sampled)
         scratch.etas[:n_sampled] = 0
         flags = MAY_KEYWORDS | (MAY_SPACE if tree.extent[0] <= tree.extent[2] else 0)
-        push_task(scratch, 0, 0, n, 0, n_sampled, 1, flags, 0, tree.extent)
+        push_task(scratch, 0, 0, n, 0, n_sampled, 1, flags, 0, 0, tree.extent)
 
         def make_way(why: int) -> None:
             nonlocal tree, scratch
@@ -270,6 +273,9 @@ class ApTree(InPlaceIndex):
                 self.arrays = _with_room(self.arrays, wanted)
             elif why in (ROWS_ARE_FULL, TASKS_ARE_FULL, CHOICES_ARE_FULL):
                 scratch = _with_larger_scratch(scratch, why)
+            elif why == ORDER_IS_OLD:
+                self._order_anew()
+                change.progress[IS_ORDERED] = 1
             else:
                 larger = {
                     name: resized(getattr(change, name), 2 * len(change.ways))
@@ -283,6 +289,18 @@ class ApTree(InPlaceIndex):
         run_until_done(run, make_way)
         if len(scratch.rows) <= 64 * _LEAST_ROWS:
             self._working = change, scratch
+
+    def _order_anew(self) -> None:
+        """Put keywords in the order of their frequencies now; all nodes must be built anew."""
+        sample = self._sample(None)
+        ranks = ranks_of(self.frequencies, self.parameters.keyword_order)
+        offsets, sample_ranks, places = _ranked_sample(sample, ranks)
+        self.arrays = self.arrays._replace(
+            ranks=ranks,
+            sample_offsets=offsets,
+            sample_ranks=sample_ranks,
+            sample_places=places,
+        )
 
     def _new_working(self) -> tuple[ChangeScratch, BuildScratch]:
         scratch = _build_scratch(self.parameters, _LEAST_ROWS, _LEAST_ROWS, self.arrays)
@@ -304,7 +322,8 @@ class ApTree(InPlaceIndex):
     def _scratch_arrays(self) -> dict[str, tuple[int, npt.DTypeLike]]:
         n_tokens = max(self.n_tokens, 1)
         # Each node on the stack leaves its siblings behind it; a path has a level per keyword.
-        deepest = int(self.arrays.offsets.max(initial=1)) + MOST_SPACE_LEVELS + 1
+        n_levels = MOST_REPEATS + MOST_SPACE_LEVELS + 1
+        deepest = int(self.arrays.offsets.max(initial=1)) + n_levels
         n_stack = deepest * (self.parameters.fanout + 1)
         return {
             "marks": (n_tokens, np.uint8),
@@ -395,7 +414,7 @@ def _ranked_sample(
 def _change_scratch(parameters: ApTreeParameters) -> ChangeScratch:
     n = 4 * (parameters.fanout + 2)
     return ChangeScratch(
-        progress=np.zeros(3, np.int64),
+        progress=np.zeros(4, np.int64),
         ways=np.zeros(n, np.int32),
         is_covered=np.zeros(n, np.int32),
         due=np.zeros(n, np.int32),

@@ -44,6 +44,7 @@ from earshot.indexes.ap_tree.kernels.nodes import (
     grid_of,
     has_places,
     new_list,
+    offset_below,
     start_divergence,
     take_places,
     write_entry,
@@ -67,8 +68,10 @@ TREE_IS_FULL, ROWS_ARE_FULL, TASKS_ARE_FULL, CHOICES_ARE_FULL = 1, 2, 3, 4
 N_TASKS, WANTED = 0, 1
 
 # Columns of ``tasks``.
-_NODE, _FIRST, _STOP, _SAMPLE_FIRST, _SAMPLE_STOP, _OFFSET, _FLAGS, _N_SPACE = range(8)
-TASK_COLUMNS = 8
+(
+    _NODE, _FIRST, _STOP, _SAMPLE_FIRST, _SAMPLE_STOP, _OFFSET, _FLAGS, _N_KEYWORD_LEVELS, _N_SPACE,
+) = range(9)  # fmt: skip
+TASK_COLUMNS = 9
 
 
 class BuildScratch(NamedTuple):
@@ -87,14 +90,16 @@ class BuildScratch(NamedTuple):
 
 @lean_kernel
 def push_task(
-    scratch, node, first, stop, sample_first, sample_stop, offset, flags, n_space, region
-):
+    scratch, node, first, stop, sample_first, sample_stop, offset, flags, n_keyword_levels,
+    n_space, region,
+):  # fmt: skip
     """Add a task; there must be room."""
     t = scratch.state[N_TASKS]
     task = scratch.tasks[t]
     task[_NODE], task[_FIRST], task[_STOP] = node, first, stop
     task[_SAMPLE_FIRST], task[_SAMPLE_STOP] = sample_first, sample_stop
-    task[_OFFSET], task[_FLAGS], task[_N_SPACE] = offset, flags, n_space
+    task[_OFFSET], task[_FLAGS] = offset, flags
+    task[_N_KEYWORD_LEVELS], task[_N_SPACE] = n_keyword_levels, n_space
     for k in range(4):
         scratch.regions[t, k] = region[k]
     scratch.state[N_TASKS] += 1
@@ -300,6 +305,7 @@ def _hand_down(tree, clauses, t, rows, scratch):
     """Give the clauses of a task to the children of its node, which become tasks."""
     task, ends = scratch.tasks[t], scratch.ends
     node, offset, flags, n_space = task[_NODE], task[_OFFSET], task[_FLAGS], task[_N_SPACE]
+    n_keyword_levels = task[_N_KEYWORD_LEVELS] + (tree.kinds[node] == KEYWORDS)
     region = scratch.regions[t]
     min_x, min_y, max_x, max_y = region[0], region[1], region[2], region[3]
     sample_first, sample_stop = task[_SAMPLE_FIRST], task[_SAMPLE_STOP]
@@ -341,9 +347,12 @@ def _hand_down(tree, clauses, t, rows, scratch):
         own_flags = flags
         if k == 0:
             own_flags &= ~MAY_SPACE if is_space else ~MAY_KEYWORDS
+        own_offset = offset
+        if not is_space:
+            own_offset = offset_below(tree, node, k, n_keyword_levels)
         push_task(
-            scratch, child, first, stop, sample_from, sample_to,
-            offset if is_space else offset + 1, own_flags, n_space + is_space, region,
+            scratch, child, first, stop, sample_from, sample_to, own_offset, own_flags,
+            n_keyword_levels, n_space + is_space, region,
         )  # fmt: skip
         at = scratch.regions[scratch.state[N_TASKS] - 1]
         if is_space and k > 0:
@@ -390,7 +399,8 @@ def _pass_message(tree, node, i, is_writing, scratch):
         at = tree.extras[node] + cut
         if cut != last and tree.firsts[at] <= rank <= tree.lasts[at]:
             last = cut
-            _pass_to(1 + cut, message, k + 1 - start, is_writing, scratch)
+            is_single = tree.firsts[at] == tree.lasts[at]
+            _pass_to(1 + cut, message, k + is_single - start, is_writing, scratch)
 
 
 @lean_kernel

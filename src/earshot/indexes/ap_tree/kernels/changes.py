@@ -4,7 +4,8 @@
 way counts it. What then has to change is *due*: an l-node that has grown too long is split, an
 inner node that has become small collapses into a list, and an inner node whose weights have drifted
 is rebuilt. All three are one thing: the clauses below the node are collected, and the node is built
-anew from them.
+anew from them. With the root, the order of keywords becomes that of the frequencies by then, as no
+node is left that depends on the old one.
 
 The work of one change. A change visits the nodes on its ways and writes to the lists at their ends;
 to remove a clause, those lists are searched for it. What is built anew is paid for by the visits
@@ -63,9 +64,9 @@ from earshot.indexes.ap_tree.kernels.nodes import (
     has_places,
     n_children,
     new_list,
-    offset_and_flags,
     rank_at,
     take_places,
+    where_is,
     write_entry,
 )
 from earshot.indexes.ap_tree.kernels.partition import sort_integers
@@ -74,20 +75,20 @@ from earshot.kernels.jit import lean_kernel
 from earshot.kernels.resuming import DONE
 from earshot.model.arrays import Float64s, Int32s, Int64s
 
-WAYS_ARE_FULL = 5
-"""What a kernel is short of, besides what a build is."""
+WAYS_ARE_FULL, ORDER_IS_OLD = 5, 6
+"""What a kernel is short of, besides what a build is; the order when the root is built anew."""
 
 LEAST_SAMPLED = 1024
 """Clauses of a node for which the sample's messages are looked through when it is rebuilt."""
 
 # Places in ``progress``.
-NEXT, DEPTH, N_DUE = 0, 1, 2
+NEXT, DEPTH, N_DUE, IS_ORDERED = 0, 1, 2, 3
 
 
 class ChangeScratch(NamedTuple):
     """How far a change has come; it may go on from where it stopped."""
 
-    progress: Int64s  # (3,) clause in hand, nodes on its way still to visit, nodes that are due
+    progress: Int64s  # (4,) clauses begun, nodes still to visit, nodes due, whether order is new
     ways: Int32s  # nodes still to visit for the clause in hand
     is_covered: Int32s  # whether a node above each of them is due already
     due: Int32s
@@ -183,6 +184,8 @@ def _collect(tree, node, ways, rows):
 @lean_kernel
 def _begin_anew(tree, clauses, node, change, scratch):
     """Collect a node's clauses and leave the task to build it; return what is full, or DONE."""
+    if tree.parents[node] < 0 and change.progress[IS_ORDERED] == 0:
+        return ORDER_IS_OLD
     n_entries = _n_entries(tree, node, change.ways)
     if n_entries < 0:
         return WAYS_ARE_FULL
@@ -196,6 +199,7 @@ def _begin_anew(tree, clauses, node, change, scratch):
         facts[N_COLLAPSES] += 1
     else:
         facts[N_REBUILDS] += 1
+    change.progress[IS_ORDERED] = 0
     facts[N_MOVED] += tree.n_below[node]
     n = _collect(tree, node, change.ways, scratch.rows)
     if n > tree.n_below[node]:
@@ -213,14 +217,16 @@ def _begin_anew(tree, clauses, node, change, scratch):
         return DONE
     if parent < 0:
         fill_extent(clauses, scratch.rows[:n], tree.extent)
-    offset, flags, n_space = offset_and_flags(tree, node)
+    offset, flags, n_keyword_levels, n_space = where_is(tree, node)
     fill_region(tree, node, change.region, False)
     if change.region[0] > change.region[2] or change.region[1] > change.region[3]:
         flags &= ~MAY_SPACE  # beyond what the root was built around
     n_sampled = np.int64(0)
     if n >= LEAST_SAMPLED:
         n_sampled = sample_reaching(tree, node, change.ways, scratch)
-    push_task(scratch, node, 0, n, 0, n_sampled, offset, flags, n_space, change.region)
+    push_task(
+        scratch, node, 0, n, 0, n_sampled, offset, flags, n_keyword_levels, n_space, change.region
+    )
     return DONE
 
 
@@ -258,7 +264,7 @@ def sample_reaching(tree, node, ways, scratch):
                     k += 1
                 if k == stop or tree.sample_ranks[k] > tree.lasts[cut]:
                     break
-                eta = k + 1 - start
+                eta = k + (tree.firsts[cut] == tree.lasts[cut]) - start
             elif position > 0:
                 n_columns, n_rows, x_start, y_start = grid_of(tree.sizes[at], tree.extras[at])
                 x = cell_of(tree.edges, x_start, n_columns, tree.sample_places[message, 0])

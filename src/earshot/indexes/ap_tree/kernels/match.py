@@ -77,7 +77,9 @@ def push_cuts(tree, node, eta, ranks, n_ranks, stack, etas, depth):
         if cut > 0 and rank <= tree.lasts[first + cut - 1]:
             child = tree.children[start + cut]
             if child >= 0:
-                stack[depth], etas[depth] = child, i + 1
+                # The same keyword may tell clauses of a cut of several apart once more.
+                stack[depth] = child
+                etas[depth] = i + (tree.firsts[first + cut - 1] == tree.lasts[first + cut - 1])
                 depth += 1
         if cut == n and rank > tree.lasts[first + n - 1]:
             break

@@ -5,7 +5,9 @@ node (``N``) is one of three kinds:
 
 * ``KEYWORDS``, a k-node: keyword number ``offsets[node]`` (``N_l``) tells its clauses apart. Each
   child but the first is an ordered cut, the ranks ``firsts[c]`` to ``lasts[c]``. A clause with
-  fewer keywords is in the *dummy cut*, child 0.
+  fewer keywords is in the *dummy cut*, child 0. In the paper, k-nodes below go on with a later
+  keyword, so that a cut of many keywords is never divided. Here they take the same keyword again,
+  unless the cut has one only.
 * ``SPACE``, an s-node: its region (``N_r``) is a grid of columns and rows. Each child but the first
   is a cell; a clause is in every cell that its box touches. A clause whose box contains the whole
   region is in the *dummy cell*, child 0.
@@ -62,6 +64,9 @@ NO_RANK = np.int32(0x7FFFFFFF)
 
 MAY_KEYWORDS, MAY_SPACE = 1, 2
 """Flags of a node: what may tell its clauses apart (``kP``, ``sP``)."""
+
+MOST_REPEATS = 3
+"""k-nodes on a path from the root beyond one for each keyword."""
 
 MOST_SPACE_LEVELS = 8
 """s-nodes on a path from the root, so that copies of a clause stay few."""
@@ -352,14 +357,31 @@ def divergence(tree, node):
 
 
 @lean_kernel
-def offset_and_flags(tree, node):
-    """Return which keyword is next at a node, its flags, and how many s-nodes are above it."""
-    offset, flags, n_space = np.int64(1), MAY_KEYWORDS | MAY_SPACE, np.int64(0)
+def offset_below(tree, node, position, n_keyword_levels):
+    """Return which keyword is next in a child of a k-node with so many k-nodes down to it.
+
+    That is the same one again where a cut has several keywords, but ``MOST_REPEATS`` times at most.
+    """
+    offset = np.int64(tree.offsets[node])
+    if position > 0:
+        cut = tree.extras[node] + position - 1
+        if tree.firsts[cut] != tree.lasts[cut] and n_keyword_levels - offset < MOST_REPEATS:
+            return offset
+    return offset + 1
+
+
+@lean_kernel
+def where_is(tree, node):
+    """Return which keyword is next at a node, its flags, and how many k- and s-nodes are above."""
+    flags, n_space, n_keyword_levels = MAY_KEYWORDS | MAY_SPACE, np.int64(0), np.int64(0)
+    nearest, position = np.int64(-1), np.int64(0)
     while tree.parents[node] >= 0:
         parent = np.int64(tree.parents[node])
         is_dummy = tree.positions[node] == 0
         if tree.kinds[parent] == KEYWORDS:
-            offset += 1
+            n_keyword_levels += 1
+            if nearest < 0:
+                nearest, position = parent, np.int64(tree.positions[node])
             if is_dummy:
                 flags &= ~MAY_KEYWORDS
         else:
@@ -367,7 +389,10 @@ def offset_and_flags(tree, node):
             if is_dummy:
                 flags &= ~MAY_SPACE
         node = parent
-    return offset, flags, n_space
+    offset = np.int64(1)
+    if nearest >= 0:
+        offset = offset_below(tree, nearest, position, n_keyword_levels)
+    return offset, flags, n_keyword_levels, n_space
 
 
 @lean_kernel
