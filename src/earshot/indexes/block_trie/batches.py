@@ -43,10 +43,18 @@ from earshot.indexes.block_trie.kernels.choosing import (
     N_STEPS,
     ROOT,
     TRIE,
+    best_singly,
     fill_block_sums,
+    fill_list_blocks,
     fill_steps,
 )
-from earshot.indexes.block_trie.kernels.match import N_CODES, NO_CODE, BlockTrieScratch
+from earshot.indexes.block_trie.kernels.match import (
+    N_CODES,
+    N_EXACT_CODES,
+    NO_CODE,
+    NODE_COLUMNS,
+    BlockTrieScratch,
+)
 from earshot.indexes.scratches import Scratches
 from earshot.kernels.box_keys import BLOCK
 from earshot.kernels.steady import SteadyCalls, is_plain
@@ -63,6 +71,9 @@ PAIRS_PER_MESSAGE = 24
 CHECKS = 1 << 12
 FIRST_ROOM = 1 << 16
 """Slots found, pending entries and slots sent that there is room for at first."""
+
+N_SAMPLED_TOKENS = 4096
+N_SAMPLED_MESSAGES = 16
 
 WAYS = {"chosen": (-1, -1), "trie": (TRIE, -1), "groups": (ROOT, 1), "alone": (ROOT, 0)}
 """Ways of matching a batch by name: path and grouping, -1 for what is chosen."""
@@ -81,6 +92,14 @@ class Batches:
         self._scratches = Scratches()
         self._calls = SteadyCalls(), SteadyCalls()
         self._tables = _tables_of(index)
+
+    def suit(self, index: BlockTrie, messages: MessageArrays) -> bool:
+        """Whether a small batch is worth being matched as one."""
+        n = len(messages.boxes)
+        n_clauses = len(index.clauses.subscriptions)
+        return not best_singly(
+            index.arrays.quantizer, self._tables, messages, n_clauses, n, min(n, N_SAMPLED_MESSAGES)
+        )
 
     def match(
         self,
@@ -174,7 +193,16 @@ def _tables_of(index: BlockTrie) -> BatchTables:
         fill_block_sums(arrays.summary_keys, int(arrays.root_summary[0]), n_blocks, sums)
     else:  # too few for summaries: each clause stands for a block
         fill_block_sums(arrays.keys, n, n, sums)
-    return BatchTables(steps[0].copy(), steps[1].copy(), scales, sums)
+    list_blocks = np.zeros(32)
+    totals = np.cumsum(index.frequencies)
+    if n > 0 and totals[-1] > 0:
+        places = (np.arange(N_SAMPLED_TOKENS) + 0.5) * (totals[-1] / N_SAMPLED_TOKENS)
+        tokens = np.searchsorted(totals, places, side="right")
+        n_blocks = (n + BLOCK - 1) // BLOCK
+        fill_list_blocks(
+            arrays.nodes, arrays.root_nodes, tokens, NODE_COLUMNS, n_blocks, list_blocks
+        )
+    return BatchTables(steps[0].copy(), steps[1].copy(), scales, sums, list_blocks)
 
 
 def _new_scratch(index: BlockTrie) -> BatchScratch:
@@ -206,7 +234,7 @@ def _new_scratch(index: BlockTrie) -> BatchScratch:
         seen=np.zeros(index.n_base_slots if index.has_repeats else 0, np.uint64),
         senders=senders,
         is_sent=is_sent,
-        exact_senders=np.zeros(index.n_tokens, np.uint64),
+        owners=np.zeros(N_EXACT_CODES, np.int32),
         block_senders=np.empty(n_frontier, np.uint64),
         checks=np.empty(CHECKS, np.int32),
         check_senders=np.empty(CHECKS, np.uint64),

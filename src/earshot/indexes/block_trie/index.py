@@ -65,7 +65,9 @@ if TYPE_CHECKING:
     from earshot.indexes.block_trie.batches import Batches
 
 SMALL_BATCH = 32
-"""Messages below which a batch is matched message by message."""
+LARGE_BATCH = 512
+"""Messages below which a batch is matched message by message, and from which on never; in between,
+where each message looks at little."""
 
 
 @dataclass(frozen=True)
@@ -187,18 +189,24 @@ class BlockTrie(Index):
         )
 
     def _match_rows(self, messages: MessageArrays, start: int, stop: int, scratch: Any) -> Matches:
-        # The size of the whole batch decides, so that threads change no counter.
-        is_small = len(messages.boxes) < SMALL_BATCH and self.way == "chosen"
-        if is_small or self.way == "single":
+        if not self._matches_together(messages):
             return super()._match_rows(messages, start, stop, scratch)
-        if self._batches is None:
-            from earshot.indexes.block_trie.batches import Batches  # more to load than for one
-
-            self._batches = Batches(self)
+        assert self._batches is not None
         found = self._batches.match(self, messages, start, stop, self.way, scratch)
         if self.delta is None:
             return found
         return merge_matches(found, self.delta.match_rows(messages, start, stop))
+
+    def _matches_together(self, messages: MessageArrays) -> bool:
+        """Whether messages are matched as a batch; of all of them, whatever a thread's part is."""
+        n = len(messages.boxes)
+        if self.way == "single" or (n < SMALL_BATCH and self.way == "chosen"):
+            return False
+        if self._batches is None:
+            from earshot.indexes.block_trie.batches import Batches  # more to load than for one
+
+            self._batches = Batches(self)
+        return n >= LARGE_BATCH or self.way != "chosen" or self._batches.suit(self, messages)
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_batches": None}

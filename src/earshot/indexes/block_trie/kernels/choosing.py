@@ -27,15 +27,25 @@ _CELL_SHIFT = 8  # of a 15-bit lane
 
 TRIE, ROOT, NOWHERE = range(3)
 
-# Costs in nanoseconds, all of them fits to measurements; only their ratios matter.
-TOKEN_COST = 150.0
-"""Of one token of a short message in the trie."""
-LONG_MESSAGE = 1000.0
-"""Tokens at which that has doubled, as each has more others to pair with."""
+# Costs in nanoseconds on an Intel Xeon of 2023; only their ratios matter. Fits to 22 workloads of
+# 1 M subscriptions.
+TOKEN_COST = 50.0
+"""Of a token in the trie, without the lists that it opens."""
+LIST_BLOCK_COST = 40.0
+"""Of a block of such a list."""
+FRINGE = 2.0
+"""Blocks on either side of those that cover a message."""
 GROUP_BLOCK_COST = 70.0
 """Of a block of the root list for a group of messages."""
-BLOCK_COST = 50.0
-"""Of a block of the root list for a single message."""
+GROUP_TOKEN_COST = 10.0
+"""Of a token of a message in a group."""
+BLOCK_COST = 40.0
+"""Of a block of the root list for a message alone, if it is short."""
+ALONE_COST = 300.0
+LONG_MESSAGE = 250.0
+"""Tokens at which a message alone takes twice as long for a block, as it matches more of it."""
+MARGIN = 1.2
+"""How much cheaper the root list must look than the trie."""
 
 
 @kernel
@@ -157,17 +167,69 @@ def count_blocks(sums, limit):
     )  # fmt: skip
 
 
+@kernel
+def fill_list_blocks(nodes, root_nodes, tokens, n_columns, n_all, list_blocks):
+    """Fill how many blocks of lists a token opens on average; of some tokens, drawn as they occur.
+
+    The more blocks of the root list touch a message, the more of any list do: ``list_blocks`` is by
+    the bits of their number. Of b blocks, each of which covers 1 / b of the space at least, those
+    touch that one of the root list's share would, and a fringe. Deeper nodes are left out.
+    """
+    list_blocks[:] = 0.0
+    for i in range(len(tokens)):
+        node = np.int64(root_nodes[tokens[i]])
+        for column in range(2):
+            n = nodes[node * n_columns + 1 + column] if node >= 0 else 0
+            n_blocks = (n + BLOCK - 1) // BLOCK
+            if n_blocks <= 1 + 3 * column:
+                list_blocks += n_blocks
+                continue
+            n_above = 0.0
+            left = n_blocks
+            while left > 1:
+                left = (left + BLOCK - 1) // BLOCK
+                n_above += 1.0
+            for bits in range(len(list_blocks)):
+                side = math.sqrt(n_blocks * min(2.0**bits / n_all, 1.0)) + FRINGE
+                list_blocks[bits] += n_above + min(side * side, n_blocks)
+    list_blocks /= max(len(tokens), 1)
+
+
+@inlined_kernel
+def trie_cost(tables, n_tokens, n_blocks):
+    """Return the cost of a message in the trie, given the root list's blocks that touch it."""
+    bits = 0
+    while n_blocks >> bits > 1:
+        bits += 1
+    return n_tokens * (TOKEN_COST + LIST_BLOCK_COST * tables.list_blocks[bits])
+
+
+@inlined_kernel
+def alone_cost(n_tokens, n_blocks):
+    """Return the cost of a message that walks the root list alone."""
+    return ALONE_COST + BLOCK_COST * n_blocks * (1.0 + n_tokens / LONG_MESSAGE)
+
+
+@inlined_kernel
+def group_cost(n_tokens, n_blocks, n_all, n_batch):
+    """Return the cost of a message that walks the root list with others.
+
+    Messages of a batch of ``n_batch`` are taken to lie as the clauses do. Then ``GROUP`` neighbours
+    cover ``GROUP / n_batch`` of the space, and where one touches e of b blocks, all of them touch
+    the square of sqrt(e) + sqrt(b * GROUP / n_batch).
+    """
+    n_group = min(GROUP, n_batch)
+    side = math.sqrt(n_blocks) + math.sqrt(n_all * n_group / n_batch)
+    return GROUP_TOKEN_COST * n_tokens + GROUP_BLOCK_COST * min(side * side, n_all) / n_group
+
+
 @lean_kernel
 def choose_paths(tables, messages, first, n, n_clauses, n_batch, forced, scratch):
     """Choose how each of ``n`` messages is matched; return how many go down the root list.
 
-    Messages of a batch of ``n_batch`` are taken to lie as the clauses do. Then ``GROUP`` neighbours
-    cover ``GROUP / n_batch`` of the space, and where one touches e of b blocks, all of them touch
-    the square of sqrt(e) + sqrt(b * GROUP / n_batch). ``forced`` is a path for all, or -1.
+    ``forced`` is a path for all, or -1.
     """
-    n_group = min(GROUP, n_batch)
     n_all = (n_clauses + BLOCK - 1) // BLOCK
-    spread = math.sqrt(n_all * n_group / max(n_batch, 1))
     n_root = 0
     for i in range(n):
         limit = scratch.limits[i]
@@ -178,10 +240,11 @@ def choose_paths(tables, messages, first, n, n_clauses, n_batch, forced, scratch
             scratch.paths[i] = NOWHERE
             continue
         n_tokens = messages.token_offsets[first + i + 1] - messages.token_offsets[first + i]
-        in_trie = TOKEN_COST * n_tokens * (1.0 + n_tokens / LONG_MESSAGE)
-        side = math.sqrt(n_blocks) + spread
-        grouped = GROUP_BLOCK_COST * min(side * side, n_all) / n_group
-        if forced == ROOT or (forced < 0 and min(grouped, BLOCK_COST * n_blocks) < in_trie):
+        at_root = min(
+            group_cost(n_tokens, n_blocks, n_all, n_batch), alone_cost(n_tokens, n_blocks)
+        )
+        is_cheaper = MARGIN * at_root < trie_cost(tables, n_tokens, n_blocks)
+        if forced == ROOT or (forced < 0 and is_cheaper):
             scratch.paths[i] = ROOT
             x = np.int64(limit >> np.uint64(1) & np.uint64(0x3FFF))
             y = np.int64(limit >> np.uint64(17) & np.uint64(0x3FFF))
@@ -190,6 +253,28 @@ def choose_paths(tables, messages, first, n, n_clauses, n_batch, forced, scratch
     if n_root > 0:
         sort_pairs(scratch.codes, scratch.other_codes, n_root, 38, 60, scratch.counts)
     return n_root
+
+
+@lean_kernel
+def best_singly(quantizer, tables, messages, n_clauses, n_batch, n_sample):
+    """Whether messages walk the root list alone at best, by a sample of them.
+
+    A single message does so, too, and a small batch does better without what a batch costs.
+    """
+    n_all = max((n_clauses + BLOCK - 1) // BLOCK, 1)
+    n_singly = 0
+    for k in range(n_sample):
+        m = k * n_batch // n_sample
+        box = messages.boxes[m]
+        limit = box_limit(quantizer, box[0], box[1], box[2], box[3])
+        n_blocks = count_blocks(tables.block_sums, limit)
+        n_tokens = messages.token_offsets[m + 1] - messages.token_offsets[m]
+        other = min(
+            group_cost(n_tokens, n_blocks, n_all, n_batch),
+            trie_cost(tables, n_tokens, n_blocks),
+        )
+        n_singly += 1 if alone_cost(n_tokens, n_blocks) < 2.0 * other else 0
+    return 2 * n_singly > n_sample
 
 
 @lean_kernel
