@@ -65,7 +65,7 @@ if TYPE_CHECKING:
     from earshot.indexes.block_trie.batches import Batches
 
 SMALL_BATCH = 32
-LARGE_BATCH = 512
+LARGE_BATCH = 4096
 """Messages below which a batch is matched message by message, and from which on never; in between,
 where each message looks at little."""
 
@@ -189,24 +189,24 @@ class BlockTrie(Index):
         )
 
     def _match_rows(self, messages: MessageArrays, start: int, stop: int, scratch: Any) -> Matches:
-        if not self._matches_together(messages):
+        # All messages decide, whatever this thread's part is: then counters do not depend on it.
+        n = len(messages.boxes)
+        if self.way == "single" or (n < SMALL_BATCH and self.way == "chosen"):
             return super()._match_rows(messages, start, stop, scratch)
-        assert self._batches is not None
-        found = self._batches.match(self, messages, start, stop, self.way, scratch)
+        from earshot.indexes.block_trie.batches import WAYS, Batches  # more to load than for one
+
+        if self._batches is None:
+            self._batches = Batches(self)
+        is_singly, paths = self._batches.plan(self, messages)
+        if is_singly and n < LARGE_BATCH and self.way == "chosen":
+            return super()._match_rows(messages, start, stop, scratch)
+        is_grouped = -1
+        if self.way != "chosen":
+            paths[:], is_grouped = WAYS[self.way]
+        found = self._batches.match(self, messages, start, stop, paths, is_grouped, scratch)
         if self.delta is None:
             return found
         return merge_matches(found, self.delta.match_rows(messages, start, stop))
-
-    def _matches_together(self, messages: MessageArrays) -> bool:
-        """Whether messages are matched as a batch; of all of them, whatever a thread's part is."""
-        n = len(messages.boxes)
-        if self.way == "single" or (n < SMALL_BATCH and self.way == "chosen"):
-            return False
-        if self._batches is None:
-            from earshot.indexes.block_trie.batches import Batches  # more to load than for one
-
-            self._batches = Batches(self)
-        return n >= LARGE_BATCH or self.way != "chosen" or self._batches.suit(self, messages)
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_batches": None}

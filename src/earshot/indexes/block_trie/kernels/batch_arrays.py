@@ -25,7 +25,8 @@ class BatchTables(NamedTuple):
     y_steps: Int32s  # the same of the other axis
     scales: Float64s  # (4,) first x, steps per unit of x; the same of y; 0 steps: do not use them
     block_sums: Int32s  # ((2 * N_CELLS) ** 2,) see ``count_blocks``
-    list_blocks: Float64s  # (N_BITS,) see ``fill_list_blocks``
+    list_blocks: Float64s  # (32,) see ``fill_list_blocks``
+    list_length: Float64s  # (1,) mean length of the complete list that a token opens
 
 
 class BatchScratch(NamedTuple):
