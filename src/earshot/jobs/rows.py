@@ -22,7 +22,7 @@ from earshot.files import (
 from earshot.model.arrays import Space
 from earshot.model.schemas import REJECTS
 
-MESSAGE_BATCH_ROWS = 2048
+MESSAGE_BATCH_ROWS = 4096
 """Messages per batch: at hundreds of answers each, a few million answers are held at a time."""
 
 Progress = Callable[[int], None]

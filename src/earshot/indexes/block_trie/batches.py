@@ -44,9 +44,17 @@ from earshot.indexes.block_trie.kernels.choosing import (
     ROOT,
     TRIE,
     fill_block_sums,
+    fill_list_blocks,
     fill_steps,
+    plan_batch,
 )
-from earshot.indexes.block_trie.kernels.match import N_CODES, NO_CODE, BlockTrieScratch
+from earshot.indexes.block_trie.kernels.match import (
+    N_CODES,
+    N_EXACT_CODES,
+    NO_CODE,
+    NODE_COLUMNS,
+    BlockTrieScratch,
+)
 from earshot.indexes.scratches import Scratches
 from earshot.kernels.box_keys import BLOCK
 from earshot.kernels.steady import SteadyCalls, is_plain
@@ -61,11 +69,17 @@ CHUNK_TOKENS = 1 << 19
 """Tokens of messages that are matched together, about: a bound for the answers kept aside."""
 PAIRS_PER_MESSAGE = 24
 CHECKS = 1 << 12
-FIRST_ROOM = 1 << 16
-"""Slots found, pending entries and slots sent that there is room for at first."""
+FIRST_ROOM = 1 << 17
+"""Pending entries and slots sent that there is room for at first, and a 16th of slots found: more
+than most batches need. What is not used is no memory yet."""
 
-WAYS = {"chosen": (-1, -1), "trie": (TRIE, -1), "groups": (ROOT, 1), "alone": (ROOT, 0)}
-"""Ways of matching a batch by name: path and grouping, -1 for what is chosen."""
+N_SAMPLED_TOKENS = 4096
+N_SAMPLED_MESSAGES = 64
+
+WAYS = {"trie": (TRIE, -1), "groups": (ROOT, 1), "alone": (ROOT, 0)}
+"""Ways of matching a batch by name, besides the chosen one: path of all, and grouping."""
+
+UInt8s = npt.NDArray[np.uint8]
 
 _SHORT_OF = {
     SHORT_OF_FOUND: ("found",),
@@ -79,8 +93,25 @@ class Batches:
 
     def __init__(self, index: BlockTrie) -> None:
         self._scratches = Scratches()
-        self._calls = SteadyCalls(), SteadyCalls()
+        self._calls = SteadyCalls(), SteadyCalls(), SteadyCalls()
         self._tables = _tables_of(index)
+
+    def plan(self, index: BlockTrie, messages: MessageArrays) -> tuple[bool, UInt8s]:
+        """Return whether messages cost little one by one, and the paths of short and long ones."""
+        n_all = max(len(messages.boxes), 1)
+        mean_tokens = max(len(messages.token_ids) / n_all, 1.0)
+        n_batch = min(n_all, CHUNK, max(int(CHUNK_TOKENS / mean_tokens), 1))
+        paths = np.zeros(2, np.uint8)
+        given = (
+            index.arrays.quantizer, self._tables, messages, len(index.clauses.subscriptions),
+            n_batch, min(max(n_all // 8, 1), N_SAMPLED_MESSAGES), paths,
+        )  # fmt: skip
+        is_singly: bool = (
+            self._calls[2](plan_batch, self._tables, *given)
+            if _is_steady(messages)
+            else plan_batch(*given)
+        )
+        return is_singly, paths
 
     def match(
         self,
@@ -88,29 +119,33 @@ class Batches:
         messages: MessageArrays,
         start: int,
         stop: int,
-        way: str,
+        paths: UInt8s,
+        is_grouped: int,
         single: BlockTrieScratch,
     ) -> Matches:
-        """Match messages ``start`` to ``stop``, without those subscriptions in the delta."""
+        """Match messages ``start`` to ``stop`` with all subscriptions but those in the delta.
+
+        Args:
+            index: All that the messages are matched against.
+            messages: All messages.
+            start: The first.
+            stop: One beyond the last.
+            paths: The path of short messages, and of long ones.
+            is_grouped: 1 or 0 for all that go down the root list, or -1 to choose.
+            single: Working memory for single messages.
+        """
         scratch = self._scratches.take(lambda _: True, lambda: _new_scratch(index))
         view, n = index._view(), stop - start
-        n_all = max(len(messages.boxes), 1)
-        mean_tokens = max(len(messages.token_ids) / n_all, 1.0)
-        n_batch = min(n_all, CHUNK, max(int(CHUNK_TOKENS / mean_tokens), 1))
         offsets = np.zeros(n + 1, np.int64)
         answers = np.empty(0, np.int32)
         work = np.zeros(2, np.int64)
-        is_steady = (
-            is_plain(messages.token_offsets, np.int64, 1)
-            and is_plain(messages.token_ids, np.int32, 1)
-            and is_plain(messages.boxes, np.float64, 2)
-        )
+        is_steady = _is_steady(messages)
         row = 0
         while row < n:
             n_rows = _rows_of_chunk(messages, start + row, stop)
             given = (
-                view, self._tables, messages, start + row, n_rows, n_batch, *WAYS[way], scratch,
-                single, offsets[row : row + n_rows + 1], work,
+                view, self._tables, messages, start + row, n_rows, paths, is_grouped,
+                scratch, single, offsets[row : row + n_rows + 1], work,
             )  # fmt: skip
             n_done, n_grouped = (
                 self._calls[0](find_answers, (*view, *scratch), *given)
@@ -130,6 +165,14 @@ class Batches:
 
     def __reduce__(self) -> Any:
         raise TypeError("batches are not copied")
+
+
+def _is_steady(messages: MessageArrays) -> bool:
+    return (
+        is_plain(messages.token_offsets, np.int64, 1)
+        and is_plain(messages.token_ids, np.int32, 1)
+        and is_plain(messages.boxes, np.float64, 2)
+    )
 
 
 def _rows_of_chunk(messages: MessageArrays, start: int, stop: int) -> int:
@@ -156,7 +199,7 @@ def _with_place(
 
 def _with_room(scratch: BatchScratch, names: tuple[str, ...]) -> BatchScratch:
     larger = {
-        name: np.empty(2 * len(getattr(scratch, name)), getattr(scratch, name).dtype)
+        name: np.empty(4 * len(getattr(scratch, name)), getattr(scratch, name).dtype)
         for name in names
     }
     return scratch._replace(**larger)
@@ -174,7 +217,16 @@ def _tables_of(index: BlockTrie) -> BatchTables:
         fill_block_sums(arrays.summary_keys, int(arrays.root_summary[0]), n_blocks, sums)
     else:  # too few for summaries: each clause stands for a block
         fill_block_sums(arrays.keys, n, n, sums)
-    return BatchTables(steps[0].copy(), steps[1].copy(), scales, sums)
+    list_blocks, list_length = np.zeros(32), np.zeros(1)
+    totals = np.cumsum(index.frequencies)
+    if n > 0 and totals[-1] > 0:
+        places = (np.arange(N_SAMPLED_TOKENS) + 0.5) * (totals[-1] / N_SAMPLED_TOKENS)
+        tokens = np.searchsorted(totals, places, side="right")
+        n_blocks = (n + BLOCK - 1) // BLOCK
+        list_length[0] = fill_list_blocks(
+            arrays.nodes, arrays.root_nodes, tokens, NODE_COLUMNS, n_blocks, list_blocks
+        )
+    return BatchTables(steps[0].copy(), steps[1].copy(), scales, sums, list_blocks, list_length)
 
 
 def _new_scratch(index: BlockTrie) -> BatchScratch:
@@ -198,7 +250,7 @@ def _new_scratch(index: BlockTrie) -> BatchScratch:
         pair_rows=np.empty(n_pairs, np.int32),
         run_starts=np.empty(n_pairs, np.int32),
         run_ends=np.empty(n_pairs, np.int32),
-        found=np.empty(FIRST_ROOM, np.int32),
+        found=np.empty(16 * FIRST_ROOM, np.int32),
         pending=np.empty(FIRST_ROOM, np.int32),
         pending_rows=np.empty(FIRST_ROOM, np.int32),
         pending_slots=np.empty(FIRST_ROOM, np.int32),
@@ -206,7 +258,7 @@ def _new_scratch(index: BlockTrie) -> BatchScratch:
         seen=np.zeros(index.n_base_slots if index.has_repeats else 0, np.uint64),
         senders=senders,
         is_sent=is_sent,
-        exact_senders=np.zeros(index.n_tokens, np.uint64),
+        owners=np.zeros(N_EXACT_CODES, np.int32),
         block_senders=np.empty(n_frontier, np.uint64),
         checks=np.empty(CHECKS, np.int32),
         check_senders=np.empty(CHECKS, np.uint64),

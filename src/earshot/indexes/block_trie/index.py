@@ -65,7 +65,9 @@ if TYPE_CHECKING:
     from earshot.indexes.block_trie.batches import Batches
 
 SMALL_BATCH = 32
-"""Messages below which a batch is matched message by message."""
+LARGE_BATCH = 4096
+"""Messages below which a batch is matched message by message, and from which on never; in between,
+where each message looks at little."""
 
 
 @dataclass(frozen=True)
@@ -187,15 +189,21 @@ class BlockTrie(Index):
         )
 
     def _match_rows(self, messages: MessageArrays, start: int, stop: int, scratch: Any) -> Matches:
-        # The size of the whole batch decides, so that threads change no counter.
-        is_small = len(messages.boxes) < SMALL_BATCH and self.way == "chosen"
-        if is_small or self.way == "single":
+        # All messages decide, whatever this thread's part is: then counters do not depend on it.
+        n = len(messages.boxes)
+        if self.way == "single" or (n < SMALL_BATCH and self.way == "chosen"):
             return super()._match_rows(messages, start, stop, scratch)
-        if self._batches is None:
-            from earshot.indexes.block_trie.batches import Batches  # more to load than for one
+        from earshot.indexes.block_trie.batches import WAYS, Batches  # more to load than for one
 
+        if self._batches is None:
             self._batches = Batches(self)
-        found = self._batches.match(self, messages, start, stop, self.way, scratch)
+        is_singly, paths = self._batches.plan(self, messages)
+        if is_singly and n < LARGE_BATCH and self.way == "chosen":
+            return super()._match_rows(messages, start, stop, scratch)
+        is_grouped = -1
+        if self.way != "chosen":
+            paths[:], is_grouped = WAYS[self.way]
+        found = self._batches.match(self, messages, start, stop, paths, is_grouped, scratch)
         if self.delta is None:
             return found
         return merge_matches(found, self.delta.match_rows(messages, start, stop))

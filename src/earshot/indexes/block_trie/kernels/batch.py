@@ -24,7 +24,7 @@ RUNS_AHEAD = 3
 
 @lean_kernel
 def find_answers(
-    view, tables, messages, first, n, n_batch, forced, is_grouped, scratch, single, offsets, work
+    view, tables, messages, first, n, paths, is_grouped, scratch, single, offsets, work
 ):
     """Find the answers of up to ``n`` messages from ``first`` on, but leave them where they are.
 
@@ -35,14 +35,10 @@ def find_answers(
     arrays, clauses, is_lonlat = view.arrays, view.clauses, view.is_lonlat
     n_nodes, n_candidates = work[0], work[1]
     fill_limits(arrays.quantizer, tables, messages.boxes, first, n, scratch.limits)
-    n_root = choose_paths(
-        tables, messages, first, n, len(clauses.subscriptions), n_batch, forced, scratch
-    )
+    n_root = choose_paths(tables, messages, first, n, paths, scratch)
     n_done, n_pairs = make_pairs(arrays, messages, first, n, scratch)
     if n_done < n and n_root > 0:  # leave those for later whose pairs found no room
-        n_root = choose_paths(
-            tables, messages, first, n_done, len(clauses.subscriptions), n_batch, forced, scratch
-        )
+        n_root = choose_paths(tables, messages, first, n_done, paths, scratch)
     for i in range(n_done):
         scratch.group_counts[i] = 0
         scratch.alone_starts[i] = scratch.alone_ends[i] = 0

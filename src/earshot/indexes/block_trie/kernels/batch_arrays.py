@@ -25,6 +25,8 @@ class BatchTables(NamedTuple):
     y_steps: Int32s  # the same of the other axis
     scales: Float64s  # (4,) first x, steps per unit of x; the same of y; 0 steps: do not use them
     block_sums: Int32s  # ((2 * N_CELLS) ** 2,) see ``count_blocks``
+    list_blocks: Float64s  # (32,) see ``fill_list_blocks``
+    list_length: Float64s  # (1,) mean length of the complete list that a token opens
 
 
 class BatchScratch(NamedTuple):
@@ -58,7 +60,7 @@ class BatchScratch(NamedTuple):
     # Groups of messages that walk the root list together.
     senders: Bits  # (N_CODES,) messages of the group that may have the tokens of a code
     is_sent: npt.NDArray[np.uint32]  # (N_CODES / 32,) a bit per code that some have
-    exact_senders: Bits  # (n_tokens,) those that have a token, for tokens that share a code
+    owners: Int32s  # (N_CODES / 2,) token that each shared code stands for, or SEVERAL
     group_limits: Bits  # (GROUP,)
     tallies: npt.NDArray[np.uint8]  # (GROUP,)
     block_senders: Bits  # as long as the frontier: messages that each block may touch

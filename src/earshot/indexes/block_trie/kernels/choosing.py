@@ -2,8 +2,9 @@
 
 [CIKM15] chooses per message between text and space by estimated cost. A single message does so by
 walking (:mod:`earshot.indexes.block_trie.kernels.match`); in a batch the costs are others, and are
-told by a histogram of the root list's blocks. The choice depends on the message and on the size of
-the batch, not on the other messages, so that threads change no counter.
+told by a histogram of the root list's blocks. A sample of the whole batch chooses for its short
+messages and for its long ones, since ways are cheap where many go them. It is the same for all
+threads, so that they change no counter.
 """
 
 from __future__ import annotations
@@ -20,22 +21,34 @@ from earshot.kernels.jit import inlined_kernel, kernel, lean_kernel
 N_STEPS = 4096
 """Steps that narrow the search for a coordinate's cell: 32 KB, and mostly 8 bounds a step."""
 
-N_CELLS = 128
-"""Cells of either axis of the histogram."""
+N_CELLS = 256
+"""Cells of either axis of the histogram, which takes 1 MB; with 128, tiny regions look larger."""
 _ROW = 2 * N_CELLS
-_CELL_SHIFT = 8  # of a 15-bit lane
+_CELL_SHIFT = 7  # of a 15-bit lane
 
 TRIE, ROOT, NOWHERE = range(3)
 
-# Costs in nanoseconds, all of them fits to measurements; only their ratios matter.
-TOKEN_COST = 150.0
-"""Of one token of a short message in the trie."""
-LONG_MESSAGE = 1000.0
-"""Tokens at which that has doubled, as each has more others to pair with."""
+# Costs in nanoseconds on an Intel Xeon of 2023; only their ratios matter. Fits to 22 workloads of
+# 1 M subscriptions.
+TOKEN_COST = 50.0
+"""Of a token in the trie, without the lists that it opens."""
+LIST_BLOCK_COST = 40.0
+"""Of a block of such a list."""
+FRINGE = 2.0
+"""Blocks on either side of those that cover a message."""
 GROUP_BLOCK_COST = 70.0
 """Of a block of the root list for a group of messages."""
-BLOCK_COST = 50.0
-"""Of a block of the root list for a single message."""
+GROUP_TOKEN_COST = 10.0
+"""Of a token of a message in a group."""
+GROUP_ANSWER_COST = 6.0
+"""Of an answer in a group; in the trie it is next to nothing."""
+BLOCK_COST = 40.0
+"""Of a block of the root list for a message alone, if it is short."""
+ALONE_COST = 300.0
+LONG_MESSAGE = 250.0
+"""Tokens at which a message alone takes twice as long for a block, as it matches more of it."""
+LONG = 64
+"""Tokens above which a message is a long one."""
 
 
 @kernel
@@ -157,32 +170,117 @@ def count_blocks(sums, limit):
     )  # fmt: skip
 
 
-@lean_kernel
-def choose_paths(tables, messages, first, n, n_clauses, n_batch, forced, scratch):
-    """Choose how each of ``n`` messages is matched; return how many go down the root list.
+@kernel
+def fill_list_blocks(nodes, root_nodes, tokens, n_columns, n_all, list_blocks):
+    """Fill how many blocks of lists a token opens on average; of some tokens, drawn as they occur.
+
+    Returns the mean length of their complete lists.
+
+    The more blocks of the root list touch a message, the more of any list do: ``list_blocks`` is by
+    the bits of their number. Of b blocks, each of which covers 1 / b of the space at least, those
+    touch that one of the root list's share would, and a fringe. Deeper nodes are left out.
+    """
+    list_blocks[:] = 0.0
+    n_complete = 0
+    for i in range(len(tokens)):
+        node = np.int64(root_nodes[tokens[i]])
+        n_complete += nodes[node * n_columns + 1] if node >= 0 else 0
+        for column in range(2):
+            n = nodes[node * n_columns + 1 + column] if node >= 0 else 0
+            n_blocks = (n + BLOCK - 1) // BLOCK
+            if n_blocks <= 1 + 3 * column:
+                list_blocks += n_blocks
+                continue
+            n_above = 0.0
+            left = n_blocks
+            while left > 1:
+                left = (left + BLOCK - 1) // BLOCK
+                n_above += 1.0
+            for bits in range(len(list_blocks)):
+                side = math.sqrt(n_blocks * min(2.0**bits / n_all, 1.0)) + FRINGE
+                list_blocks[bits] += n_above + min(side * side, n_blocks)
+    list_blocks /= max(len(tokens), 1)
+    return n_complete / max(len(tokens), 1)
+
+
+@inlined_kernel
+def trie_cost(tables, n_tokens, n_blocks):
+    """Return the cost of a message in the trie, given the root list's blocks that touch it."""
+    bits = 0
+    while n_blocks >> bits > 1:
+        bits += 1
+    return n_tokens * (TOKEN_COST + LIST_BLOCK_COST * tables.list_blocks[bits])
+
+
+@inlined_kernel
+def alone_cost(n_tokens, n_blocks):
+    """Return the cost of a message that walks the root list alone."""
+    return ALONE_COST + BLOCK_COST * n_blocks * (1.0 + n_tokens / LONG_MESSAGE)
+
+
+@inlined_kernel
+def group_cost(tables, n_tokens, n_blocks, n_all, n_batch):
+    """Return the cost of a message that walks the root list with others.
 
     Messages of a batch of ``n_batch`` are taken to lie as the clauses do. Then ``GROUP`` neighbours
     cover ``GROUP / n_batch`` of the space, and where one touches e of b blocks, all of them touch
-    the square of sqrt(e) + sqrt(b * GROUP / n_batch). ``forced`` is a path for all, or -1.
+    the square of sqrt(e) + sqrt(b * GROUP / n_batch).
     """
     n_group = min(GROUP, n_batch)
-    n_all = (n_clauses + BLOCK - 1) // BLOCK
-    spread = math.sqrt(n_all * n_group / max(n_batch, 1))
+    side = math.sqrt(n_blocks) + math.sqrt(n_all * n_group / n_batch)
+    n_together = min(side * side, n_all, float(n_blocks * n_group))
+    # A long message has the frequent words of a short one, once, and then rarer ones.
+    n_answers = min(n_tokens, LONG) * tables.list_length[0] * n_blocks / n_all
+    return (
+        GROUP_TOKEN_COST * n_tokens
+        + GROUP_ANSWER_COST * n_answers
+        + GROUP_BLOCK_COST * n_together / n_group
+    )
+
+
+@lean_kernel
+def plan_batch(quantizer, tables, messages, n_clauses, n_batch, n_sample, paths):
+    """Choose the paths of short and of long messages, by a sample of all.
+
+    Returns whether they cost about as little alone: a single message goes down the root list, too,
+    and a small batch does better without what a batch costs.
+    """
+    n_all = max((n_clauses + BLOCK - 1) // BLOCK, 1)
+    least = singly = 0.0
+    for is_long in range(2):
+        trie = together = alone = 0.0
+        for k in range(n_sample):
+            m = k * len(messages.boxes) // n_sample
+            n_tokens = messages.token_offsets[m + 1] - messages.token_offsets[m]
+            box = messages.boxes[m]
+            if (n_tokens > LONG) != (is_long == 1) or not box[0] <= box[2]:
+                continue
+            limit = box_limit(quantizer, box[0], box[1], box[2], box[3])
+            n_blocks = count_blocks(tables.block_sums, limit)
+            if n_blocks > 0:
+                trie += trie_cost(tables, n_tokens, n_blocks)
+                together += group_cost(tables, n_tokens, n_blocks, n_all, n_batch)
+                alone += alone_cost(n_tokens, n_blocks)
+        paths[is_long] = TRIE if trie < min(together, alone) else ROOT
+        least += min(trie, together, alone)
+        singly += alone
+    return singly <= 1.5 * least
+
+
+@lean_kernel
+def choose_paths(tables, messages, first, n, paths, scratch):
+    """Set the path of each of ``n`` messages; return how many go down the root list.
+
+    Those are sorted along the Hilbert curve. ``paths`` are of short messages and of long ones.
+    """
     n_root = 0
     for i in range(n):
         limit = scratch.limits[i]
         n_blocks = count_blocks(tables.block_sums, limit)
-        scratch.paths[i] = TRIE
-        scratch.n_blocks[i] = n_blocks
-        if n_blocks == 0:
-            scratch.paths[i] = NOWHERE
-            continue
         n_tokens = messages.token_offsets[first + i + 1] - messages.token_offsets[first + i]
-        in_trie = TOKEN_COST * n_tokens * (1.0 + n_tokens / LONG_MESSAGE)
-        side = math.sqrt(n_blocks) + spread
-        grouped = GROUP_BLOCK_COST * min(side * side, n_all) / n_group
-        if forced == ROOT or (forced < 0 and min(grouped, BLOCK_COST * n_blocks) < in_trie):
-            scratch.paths[i] = ROOT
+        scratch.n_blocks[i] = n_blocks
+        scratch.paths[i] = paths[1 if n_tokens > LONG else 0] if n_blocks > 0 else NOWHERE
+        if scratch.paths[i] == ROOT:
             x = np.int64(limit >> np.uint64(1) & np.uint64(0x3FFF))
             y = np.int64(limit >> np.uint64(17) & np.uint64(0x3FFF))
             scratch.codes[n_root] = np.uint64(hilbert_index(x, y)) << np.uint64(32) | np.uint64(i)

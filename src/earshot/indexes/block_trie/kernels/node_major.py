@@ -308,12 +308,13 @@ def _settle_ties(arrays, clauses, box, position, ties, found, n_found):
 
 
 @inlined_kernel
-def _has(messages, m, token):
+def has_token(messages, m, token):
     """Whether a message has a token; all are compared, several at once."""
-    is_found = False
-    for p in range(messages.token_offsets[m], messages.token_offsets[m + 1]):
-        is_found |= messages.token_ids[p] == token
-    return is_found
+    n_found = np.int32(0)
+    tokens = messages.token_ids[messages.token_offsets[m] : messages.token_offsets[m + 1]]
+    for p in range(len(tokens)):
+        n_found += np.int32(1) if tokens[p] == token else np.int32(0)
+    return n_found != 0
 
 
 @inlined_kernel
@@ -321,7 +322,7 @@ def _matches_all(clauses, c, messages, m):
     """Whether a message has all required tokens of a clause, and no forbidden one."""
     for p in range(clauses.token_offsets[c], clauses.token_offsets[c + 1]):
         token = clauses.token_ids[p]
-        if _has(messages, m, token if token >= 0 else ~token) != (token >= 0):
+        if has_token(messages, m, token if token >= 0 else ~token) != (token >= 0):
             return False
     return True
 
@@ -357,7 +358,7 @@ def verify_pending(arrays, clauses, is_lonlat, messages, first, n_pending, scrat
         token = arrays.entry_tokens[entry]
         scratch.pending_slots[j] = -1
         if token >= 0:
-            if not _has(messages, m, token):
+            if not has_token(messages, m, token):
                 continue
         elif not _matches_all(clauses, c, messages, m):
             continue

@@ -15,10 +15,12 @@ import numpy as np
 
 from earshot.indexes.block_trie.kernels.batch_arrays import SHORT_OF_FOUND, SHORT_OF_SENT
 from earshot.indexes.block_trie.kernels.choosing import (
-    BLOCK_COST,
     GROUP_BLOCK_COST,
+    GROUP_TOKEN_COST,
+    alone_cost,
     count_blocks,
 )
+from earshot.indexes.block_trie.kernels.node_major import has_token
 from earshot.indexes.block_trie.kernels.match import (
     CODE_COLUMNS,
     N_EXACT_CODES,
@@ -48,7 +50,10 @@ NO_LIMIT = np.uint64(0x8000_8000_8000_8000)
 """A limit that no key touches but one with 0 in every lane; the bits of it are masked out."""
 ONE = np.uint64(1)
 BLOCKS_AHEAD = 6
-TOKENS_AHEAD = 16
+SEVERAL = -1
+"""In place of the token that a code stands for."""
+MANY_TOKENS = 4096
+"""Tokens of a group above which it is faster to clear the tables from end to end."""
 CODES_OF_BLOCK = CODE_COLUMNS * BLOCK
 
 
@@ -65,19 +70,21 @@ def walk_roots(view, tables, messages, first, n_root, is_grouped, scratch, singl
     for start in range(0, n_root, GROUP):
         size = min(GROUP, n_root - start)
         # The limit of the box around all of them.
-        union, n_alone = NO_LIMIT, np.int64(0)
+        union, alone, together = NO_LIMIT, 0.0, 0.0
         for k in range(size):
             i = np.int64(scratch.codes[start + k] & low)
             limit = scratch.limits[i]
             scratch.group_limits[k] = limit
-            n_alone += scratch.n_blocks[i]
+            n_tokens = messages.token_offsets[first + i + 1] - messages.token_offsets[first + i]
+            alone += alone_cost(n_tokens, scratch.n_blocks[i])
+            together += GROUP_TOKEN_COST * n_tokens
             widest = NO_LIMIT
             for shift in range(0, 64, 16):
                 s = np.uint64(shift)
                 widest |= max(union >> s & lane, limit >> s & lane) << s
             union = widest
-        shared = GROUP_BLOCK_COST * count_blocks(tables.block_sums, union)
-        if is_grouped == 0 or (is_grouped < 0 and shared > BLOCK_COST * n_alone):
+        together += GROUP_BLOCK_COST * count_blocks(tables.block_sums, union)
+        if is_grouped == 0 or (is_grouped < 0 and together > alone):
             for k in range(size):
                 i = np.int64(scratch.codes[start + k] & low)
                 m, n_before = first + i, n_found
@@ -133,43 +140,67 @@ def _walk_alone(view, tokens, box, limit, single, found, n_found, work):
 
 @lean_kernel
 def _enter_tokens(messages, first, rows, scratch):
-    """Enter the tokens of a group's messages into the tables."""
-    senders, exact_senders, is_sent = scratch.senders, scratch.exact_senders, scratch.is_sent
-    tokens, offsets = messages.token_ids, messages.token_offsets
+    """Enter the tokens of a group's messages into the tables.
+
+    A code that tokens share knows the one that has been entered, or that there are several.
+    """
+    senders, is_sent, owners = scratch.senders, scratch.is_sent, scratch.owners
     for k in range(len(rows)):
         m = first + np.int64(rows[k])
         bit = ONE << np.uint64(k)
-        stop = offsets[m + 1]
-        for p in range(offsets[m], stop):
-            ahead = np.int64(tokens[min(p + TOKENS_AHEAD, stop - 1)])
-            if N_EXACT_CODES <= ahead < len(exact_senders):
-                prefetch(exact_senders, ahead)
-            token = np.int64(tokens[p])
+        for p in range(messages.token_offsets[m], messages.token_offsets[m + 1]):
+            token = np.int64(messages.token_ids[p])
             code = code_of(token)
-            senders[code] |= bit
+            before = senders[code]
+            senders[code] = before | bit
             is_sent[code >> 5] |= np.uint32(1) << np.uint32(code & 31)
-            if N_EXACT_CODES <= token < len(exact_senders):
-                exact_senders[token] |= bit
+            if token >= N_EXACT_CODES:
+                owner = owners[code - N_EXACT_CODES]
+                is_alone = before == 0 or owner == token
+                owners[code - N_EXACT_CODES] = token if is_alone else SEVERAL
 
 
 @lean_kernel
 def _clear_tokens(messages, first, rows, scratch):
     """Clear what ``_enter_tokens`` entered; no code is everybody's."""
-    scratch.senders[:] = 0
-    scratch.senders[NO_CODE] = ~np.uint64(0)
-    scratch.is_sent[:] = 0
-    scratch.is_sent[NO_CODE >> 5] = np.uint32(1) << np.uint32(NO_CODE & 31)
+    senders, is_sent, offsets = scratch.senders, scratch.is_sent, messages.token_offsets
+    n_tokens = np.int64(0)
     for k in range(len(rows)):
         m = first + np.int64(rows[k])
-        for p in range(messages.token_offsets[m], messages.token_offsets[m + 1]):
-            token = np.int64(messages.token_ids[p])
-            if N_EXACT_CODES <= token < len(scratch.exact_senders):
-                scratch.exact_senders[token] = 0
+        n_tokens += offsets[m + 1] - offsets[m]
+    if n_tokens > MANY_TOKENS:
+        senders[:] = 0
+        is_sent[:] = 0
+    else:
+        for k in range(len(rows)):
+            m = first + np.int64(rows[k])
+            for p in range(offsets[m], offsets[m + 1]):
+                code = code_of(np.int64(messages.token_ids[p]))
+                senders[code] = 0
+                is_sent[code >> 5] = 0
+    senders[NO_CODE] = ~np.uint64(0)
+    is_sent[NO_CODE >> 5] = np.uint32(1) << np.uint32(NO_CODE & 31)
 
 
-@inlined_kernel
-def _senders_of(token, senders, exact_senders):
-    return senders[token] if token < N_EXACT_CODES else exact_senders[token]
+@lean_kernel
+def _senders_of(token, some, messages, first, rows, scratch):
+    """Return which of some messages have a token; read are only those that a code cannot tell."""
+    code = code_of(np.int64(token))
+    maybe = some & scratch.senders[code]
+    if token < N_EXACT_CODES or maybe == 0:
+        return maybe
+    owner = scratch.owners[code - N_EXACT_CODES]
+    if owner == token:
+        return maybe
+    if owner != SEVERAL:
+        return np.uint64(0)
+    left = maybe
+    while left != 0:
+        member = first_member(left)
+        left &= left - ONE
+        if not has_token(messages, first + np.int64(rows[member]), token):
+            maybe &= ~(ONE << np.uint64(member))
+    return maybe
 
 
 @lean_kernel
@@ -346,10 +377,11 @@ def _check(arrays, clauses, is_lonlat, messages, first, rows, n_checks, n_sent, 
         some = scratch.check_senders[j]
         for p in range(clauses.token_offsets[c], clauses.token_offsets[c + 1]):
             token = clauses.token_ids[p]
-            if token >= 0:
-                some &= _senders_of(token, scratch.senders, scratch.exact_senders)
-            else:
-                some &= ~_senders_of(~token, scratch.senders, scratch.exact_senders)
+            named = token if token >= 0 else ~token
+            having = _senders_of(named, some, messages, first, rows, scratch)
+            some &= having if token >= 0 else ~having
+            if some == 0:
+                break
         slot = clauses.subscriptions[c]
         if len(seen) > 0:
             some &= ~seen[slot]
