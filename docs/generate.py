@@ -87,9 +87,9 @@ def structures_table() -> str:
     return table(["name", "semantics", "what it is", "paper", "when to use"], rows)
 
 
-def methods_table(registry: str) -> str:
-    """Return one of the registries of top-k: name, what it is and options, from the docstrings."""
-    methods: dict[str, type] = getattr(import_module("earshot.semantics.topk"), registry)
+def methods_table(semantics: str, registry: str) -> str:
+    """Return a registry of a semantics: name, what it is and options, from the docstrings."""
+    methods: dict[str, type] = getattr(import_module(f"earshot.semantics.{semantics}"), registry)
     rows = []
     for number, (name, method) in enumerate(methods.items()):
         summary = markdown(inspect.getdoc(method) or "").partition("\n")[0].rstrip(".")
@@ -289,11 +289,12 @@ def settings_table() -> str:
 PARTS: dict[str, Callable[[], str]] = {
     **{
         f"columns of {relation}": partial(columns_table, relation)
-        for relation in ("subscriptions", "messages", "changes", "updates", "rejects")
+        for relation in ("subscriptions", "messages", "changes", "positions", "updates", "rejects")
     },
     "structures": structures_table,
-    "disseminations": partial(methods_table, "DISSEMINATIONS"),
-    "reevaluations": partial(methods_table, "REEVALUATIONS"),
+    "disseminations": partial(methods_table, "topk", "DISSEMINATIONS"),
+    "reevaluations": partial(methods_table, "topk", "REEVALUATIONS"),
+    "structures of moving": partial(methods_table, "moving", "STRUCTURES"),
     "commands": commands_text,
     "keys of a pipeline": keys_table,
     "settings of a session": settings_table,

@@ -19,31 +19,80 @@ def add(commands: Any) -> None:
     parser.add_argument("--subscriptions", type=int, default=100_000, metavar="N")
     parser.add_argument("--messages", type=int, default=10_000, metavar="N")
     parser.add_argument("--seed", type=int, default=1)
+    moving = parser.add_argument_group("movement on a road network, for 'moving'")
+    moving.add_argument("--timestamps", type=int, default=20, metavar="N",
+                        help="how often positions are reported (default: 20, of 30 s)")  # fmt: skip
+    moving.add_argument("--mobility", type=float, default=0.4, metavar="SHARE",
+                        help="share of subscribers that report each time (default: 0.4)")  # fmt: skip
+    moving.add_argument("--velocity", type=float, default=1.0, metavar="V",
+                        help="sides of the map in an hour, at medium speed (default: 1)")  # fmt: skip
+    moving.add_argument("--arrivals", type=int, metavar="N",
+                        help="messages that arrive each time (default: as many as end)")  # fmt: skip
+    moving.add_argument("--life", type=float, default=10.0, metavar="N",
+                        help="mean life of a message, in timestamps (default: 10)")  # fmt: skip
+    moving.add_argument("--area", type=float, default=1e-4, metavar="SHARE",
+                        help="area of a region, as a share of the map (default: 0.0001)")  # fmt: skip
+    moving.add_argument("--roads", nargs=2, metavar=("NODES", "EDGES"),
+                        help="Parquet files of a road network: node, lon, lat; from_node, to_node, "
+                        "highway (default: streets in a unit square)")  # fmt: skip
     parser.add_argument("--format", default="parquet", choices=["parquet", "ndjson", "csv"])
     add_output(parser)
     parser.set_defaults(run=run)
 
 
 def run(arguments: argparse.Namespace) -> None:
-    from earshot.files import write_table
     from earshot.workloads.synthetic import WORKLOADS, as_tables, find_workload
 
     if arguments.workload == "list":
-        show(arguments, {"workloads": list(WORKLOADS)}, list(WORKLOADS))
+        names = [*WORKLOADS, "moving"]
+        show(arguments, {"workloads": names}, names)
+        return
+    if arguments.workload == "moving":
+        _run_moving(arguments)
         return
     workload = find_workload(arguments.workload).scaled(
         arguments.subscriptions, arguments.messages, arguments.seed
     )
     tables = dict(zip(("subscriptions", "messages"), as_tables(workload), strict=True))
     folder = Path(arguments.out)
-    folder.mkdir(parents=True, exist_ok=True)
-    written = {}
-    for name, table in tables.items():
-        path = folder / f"{name}.{arguments.format}"
-        write_table(path, table)
-        written[name] = str(path)
+    written = _written(tables, folder, arguments.format)
     show(arguments, {**asdict(workload), "space": workload.space, **written}, [
         *(f"{tables[name].num_rows:,} {name} in {path}" for name, path in written.items()),
         f"match them with: earshot match {written['subscriptions']} {written['messages']} "
         f"--space {workload.space} --out {folder / 'matches.parquet'}",
     ])  # fmt: skip
+
+
+def _run_moving(arguments: argparse.Namespace) -> None:
+    from earshot.workloads.moving import Movement, generate, lattice, read_network
+
+    movement = Movement(
+        arguments.subscriptions, arguments.messages, arguments.timestamps,
+        mobility=arguments.mobility, velocity=arguments.velocity, arrivals=arguments.arrivals,
+        lifetime=arguments.life, area=arguments.area, seed=arguments.seed,
+    )  # fmt: skip
+    network = read_network(*arguments.roads) if arguments.roads else lattice(100, movement.seed)
+    space = "lonlat" if arguments.roads else "planar"
+    tables = generate(movement, network)._asdict()
+    folder = Path(arguments.out)
+    written = _written(tables, folder, arguments.format)
+    facts = {name: value for name, value in asdict(movement).items() if name != "timestamp"}
+    show(arguments, {**facts, "space": space, **written}, [
+        *(f"{tables[name].num_rows:,} {name} in {path}" for name, path in written.items()),
+        f"match them with: earshot match {written['subscriptions']} {written['messages']} "
+        f"--moving --lifetime 10m --positions {written['positions']} --space {space} "
+        f"--out {folder / 'updates.parquet'}",
+    ])  # fmt: skip
+
+
+def _written(tables: dict[str, Any], folder: Path, file_format: str) -> dict[str, str]:
+    """Write tables to a directory; return their files by name."""
+    from earshot.files import write_table
+
+    folder.mkdir(parents=True, exist_ok=True)
+    written = {}
+    for name, table in tables.items():
+        path = folder / f"{name}.{file_format}"
+        write_table(path, table)
+        written[name] = str(path)
+    return written

@@ -18,15 +18,18 @@ def add(commands: Any) -> None:
         help="match a file of messages against subscriptions",
         description="Write message_id and subscription_id of every match; with --rank, its score "
         "too; with --top-k, every change of a result: a message is among the best of a "
-        "subscription (+), or no longer (-). With - for a file, messages come from standard input, "
+        "subscription (+), or no longer (-); with --moving, every live message that comes to match "
+        "where a subscriber is (+), or no longer does (-). With - for a file, messages come from standard input, "
         "each matched as it comes, and updates go to standard output.",
     )
     add_inputs(parser)
     parser.add_argument(
         "--out", required=True, metavar="UPDATES", help="Parquet, NDJSON or CSV file, or -"
     )
+    parser.add_argument("--positions", metavar="POSITIONS",
+                        help=f"with --moving, {FORMATS} file of id, x, y and time, by time")  # fmt: skip
     parser.add_argument("--results", metavar="FILE",
-                        help="with --top-k, write the results at the end there")  # fmt: skip
+                        help="with --top-k or --moving, write the results at the end there")  # fmt: skip
     parser.add_argument("--save", metavar="DIR",
                         help="save everything at the end, to go on from")  # fmt: skip
     add_engine(parser)
@@ -49,7 +52,7 @@ def run(arguments: argparse.Namespace) -> None:
 
     # Before anything takes time.
     files = local_files(
-        arguments, ["SUBSCRIPTIONS", "MESSAGES"], ["--out", "--results"], ["--save"]
+        arguments, ["SUBSCRIPTIONS", "MESSAGES", "--positions"], ["--out", "--results"], ["--save"]
     )
     if arguments.save is not None:
         check_replaceable(arguments.save)
@@ -60,7 +63,7 @@ def run(arguments: argparse.Namespace) -> None:
         with progress_bar(arguments, "Matching messages") as progress:
             summary = match_files(
                 engine, arguments.messages, arguments.out, files=files, rejects=rejects,
-                results=arguments.results, progress=progress,
+                positions=arguments.positions, results=arguments.results, progress=progress,
             )  # fmt: skip
         if arguments.save is not None:
             engine.save(arguments.save)
@@ -68,11 +71,12 @@ def run(arguments: argparse.Namespace) -> None:
     rate = summary.messages_per_s
     matcher = engine.matcher
     nouns = ("update", "updates") if matcher.keeps_results else ("match", "matches")
+    late = "row" if arguments.positions else "message"
     facts = {**asdict(summary), "messages_per_s": round(rate, 1), "out": arguments.out}
     show(arguments, facts, [
         f"{against(summary)}: {counted(summary.n_updates, *nouns)} in {arguments.out}",
         f"{load_s:.2f} s to load, {summary.match_s:.2f} s to match ({rate:,.0f} messages/s)",
         *SEMANTICS_OPTIONS[matcher.name].lines(summary),
-        *([f"{counted(summary.n_late, 'message')} came too late"] if summary.n_late else []),
+        *([f"{counted(summary.n_late, late)} came too late"] if summary.n_late else []),
         *rejected(summary.n_rejects, files.rejects),
     ])  # fmt: skip

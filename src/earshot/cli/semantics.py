@@ -102,6 +102,8 @@ MAX_DISTANCE = Option("--max-distance", "where the place scores 0: 500m or 50km,
                       "number (default: the diameter of the earth)", str, "D")  # fmt: skip
 LATENESS = Option("--lateness", "how much older than the latest a message may be, such as 30s "
                   "(default: 0s)", str, "TIME")  # fmt: skip
+LIFETIME = Option("--lifetime", "how long a message lives that names no end of its own, such as "
+                  "90s, 10m, 2h or 7d", str, "TIME")  # fmt: skip
 WEIGHTS = Option("--weights", "weigh words by the first N messages; 0: all the same (default: "
                  f"{LEARNED_MESSAGES:,})", int, "N")  # fmt: skip
 
@@ -185,8 +187,43 @@ class TopkOptions(SemanticsOptions):
         ]
 
 
+class MovingOptions(SemanticsOptions):
+    """The live messages where a subscriber is."""
+
+    name, noun = "moving", "moving subscribers"
+    chooser = Option("--moving", "keep, for every subscription, the live messages that match where "
+                     "it is now")  # fmt: skip
+    options = (LIFETIME,)
+
+    def settings(self, given: Mapping[str, Any], space: Any) -> Any:
+        """Return how long messages live."""
+        from earshot.model.moving import Moving
+
+        if "lifetime" not in given:
+            raise InvalidParameter(
+                "--lifetime is missing: say how long a message lives that names no end, such as 10m"
+            )
+        return Moving(read_duration(given["lifetime"], "lifetime"))
+
+    def structures(self) -> str:
+        """Name how messages and subscribers find each other."""
+        from earshot.semantics.moving import STRUCTURES
+
+        return ", ".join(STRUCTURES)
+
+    def lines(self, summary: Summary) -> list[str]:
+        """Return how many moved, and the memory that takes."""
+        n_live = summary.engine["n_messages"]
+        parts = summary.memory
+        n_bytes = parts["subscriptions"] + parts["messages"] + parts["structure"]
+        return [
+            f"{counted(summary.n_positions, 'position')}, {counted(n_live, 'live message')} at "
+            f"the end, {n_bytes / 1e6:,.1f} MB",
+        ]
+
+
 SEMANTICS_OPTIONS: dict[str, SemanticsOptions] = {
-    each.name: each for each in (BooleanOptions(), RankedOptions(), TopkOptions())
+    each.name: each for each in (BooleanOptions(), RankedOptions(), TopkOptions(), MovingOptions())
 }
 """The options of every semantics, by its name; the first is chosen where no other is."""
 

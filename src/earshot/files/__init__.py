@@ -7,6 +7,7 @@ from earshot.files.reading import (
     ReadOptions,
     read_changes,
     read_messages,
+    read_positions,
     read_rows,
     read_subscriptions,
 )
@@ -29,6 +30,7 @@ __all__ = [
     "is_stream",
     "read_changes",
     "read_messages",
+    "read_positions",
     "read_rows",
     "read_subscriptions",
     "reject_table",

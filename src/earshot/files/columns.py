@@ -56,6 +56,8 @@ def batch_of_columns(
             arrays[field] = _time_column(array, field, problems)
         elif wanted == KEYWORDS:
             arrays[field] = _keyword_column(array)
+        elif wanted == pa.bool_():
+            arrays[field] = _boolean_column(array, field, problems)
         elif wanted == pa.binary() and is_text(array.type):
             arrays[field] = wkb_of_texts(decoded(array), problems)
         elif wanted == pa.binary():
@@ -141,6 +143,19 @@ def _number_of_text(text: str) -> float | None:
     except ValueError:
         pass
     raise ValueError(f"is {text[:80]!r}; expected a number")
+
+
+def _boolean_column(array: pa.Array, field: str, problems: Problems) -> pa.Array:
+    if not is_text(array.type):
+        return array.cast(pa.bool_())
+    return _convert(array, pa.bool_(), field, _boolean_of_text, problems)
+
+
+def _boolean_of_text(text: str) -> bool | None:
+    text = text.strip().lower()
+    if text in ("", "true", "false"):
+        return None if not text else text == "true"
+    raise ValueError(f"is {text[:80]!r}; expected true or false")
 
 
 def _time_column(array: pa.Array, field: str, problems: Problems) -> pa.Array:

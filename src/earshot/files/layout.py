@@ -107,6 +107,11 @@ def check_columns(layout: Layout, chosen: Collection[str], present: Collection[s
     for field in ("id", "op"):
         if field in layout.names and field not in chosen:
             raise lacking(f"column '{layout.names[field][0]}'")
+    if layout.content == "positions":
+        for field in POINT_FIELDS:
+            if field not in chosen:
+                raise lacking(f"column '{field}'")
+        return
     groups: list[tuple[str, ...]] = [BOX_FIELDS, POINT_FIELDS]
     if layout.content != "messages" and not ("radius" in chosen and "geometry" in chosen):
         groups[1] = CIRCLE_FIELDS
@@ -158,6 +163,8 @@ def check_column_type(layout: Layout, field: str, column: str, data_type: pa.Dat
         good = is_text(value_type) or (
             pa.types.is_timestamp(value_type) and value_type.tz is not None
         )
+    elif wanted == pa.bool_():
+        good = is_text(value_type) or pa.types.is_boolean(value_type)
     elif wanted == KEYWORDS:
         items = value_type.value_type if isinstance(value_type, _LISTS) else value_type
         good = is_text(items) or (pa.types.is_dictionary(items) and is_text(items.value_type))

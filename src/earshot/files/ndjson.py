@@ -217,7 +217,9 @@ def _peek(block: bytes, layout: Layout, ids: IdKind | None, *, is_lenient: bool 
         return _Shape(kind, None, layout, found is not None)
     # Times and geometries come as texts, integers as numbers: converting the column checks them.
     numbers = [name for name, each in COLUMN_TYPES.items() if is_number(each)]
+    booleans = [name for name, each in COLUMN_TYPES.items() if each == pa.bool_()]
     types = {"id": id_type(kind), **dict.fromkeys(numbers, pa.float64())}
+    types |= dict.fromkeys(booleans, pa.bool_())
     if not isinstance(samples["keywords"], str):
         types["keywords"] = KEYWORDS
     schema = pa.schema(

@@ -54,6 +54,14 @@ def read_changes(path: str | Path, **options: Unpack[ReadOptions]) -> Iterator[F
     return read_rows("changes", path, **options)
 
 
+def read_positions(path: str | Path, **options: Unpack[ReadOptions]) -> Iterator[FileBatch]:
+    """Yield the positions of a file in batches; the options are those of ``read_rows``.
+
+    Each row says where a moving subscriber was, and when.
+    """
+    return read_rows("positions", path, **options)
+
+
 def read_rows(
     content: Content,
     path: str | Path,
@@ -71,7 +79,7 @@ def read_rows(
     """Yield the rows of a file in batches with canonical columns.
 
     Args:
-        content: Whether they are ``subscriptions``, ``messages`` or ``changes``.
+        content: Whether they are ``subscriptions``, ``messages``, ``changes`` or ``positions``.
         path: A ``.parquet``, ``.ndjson``, ``.jsonl``, ``.json``, ``.geojson`` or ``.csv`` file; or
             ``-``, standard input, whose rows are yielded as they come.
         columns: Names of the file's columns by field, where they differ: ``{"id": "key"}``.

@@ -109,6 +109,12 @@ def _record_number(value: Any) -> float:
         return math.inf if value > 0 else -math.inf
 
 
+def _record_boolean(value: Any) -> bool:
+    if not isinstance(value, bool):
+        raise ValueError(f"is {_described(value)}; expected true or false")
+    return value
+
+
 def _record_text(value: Any) -> str:
     if not isinstance(value, str):
         raise ValueError(f"is {_described(value)}; expected a string")
@@ -151,6 +157,7 @@ _RECORD_CONVERTERS: dict[pa.DataType, Callable[[Any], Any]] = {
     pa.string(): _record_text,
     pa.float64(): _record_number,
     pa.int64(): _record_number,  # made whole with those of columns
+    pa.bool_(): _record_boolean,
     KEYWORDS: _record_keywords,
     TIME: _record_time,
     pa.binary(): _record_geometry,

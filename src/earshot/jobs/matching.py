@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from earshot.engine.engine import Engine
 from earshot.errors import InvalidParameter, LateRow
-from earshot.files import UpdateWriter, check_place, rejects_of_batch, write_table
-from earshot.jobs.rows import FileOptions, Progress, RejectSink, message_parts
+from earshot.files import FileBatch, UpdateWriter, check_place, rejects_of_batch, write_table
+from earshot.jobs.merging import merged_by_time
+from earshot.jobs.rows import FileOptions, Progress, RejectSink, message_parts, position_parts
 from earshot.model.schemas import update_fields
 
 
@@ -20,8 +22,9 @@ class Summary:
 
     n_subscriptions: int = 0  # subscriptions that the first message found
     n_messages: int = 0  # messages that were taken
+    n_positions: int = 0  # positions that were taken
     n_updates: int = 0  # updates that were written
-    n_late: int = 0  # messages that came too late; they are among the rejects
+    n_late: int = 0  # messages and positions that came too late; they are among the rejects
     n_rejects: int = 0  # rows that were refused
     load_s: float = 0.0  # time to open or load the subscriptions, and to weigh words
     match_s: float = 0.0  # time to match the messages and write the updates
@@ -42,6 +45,7 @@ def match_files(
     *,
     files: FileOptions,
     rejects: RejectSink,
+    positions: str | Path | None = None,
     results: str | Path | None = None,
     progress: Progress | None = None,
 ) -> Summary:
@@ -55,11 +59,18 @@ def match_files(
             ``-``, standard output, to which the updates of a batch go at once.
         files: How files are read.
         rejects: Where bad and late messages go.
+        positions: File of the positions of moving subscribers, in the order of their times. Both
+            files are merged by time; at the same time, subscribers move first.
         results: File of the results at the end: ``subscription_id, rank, message_id, score``. For
             semantics that keep results.
         progress: Told how many messages were published.
     """
     matcher = engine.matcher
+    if positions is not None and not matcher.form.moves_by_position:
+        raise InvalidParameter(
+            f"{matcher.form.noun} takes no positions from {positions}; use Engine(Moving(...)), on "
+            f"the command line --moving"
+        )
     if results is not None:
         if not matcher.keeps_results:
             raise InvalidParameter(
@@ -70,19 +81,27 @@ def match_files(
     started = time.perf_counter()
     fields = update_fields(matcher.has_scores, matcher.keeps_results)
     with UpdateWriter(out, None, engine.id_type, fields, files.out_format) as writer:
-        for part in message_parts(messages, engine, files):
+        parts: Iterable[tuple[bool, FileBatch]] = (
+            (False, part) for part in message_parts(messages, engine, files)
+        )
+        if positions is not None:
+            moves = position_parts(positions, engine, files)
+            parts = merged_by_time(message_parts(messages, engine, files), moves)
+        for is_move, part in parts:
             rejects.write(part.rejects)
-            found = engine.publish_batch(
-                part.batch, on_error=files.on_error, source=part.source, rows=part.rows
-            )
+            take = engine.move_batch if is_move else engine.publish_batch
+            found = take(part.batch, on_error=files.on_error, source=part.source, rows=part.rows)
             rejects.write(rejects_of_batch(found.rejects, part.batch, part.rows))
             writer.write(found)
-            summary.n_messages += found.n_rows
+            if is_move:
+                summary.n_positions += found.n_rows
+            else:
+                summary.n_messages += found.n_rows
             summary.n_updates += len(found)
             summary.n_late += sum(isinstance(each, LateRow) for each in found.rejects)
             for name, n in found.counters._asdict().items():
                 summary.counters[name] += n
-            if progress is not None:
+            if progress is not None and not is_move:
                 progress(part.batch.num_rows)
     if results is not None:
         write_table(results, engine.results_table(), stream_format=files.out_format)

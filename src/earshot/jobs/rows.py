@@ -17,6 +17,7 @@ from earshot.files import (
     StreamFormat,
     TableWriter,
     read_messages,
+    read_positions,
     reject_table,
 )
 from earshot.model.arrays import Space
@@ -38,6 +39,7 @@ class FileOptions:
     # Names of columns by field, where they differ.
     subscription_columns: Mapping[str, str] = field(default_factory=dict)
     message_columns: Mapping[str, str] = field(default_factory=dict)
+    position_columns: Mapping[str, str] = field(default_factory=dict)
     place: PlaceKind | None = None  # which place of a message counts where it has several
     delimiter: str = ","  # of CSV
     encoding: str = "utf-8"  # of CSV
@@ -83,6 +85,11 @@ class RejectSink(Draft):
         """Remove what was written."""
         if self._writer is not None:
             self._writer.discard()
+
+
+def position_parts(path: str | Path, engine: Engine, files: FileOptions) -> Iterator[FileBatch]:
+    """Read the positions of a file in batches."""
+    return read_positions(path, **files.reading(files.position_columns, engine.space))
 
 
 def message_parts(path: str | Path, engine: Engine, files: FileOptions) -> Iterator[FileBatch]:
