@@ -84,7 +84,7 @@ def check_trie(index: Any, trie: Any) -> None:
     numbers = check(ROOT, [], n_numbered)
     live = np.flatnonzero(index.alive[clauses.subscriptions])
     assert sorted(numbers) == live.tolist()
-    assert trie.facts[N_TOKENS_BELOW] == sum(len(path_of(row)) for row in live)
+    assert trie.facts[N_TOKENS_BELOW] == sum(len(path_of(row)) for row in live.tolist())
     assert max(numbers, default=-1) < trie.facts[N_ENTRIES]
     assert trie.level_nodes.tolist() == [levels.get(level, 0) for level in range(16)]
     tops = {int(trie.labels[top]): top for top in _children(trie, ROOT)}

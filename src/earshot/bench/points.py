@@ -16,10 +16,13 @@ registered is left out, and said so.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from itertools import groupby
 from typing import Any, NamedTuple
+
+import numpy as np
 
 from earshot.bench.checksums import check_agreement
 from earshot.bench.competitors import IndexCompetitor
@@ -27,7 +30,7 @@ from earshot.bench.context import Context, peak_memory
 from earshot.bench.measuring import Case, Contender, first_pass, row_of, time_in_turns
 from earshot.bench.results import Row
 from earshot.indexes import default_structure, structures_of
-from earshot.model.arrays import ClauseArrays, MessageArrays
+from earshot.model.arrays import ClauseArrays, MessageArrays, take_messages
 from earshot.workloads.synthetic import Workload
 
 DATA = "tweets"
@@ -174,6 +177,12 @@ class Store:
             for _, contender in built:
                 contender.elapsed_s, contender.default_s = [], []
                 first_pass(contender, case.messages, effort.budget_s)
+            # The slowest decides how many messages all are timed on.
+            n = min(contender.n_messages for _, contender in built)
+            some = take_messages(case.messages, np.arange(n))
+            for _, contender in built:
+                if contender.n_messages > n:
+                    first_pass(contender, some, math.inf)
             time_in_turns(case, [contender for _, contender in built], effort)
             for trial, contender in built:
                 yield self._told(trial, point, case, contender)

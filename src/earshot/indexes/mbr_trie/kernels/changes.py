@@ -198,7 +198,8 @@ def remove_clauses(trie, clauses, rows, n_longest):
             visited[i + 1] = child
         if not is_there:
             continue
-        if trie.entry_keys[rows[k]] == DEAD_KEY:
+        removed = trie.entry_keys[rows[k]]
+        if removed == DEAD_KEY:
             continue
         trie.entry_keys[rows[k]] = DEAD_KEY
         if rows[k] >= trie.facts[N_NUMBERED]:
@@ -207,10 +208,22 @@ def remove_clauses(trie, clauses, rows, n_longest):
         trie.facts[N_TOKENS_BELOW] -= n
         for i in range(n, -1, -1):
             node = visited[i]
+            if not has_equal_side(removed, trie.keys[node]):
+                break
             key = key_below(trie, node, trie.keys[node])
             if key == trie.keys[node]:
                 break  # nor does anything above change
             trie.keys[node] = key
+
+
+@lean_kernel
+def has_equal_side(key, union):
+    """Whether a box reaches as far, on some side, as a box around it and others."""
+    differ = key ^ union
+    for shift in (0, 16, 32, 48):
+        if differ >> np.uint64(shift) & np.uint64(0x7FFF) == np.uint64(0):
+            return True
+    return False
 
 
 @lean_kernel
