@@ -205,10 +205,11 @@ def test_vldbj15_examples_3_and_6() -> None:
     # Ten of each, as nine would stay in one list; keywords in the order of their numbers.
     index = ApTree.build(
         box_clauses(*ragged(RUNNING * 10), RUNNING_BOXES * 10), space="planar",
-        frequencies=np.arange(7, 0, -1), parameters=ApTreeParameters(fanout=3, priority="keyword"),
+        frequencies=np.arange(7, 0, -1),
+        parameters=ApTreeParameters(fanout=3, priority="keyword", keyword_order="frequent"),
     )  # fmt: skip
     tree = index.arrays
-    first, start = int(tree.extras[0]), int(tree.starts[0])
+    first = int(tree.extras[0])
     assert (tree.kinds[0], tree.offsets[0]) == (KEYWORDS, 1)
     cuts = list(zip(tree.firsts[first : first + 3], tree.lasts[first : first + 3], strict=True))
     assert cuts == [(1, 1), (2, 3), (4, 5)]  # c[w1], c[w2, w3] and c[w4, w5]
