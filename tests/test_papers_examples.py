@@ -184,8 +184,8 @@ RUNNING_BOXES = [
     [0, 0, 6, 6], [3, 3, 6, 6], [7, 7, 9, 9], [0, 0, 8, 6], [7, 0, 9, 2],
     [0, 8, 2, 9], [4, 4, 9, 9], [8, 4, 9, 5], [0, 7, 1, 9],
 ]  # fmt: skip
-M1, M1_PLACE = [2, 3, 4], [5, 5, 5, 5]
-M2, M2_PLACE = [1, 2, 5], [2, 2, 2, 2]
+M1, M1_PLACE = [2, 3, 4], [5.0, 5.0, 5.0, 5.0]
+M2, M2_PLACE = [1, 2, 5], [2.0, 2.0, 2.0, 2.0]
 
 
 def _running(words: list[int], box: list[float]) -> MessageArrays:
@@ -198,7 +198,7 @@ def test_vldbj15_example_2(index_type: type[Index]) -> None:
     assert sorted(index.match(_running(M1, M1_PLACE)).subscriptions + 1) == [7]
     assert sorted(index.match(_running(M2, M2_PLACE)).subscriptions + 1) == [1, 4]
     # By words alone (Fig. 4c).
-    assert sorted(index.match(_running(M1, [0, 0, 10, 10])).subscriptions + 1) == [3, 7]
+    assert sorted(index.match(_running(M1, [0.0, 0.0, 10.0, 10.0])).subscriptions + 1) == [3, 7]
 
 
 def test_vldbj15_examples_3_and_6() -> None:
