@@ -26,7 +26,7 @@ VARIANTS: tuple[dict[str, Any], ...] = (
     {"priority": "keyword"},
     {"priority": "space"},
     {"keyword_partition": "dp"},
-    {"keyword_order": "rare"},
+    {"keyword_order": "frequent"},
     {"rebuilds": False},
 )
 

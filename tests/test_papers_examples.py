@@ -333,8 +333,8 @@ RUNNING_BOXES = [
     [0, 0, 6, 6], [3, 3, 6, 6], [7, 7, 9, 9], [0, 0, 8, 6], [7, 0, 9, 2],
     [0, 8, 2, 9], [4, 4, 9, 9], [8, 4, 9, 5], [0, 7, 1, 9],
 ]  # fmt: skip
-M1, M1_PLACE = [2, 3, 4], [5, 5, 5, 5]
-M2, M2_PLACE = [1, 2, 5], [2, 2, 2, 2]
+M1, M1_PLACE = [2, 3, 4], [5.0, 5.0, 5.0, 5.0]
+M2, M2_PLACE = [1, 2, 5], [2.0, 2.0, 2.0, 2.0]
 
 
 def _running(words: list[int], box: list[float]) -> MessageArrays:
@@ -347,17 +347,18 @@ def test_vldbj15_example_2(index_type: type[Index]) -> None:
     assert sorted(index.match(_running(M1, M1_PLACE)).subscriptions + 1) == [7]
     assert sorted(index.match(_running(M2, M2_PLACE)).subscriptions + 1) == [1, 4]
     # By words alone (Fig. 4c).
-    assert sorted(index.match(_running(M1, [0, 0, 10, 10])).subscriptions + 1) == [3, 7]
+    assert sorted(index.match(_running(M1, [0.0, 0.0, 10.0, 10.0])).subscriptions + 1) == [3, 7]
 
 
 def test_vldbj15_examples_3_and_6() -> None:
     # Ten of each, as nine would stay in one list; keywords in the order of their numbers.
     index = ApTree.build(
         box_clauses(*ragged(RUNNING * 10), RUNNING_BOXES * 10), space="planar",
-        frequencies=np.arange(7, 0, -1), parameters=ApTreeParameters(fanout=3, priority="keyword"),
+        frequencies=np.arange(7, 0, -1),
+        parameters=ApTreeParameters(fanout=3, priority="keyword", keyword_order="frequent"),
     )  # fmt: skip
     tree = index.arrays
-    first, start = int(tree.extras[0]), int(tree.starts[0])
+    first = int(tree.extras[0])
     assert (tree.kinds[0], tree.offsets[0]) == (KEYWORDS, 1)
     cuts = list(zip(tree.firsts[first : first + 3], tree.lasts[first : first + 3], strict=True))
     assert cuts == [(1, 1), (2, 3), (4, 5)]  # c[w1], c[w2, w3] and c[w4, w5]

@@ -363,7 +363,7 @@ def _boxes_around(
 
 
 _HEADLINE = Workload(name="headline", tokens_mean=9.0)
-_LONG = {"tokens_min": 100, "tokens_max": 1_000}
+_LONG: dict[str, Any] = {"tokens_min": 100, "tokens_max": 1_000}
 REGION_AREAS = (1e-8, 1e-6, 1e-4, 1e-2, 1e-1)
 
 RANGE_MESSAGE_AREA = 1e-4

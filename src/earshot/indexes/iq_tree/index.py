@@ -12,7 +12,7 @@ of when the tree was filled. It is filled anew whenever it has grown to twice as
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import numpy.typing as npt
@@ -81,15 +81,15 @@ class IqTree(QuadtreeIndex):
 
     name = "iq_tree"
     parameters_type = IqTreeParameters
-    arrays_type = CellTreeArrays
-    scratch_type = CellTreeScratch
+    arrays_type: ClassVar[type[tuple[Any, ...]]] = CellTreeArrays
+    scratch_type: ClassVar[type[tuple[Any, ...]]] = CellTreeScratch
     parameters: IqTreeParameters
 
     _is_forest = False
     """Whether each key has a quadtree of its own."""
 
     @classmethod
-    def _build_arrays(cls, given: BuildInput) -> CellTreeArrays:
+    def _build_arrays(cls, given: BuildInput) -> Any:
         boxes, words = sampled(given.sample)
         tree = prepare_quadtree(given.clauses, given.known)
         arrays = new_arrays(tree, given.parameters, boxes, words)
@@ -144,7 +144,7 @@ class IqTree(QuadtreeIndex):
     def _is_outdated(self, frame: Float64s) -> bool:
         return True  # frequencies, which choose keys and cells, are others by now
 
-    def _refill(self, tree: Quadtree, rows: Int32s) -> CellTreeArrays:
+    def _refill(self, tree: Quadtree, rows: Int32s) -> Any:
         old = self.arrays
         arrays = new_arrays(tree, self.parameters, old.sample_boxes, old.sample_words)
         return filled(arrays, self.clauses, self.frequencies, rows, is_forest=self._is_forest)
