@@ -156,7 +156,9 @@ def test_the_histogram_counts_blocks() -> None:
 
 
 @lean_kernel
-def _use_vectors(keys, limit, limits, rows, tokens, signatures, codes, bits, out, masks, counts):
+def _use_vectors(  # type: ignore[no-untyped-def]  # typed by Numba
+    keys, limit, limits, rows, tokens, signatures, codes, bits, out, masks, counts
+):
     masks[0] = touching_masks(keys, 1, limit)
     masks[1], masks[2] = touched_limits(limits, keys[2])
     masks[3] = signed_mask(tokens, 1, signatures, 1)

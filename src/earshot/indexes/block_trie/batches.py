@@ -236,7 +236,9 @@ def _new_scratch(index: BlockTrie) -> BatchScratch:
     longest = max(int(index.arrays.longest_list[0]), n)
     n_frontier = 2 * (longest // BLOCK + 2 * BLOCK)
     n_pairs = n_nodes + 1 + CHUNK * PAIRS_PER_MESSAGE
-    of_chunk = {name: np.zeros(n, dtype) for name, (n, dtype) in sizes_of(CHUNK).items()}
+    of_chunk: dict[str, Any] = {
+        name: np.zeros(size, dtype) for name, (size, dtype) in sizes_of(CHUNK).items()
+    }
     senders, is_sent = np.zeros(N_CODES, np.uint64), np.zeros(N_CODES // 32, np.uint32)
     senders[NO_CODE] = ~np.uint64(0)  # it asks for nothing
     is_sent[NO_CODE >> 5] = 1 << (NO_CODE & 31)
