@@ -6,6 +6,7 @@ import os
 import platform
 import subprocess
 import sys
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -53,7 +54,7 @@ each_case = pytest.mark.parametrize("name", CASES)
 def _answers(found: Matches) -> list[list[int]]:
     bounds = found.offsets.tolist()
     slots = found.subscriptions.tolist()
-    return [sorted(slots[a:b]) for a, b in zip(bounds, bounds[1:], strict=False)]
+    return [sorted(slots[a:b]) for a, b in pairwise(bounds)]
 
 
 def _one_by_one(index: BlockTrie, messages: MessageArrays) -> list[list[int]]:
@@ -73,9 +74,7 @@ def _changed(case: Case) -> BlockTrie:
 
 @each_case
 @each_way
-def test_a_batch_gives_what_its_messages_give(
-    name: str, way: str, tmp_path: Path
-) -> None:
+def test_a_batch_gives_what_its_messages_give(name: str, way: str, tmp_path: Path) -> None:
     case = make_case(CASES[name])
     index = _changed(case)
     expected = _one_by_one(index, case.messages)
@@ -157,7 +156,9 @@ def test_the_histogram_counts_blocks() -> None:
 
 
 @lean_kernel
-def _use_vectors(keys, limit, limits, rows, tokens, signatures, codes, bits, out, masks, counts):
+def _use_vectors(  # type: ignore[no-untyped-def]  # typed by Numba
+    keys, limit, limits, rows, tokens, signatures, codes, bits, out, masks, counts
+):
     masks[0] = touching_masks(keys, 1, limit)
     masks[1], masks[2] = touched_limits(limits, keys[2])
     masks[3] = signed_mask(tokens, 1, signatures, 1)
@@ -190,9 +191,7 @@ def check_vectors() -> None:
         bits = random.integers(0, 1 << 32, 2048).astype(np.uint32)
         out, masks = np.zeros(4 * BLOCK, np.int32), np.zeros(8, np.uint64)
         counts = np.zeros(GROUP, np.uint8)
-        _use_vectors(
-            keys, limit, limits, rows, tokens, signatures, codes, bits, out, masks, counts
-        )
+        _use_vectors(keys, limit, limits, rows, tokens, signatures, codes, bits, out, masks, counts)
         inner = range(1, BLOCK + 1)
         touching = [bool(key_touches(keys[k], limit)) for k in inner]
         surely = [bool(key_touches(keys[k], strict_limit(limit))) for k in inner]

@@ -155,7 +155,9 @@ class Batches:
             if n_done < 0:
                 scratch = _with_room(scratch, _SHORT_OF[n_done])
                 continue
-            answers = _with_place(answers, int(offsets[row]), int(offsets[row + n_done]), row, n_done, n)
+            answers = _with_place(
+                answers, int(offsets[row]), int(offsets[row + n_done]), row, n_done, n
+            )
             placed = (n_done, n_grouped, scratch, offsets[row : row + n_done + 1], answers)
             self._calls[1](place_answers, scratch, *placed)
             row += n_done
@@ -234,8 +236,8 @@ def _new_scratch(index: BlockTrie) -> BatchScratch:
     longest = max(int(index.arrays.longest_list[0]), n)
     n_frontier = 2 * (longest // BLOCK + 2 * BLOCK)
     n_pairs = n_nodes + 1 + CHUNK * PAIRS_PER_MESSAGE
-    of_chunk = {
-        name: np.zeros(n, dtype) for name, (n, dtype) in sizes_of(CHUNK).items()
+    of_chunk: dict[str, Any] = {
+        name: np.zeros(size, dtype) for name, (size, dtype) in sizes_of(CHUNK).items()
     }
     senders, is_sent = np.zeros(N_CODES, np.uint64), np.zeros(N_CODES // 32, np.uint32)
     senders[NO_CODE] = ~np.uint64(0)  # it asks for nothing

@@ -12,13 +12,15 @@ Where an open list is long, clauses that share their next token in sufficient nu
 node. Each list is in Hilbert order within classes of similar size and stored as 64-bit box keys
 (:mod:`earshot.kernels.box_keys`), sixteen of which are compared at once; above a list of more than
 sixteen stand levels of summary keys, one per sixteen below. Above the trie, the *root list* holds
-all clauses once more, as an open list in spatial order.
+all clauses once more in spatial order, each with codes of its rarest tokens.
 
 **Matching.** The message's tokens are marked in a byte array, its box becomes one 64-bit limit.
 Where few regions touch the message, or it has many tokens, the root list is walked: every touching
-entry whose rarest token is marked is verified. Else each token opens its node, children whose token
+entry whose codes the message has is verified. Else each token opens its node, children whose token
 is marked follow, and every list is walked from its top summary. Exact coordinates are read only
 where a quantised comparison is a tie.
+
+**Batches** share this work among their messages; see :mod:`earshot.indexes.block_trie.batches`.
 
 **Compared with the papers.** Rarest token first is KDD13's idf order and VLDBJ15's k-node without
 its cuts; the trie's deeper levels are what R^t++ spreads over tree levels; the lists' summaries are
@@ -63,6 +65,8 @@ from earshot.model.arrays import Int32s, MessageArrays
 
 if TYPE_CHECKING:
     from earshot.indexes.block_trie.batches import Batches
+
+CACHE_LINE = 64
 
 SMALL_BATCH = 32
 LARGE_BATCH = 4096
@@ -135,7 +139,7 @@ class BlockTrie(Index):
             quantizer=quantizer_of(clauses.boxes, "planar"),
             root_nodes=root_nodes,
             node_tokens=node_tokens,
-            nodes=nodes.reshape(-1),
+            nodes=_at_cache_line(nodes.reshape(-1)),
             keys=np.full(2 * n + BLOCK, DEAD_KEY),
             entry_rows=np.zeros(2 * n + BLOCK, np.int32),
             entry_tokens=np.full(n + BLOCK, -1, np.int32),
@@ -193,7 +197,8 @@ class BlockTrie(Index):
         n = len(messages.boxes)
         if self.way == "single" or (n < SMALL_BATCH and self.way == "chosen"):
             return super()._match_rows(messages, start, stop, scratch)
-        from earshot.indexes.block_trie.batches import WAYS, Batches  # more to load than for one
+        # Not at the top: a command that matches two rows need not load it.
+        from earshot.indexes.block_trie.batches import WAYS, Batches  # noqa: PLC0415
 
         if self._batches is None:
             self._batches = Batches(self)
@@ -237,6 +242,15 @@ class BlockTrie(Index):
         """Bytes of the structure; removal adds where each clause stands, at its first use."""
         positions = self._clause_positions
         return super().nbytes + (0 if positions is None else int(positions.nbytes))
+
+
+def _at_cache_line(array: Int32s) -> Int32s:
+    """Return a copy that begins at a cache line, so that no node straddles two."""
+    room = np.empty(array.nbytes + CACHE_LINE, np.uint8)
+    start = -room.ctypes.data % CACHE_LINE
+    copy: Int32s = room[start : start + array.nbytes].view(array.dtype)
+    copy[:] = array
+    return copy
 
 
 def _cut(n: int, n_parts: int) -> tuple[list[int], list[int]]:

@@ -21,7 +21,9 @@ SHORT_OF_FOUND, SHORT_OF_PENDING, SHORT_OF_SENT = -1, -2, -3
 class BatchTables(NamedTuple):
     """What is known of an index before the first message."""
 
-    x_steps: Int32s  # (N_STEPS + 1,) bounds below each of equal steps between the first and the last
+    x_steps: (
+        Int32s  # (N_STEPS + 1,) bounds below each of equal steps between the first and the last
+    )
     y_steps: Int32s  # the same of the other axis
     scales: Float64s  # (4,) first x, steps per unit of x; the same of y; 0 steps: do not use them
     block_sums: Int32s  # ((2 * N_CELLS) ** 2,) see ``count_blocks``

@@ -201,9 +201,7 @@ def _report_open(
 
 
 @lean_kernel
-def report_root(
-    arrays, clauses, is_lonlat, blocks, box, limit, scratch, answers, n_answers, work
-):
+def report_root(arrays, clauses, is_lonlat, blocks, box, limit, scratch, answers, n_answers, work):
     """Verify the root list's touching entries and append their slots; return as for complete."""
     n_clauses = np.int64(len(clauses.subscriptions))
     pending, strict = scratch.pending, strict_limit(limit)

@@ -62,7 +62,9 @@ def make_pairs(arrays, messages, first, n, scratch):
     n_pairs = np.int64(0)
     for i in range(n):
         if i + TOKENS_AHEAD < n:
-            for p in range(offsets[first + i + TOKENS_AHEAD], offsets[first + i + TOKENS_AHEAD + 1]):
+            for p in range(
+                offsets[first + i + TOKENS_AHEAD], offsets[first + i + TOKENS_AHEAD + 1]
+            ):
                 if tokens[p] < len(root_nodes):
                     prefetch(root_nodes, tokens[p])
                     prefetch(scratch.marks, tokens[p])
@@ -199,8 +201,8 @@ def _fetch_block(arrays, position):
 def walk_nodes(arrays, clauses, messages, first, n_pairs, n_found, scratch, work):
     """Walk the lists of all pairs, node by node.
 
-    Answers of complete lists are appended to ``n_found`` others; entries of open lists that may be some are pending.
-    Returns the number of pending ones, or what there was no room for.
+    Answers of complete lists are appended to ``n_found`` others; entries of open lists that may be
+    some are pending. Returns the number of pending ones, or what there was no room for.
     """
     nodes, keys, rows, tokens = arrays.nodes, arrays.keys, arrays.entry_rows, arrays.entry_tokens
     summary_keys, frontier, pairs = arrays.summary_keys, scratch.frontier, scratch.pairs

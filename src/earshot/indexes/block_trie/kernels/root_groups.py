@@ -20,7 +20,6 @@ from earshot.indexes.block_trie.kernels.choosing import (
     alone_cost,
     count_blocks,
 )
-from earshot.indexes.block_trie.kernels.node_major import has_token
 from earshot.indexes.block_trie.kernels.match import (
     CODE_COLUMNS,
     N_EXACT_CODES,
@@ -30,6 +29,7 @@ from earshot.indexes.block_trie.kernels.match import (
     sign_codes,
     unsign_codes,
 )
+from earshot.indexes.block_trie.kernels.node_major import has_token
 from earshot.indexes.block_trie.kernels.vectors import (
     GROUP,
     coded_mask,
@@ -88,7 +88,9 @@ def walk_roots(view, tables, messages, first, n_root, is_grouped, scratch, singl
             for k in range(size):
                 i = np.int64(scratch.codes[start + k] & low)
                 m, n_before = first + i, n_found
-                tokens = messages.token_ids[messages.token_offsets[m] : messages.token_offsets[m + 1]]
+                tokens = messages.token_ids[
+                    messages.token_offsets[m] : messages.token_offsets[m + 1]
+                ]
                 n_found = _walk_alone(
                     view, tokens, messages.boxes[m], scratch.limits[i], single, scratch.found,
                     n_found, work,
