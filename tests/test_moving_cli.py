@@ -51,7 +51,7 @@ def test_buses_meet_who_waits(folder: Folder) -> None:
     assert (facts["n_messages"], facts["n_positions"], facts["n_late"]) == (3, 6, 1)
     rows = (folder / "updates.csv").read_text().splitlines()[1:]
     assert [row.replace(chr(34), "") for row in rows] == [
-        "2,5015,+,entered,2015-03-07T06:00:52.000000Z",
+        "2,5015,+,match,2015-03-07T06:00:30.000000Z",
         "1,8929,+,entered,2015-03-07T06:00:52.000000Z",
         "2,5015,-,expired,2015-03-07T06:01:00.000000Z",
         "1,8929,-,left,2015-03-07T06:01:22.000000Z",
