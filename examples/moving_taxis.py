@@ -20,9 +20,8 @@ engine.subscribe(
 def tell(updates: object) -> None:
     """Print what changed."""
     for each in updates:  # type: ignore[attr-defined]
-        print(
-            f"{each.time:%H:%M} {each.sign} fare {each.message_id} {each.reason}, {each.subscription_id}"
-        )
+        fare = f"fare {each.message_id} {each.reason}"
+        print(f"{each.time:%H:%M} {each.sign} {fare}, {each.subscription_id}")
 
 
 quay = Point(151.211, -33.861)

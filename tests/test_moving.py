@@ -10,7 +10,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from earshot import Circle, Engine, Moving, Polygon, Rectangle, Subscription
+from earshot import Circle, Engine, Message, Moving, Point, Polygon, Rectangle, Subscription
 from earshot.model.arrays import Space
 from earshot.semantics.moving import STRUCTURES
 from earshot.semantics.moving.kernels.quadtree import LEAF_MOST, TREE_QUADS
@@ -59,7 +59,7 @@ class World:
                 low, high = max(y - size, -90.0), min(y + size, 90.0)
                 box = Rectangle(max(x - size, -180.0), low, min(x + size, 180.0), high)
             corner = Polygon([[(0, 0), (size, 0), (0, size)]])
-            region = [box, Circle(x, y, radius), corner][i % 3]
+            region: Any = [box, Circle(x, y, radius), corner][i % 3]
             made.append(Subscription(first + i, words, region=region))
         return made
 
@@ -100,7 +100,7 @@ def test_structures_agree_while_they_are_cut_and_sorted(
     monkeypatch.setattr("earshot.semantics.moving.quad_lists._LEAST", 300)
     world, settings = World(space, 1), Moving(30 * SECOND)
     engines = [Engine(settings, structure=name, space=space) for name in STRUCTURES]
-    live = list(range(1200))
+    live: list[Any] = list(range(1200))
     first = world.subscriptions(0, len(live))
     n_updates = 0
 
@@ -136,3 +136,61 @@ def test_structures_agree_while_they_are_cut_and_sorted(
         first_results, *others = (engine.results(key) for engine in engines)
         assert all(each == first_results for each in others)
     assert n_updates > 5_000
+
+
+def is_within(region: Any, x: float, y: float) -> bool:
+    """Whether a client that knows its safe region may stay silent."""
+    match region:
+        case Rectangle(min_x, min_y, max_x, max_y):
+            return bool(min_x <= x <= max_x and min_y <= y <= max_y)
+        case Circle(centre_x, centre_y, radius):
+            return bool(np.hypot(x - centre_x, y - centre_y) <= radius)
+        case Point(at_x, at_y):
+            return (x, y) == (at_x, at_y)
+    return True
+
+
+def test_clients_that_report_only_when_they_must_hold_the_same() -> None:
+    """Within a safe region a client stays silent, and gets what one gets that always reports."""
+    random = np.random.default_rng(5)
+    always, rarely = (Engine(Moving(9 * SECOND), space="planar") for _ in range(2))
+    n = 24
+    places = 0.3 * random.random((n, 2))
+    subscriptions = [
+        Subscription(i, ["a", "b"][: 1 + i % 2], region=Circle(x, y, 0.05))
+        if i % 3
+        else Subscription(i, ["a"], region=Rectangle(x - 0.03, y - 0.05, x + 0.03, y + 0.05))
+        for i, (x, y) in enumerate(places.tolist())
+    ]
+    for engine in (always, rarely):
+        engine.subscribe(*subscriptions)
+    safe = {i: rarely.safe_region(i) for i in range(n)}
+    n_reports = n_held = 0
+
+    def report(i: int, time: datetime) -> None:
+        nonlocal n_reports
+        n_reports += 1
+        rarely.move(i, Point(*places[i].tolist()), time)
+        safe[i] = rarely.safe_region(i)
+
+    for step in range(60):
+        time = NOON + step * SECOND
+        places += random.normal(0, 0.004, (n, 2))
+        for i, (x, y) in enumerate(places.tolist()):
+            always.move(i, Point(x, y), time)
+            if not is_within(safe[i], x, y):
+                report(i, time)
+        x, y = (0.3 * random.random(2)).tolist()
+        words = ["a", "b"][: int(random.integers(0, 3))]
+        message = Message(step, keywords=words, place=Point(x, y), time=time)
+        always.publish(message)
+        rarely.publish(message)
+        for key in map(int, rarely.outdated_safe_regions()):
+            safe[key] = rarely.safe_region(key)
+            if not is_within(safe[key], *places[key].tolist()):
+                report(key, time)
+        for i in range(n):
+            assert always.results(i) == rarely.results(i)
+            n_held += len(always.results(i))
+    assert n_reports < 60 * n / 3
+    assert n_held > 50

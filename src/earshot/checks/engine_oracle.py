@@ -346,11 +346,10 @@ class MovingOracle(EngineOracle):
 
     def refuses(self, message: Message) -> bool:
         """Whether a message has ended before it arrives, or nobody knows when it does."""
-        if message.time is None and self.clock is None:
-            return True
         time = message.time or self.clock
-        clock = max(time, self.clock or time)
-        return self._end_of(message) <= clock
+        if time is None:
+            return True
+        return self._end_of(message, time) <= max(time, self.clock or time)
 
     def refuses_move(self, subscription_id: Id, time: datetime | None) -> bool:
         """Whether a position is older than the last one of its subscription."""
@@ -391,13 +390,16 @@ class MovingOracle(EngineOracle):
         self.messages.append(message)
         number = len(self.messages) - 1
         live = LiveMessage(
-            number, frozenset(words_of(message)), message.place, self._end_of(message)
+            number,
+            frozenset(words_of(message)),
+            message.place,
+            self._end_of(message, message.time or self.clock or EPOCH),
         )
         lines += self._lines(self.field.publish(live))
         return [(*line[:5], message.time) for line in lines]
 
-    def _end_of(self, message: Message) -> datetime:
-        return message.end or (message.time or self.clock) + self.settings.lifetime
+    def _end_of(self, message: Message, time: datetime) -> datetime:
+        return message.end or time + self.settings.lifetime
 
     def _lines(self, changes: Iterable[Any]) -> list[Line]:
         found = list(changes)

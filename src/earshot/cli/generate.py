@@ -20,21 +20,22 @@ def add(commands: Any) -> None:
     parser.add_argument("--messages", type=int, default=10_000, metavar="N")
     parser.add_argument("--seed", type=int, default=1)
     moving = parser.add_argument_group("movement on a road network, for 'moving'")
-    moving.add_argument("--timestamps", type=int, default=20, metavar="N",
-                        help="how often positions are reported (default: 20, of 30 s)")  # fmt: skip
-    moving.add_argument("--mobility", type=float, default=0.4, metavar="SHARE",
-                        help="share of subscribers that report each time (default: 0.4)")  # fmt: skip
-    moving.add_argument("--velocity", type=float, default=1.0, metavar="V",
-                        help="sides of the map in an hour, at medium speed (default: 1)")  # fmt: skip
-    moving.add_argument("--arrivals", type=int, metavar="N",
-                        help="messages that arrive each time (default: as many as end)")  # fmt: skip
-    moving.add_argument("--life", type=float, default=10.0, metavar="N",
-                        help="mean life of a message, in timestamps (default: 10)")  # fmt: skip
-    moving.add_argument("--area", type=float, default=1e-4, metavar="SHARE",
-                        help="area of a region, as a share of the map (default: 0.0001)")  # fmt: skip
-    moving.add_argument("--roads", nargs=2, metavar=("NODES", "EDGES"),
-                        help="Parquet files of a road network: node, lon, lat; from_node, to_node, "
-                        "highway (default: streets in a unit square)")  # fmt: skip
+    for flag, kind, default, metavar, text in (
+        ("--timestamps", int, 20, "N", "how often positions are reported (default: 20, of 30 s)"),
+        ("--mobility", float, 0.4, "SHARE", "subscribers that report each time (default: 0.4)"),
+        ("--velocity", float, 1.0, "V", "medium speed, in sides of the map an hour (default: 1)"),
+        ("--arrivals", int, None, "N", "messages that arrive each time (default: as many as end)"),
+        ("--life", float, 10.0, "N", "mean life of a message, in timestamps (default: 10)"),
+        ("--area", float, 1e-4, "SHARE", "a region's share of the map's area (default: 0.0001)"),
+    ):
+        moving.add_argument(flag, type=kind, default=default, metavar=metavar, help=text)
+    moving.add_argument(
+        "--roads",
+        nargs=2,
+        metavar=("NODES", "EDGES"),
+        help="Parquet files of a road network: node, lon, lat; from_node, to_node, highway "
+        "(default: streets in a unit square)",
+    )
     parser.add_argument("--format", default="parquet", choices=["parquet", "ndjson", "csv"])
     add_output(parser)
     parser.set_defaults(run=run)

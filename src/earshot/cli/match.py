@@ -7,7 +7,7 @@ import time
 from dataclasses import asdict
 from typing import Any
 
-from earshot.cli.options import FORMATS, add_engine, load, local_files
+from earshot.cli.options import FORMATS, add_columns, add_engine, load, local_files
 from earshot.cli.output import against, counted, progress_bar, rejected, show
 from earshot.cli.semantics import SEMANTICS_OPTIONS
 
@@ -19,17 +19,22 @@ def add(commands: Any) -> None:
         description="Write message_id and subscription_id of every match; with --rank, its score "
         "too; with --top-k, every change of a result: a message is among the best of a "
         "subscription (+), or no longer (-); with --moving, every live message that comes to match "
-        "where a subscriber is (+), or no longer does (-). With - for a file, messages come from standard input, "
-        "each matched as it comes, and updates go to standard output.",
+        "where a subscriber is (+), or no longer does (-). With - for a file, messages come from "
+        "standard input, each matched as it comes, and updates go to standard output.",
     )
     add_inputs(parser)
     parser.add_argument(
         "--out", required=True, metavar="UPDATES", help="Parquet, NDJSON or CSV file, or -"
     )
-    parser.add_argument("--positions", metavar="POSITIONS",
-                        help=f"with --moving, {FORMATS} file of id, x, y and time, by time")  # fmt: skip
-    parser.add_argument("--results", metavar="FILE",
-                        help="with --top-k or --moving, write the results at the end there")  # fmt: skip
+    parser.add_argument(
+        "--positions", metavar="POSITIONS",
+        help=f"with --moving, {FORMATS} file of id, x, y and time, by time",
+    )  # fmt: skip
+    add_columns(parser, "position", "id=vehicle")
+    parser.add_argument(
+        "--results", metavar="FILE",
+        help="with --top-k or --moving, write the results at the end there",
+    )  # fmt: skip
     parser.add_argument("--save", metavar="DIR",
                         help="save everything at the end, to go on from")  # fmt: skip
     add_engine(parser)

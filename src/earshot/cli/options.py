@@ -128,6 +128,7 @@ def file_options(arguments: argparse.Namespace, rejects: str = "FILE") -> FileOp
         rejects=arguments.rejects,
         subscription_columns=column_names(arguments, "subscription"),
         message_columns=column_names(arguments, "message"),
+        position_columns=column_names(arguments, "position"),
     )
 
 
@@ -234,7 +235,7 @@ def _given(arguments: argparse.Namespace, name: str) -> str | None:
 
 def column_names(arguments: argparse.Namespace, row: str) -> dict[str, str]:
     """Return the names of the columns of a kind of rows, by field."""
-    pairs = getattr(arguments, f"{row}_column")
+    pairs = getattr(arguments, f"{row}_column", [])
     return dict(_pair(text, f"--{row}-column", "FIELD=COLUMN, such as id=key") for text in pairs)
 
 

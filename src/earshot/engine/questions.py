@@ -20,6 +20,7 @@ from earshot.model.arrays import Space
 from earshot.model.batches import check_kind, checked_id_array, id_array, instant
 from earshot.model.explanations import Explanation
 from earshot.model.messages import Message
+from earshot.model.regions import RegionOrPoint
 from earshot.model.subscriptions import Id, checked_id
 from earshot.model.updates import Result
 from earshot.text import Analyzer, Vocabulary
@@ -138,6 +139,30 @@ class Questions:
                     f"once, when it is published"
                 )
             return self._state.results_table(None if ids is None else checked_id_array(ids))
+
+    def safe_region(self, subscription_id: Id) -> RegionOrPoint:
+        """Return where a moving subscriber need not report its position.
+
+        Wherever it is within that region, it holds what it holds now, less what ends. A message
+        that arrives may change that: :meth:`outdated_safe_regions` names whose region no longer
+        holds. A report ends it as well, and so do saving and opening: ask again. A region without
+        extent, a point, says that every move has to be reported.
+        """
+        with self._lock:
+            self._settle()
+            ids = id_array([checked_id(subscription_id, "subscription")])
+            slot = int(self._state.ids.slots_of(ids)[0])
+            return self._state.matcher.safe_region(slot)
+
+    def outdated_safe_regions(self) -> list[Id]:
+        """Return whose safe regions no longer hold, since the last call; tell them a new one.
+
+        A client that is not within its new region reports its position.
+        """
+        with self._lock:
+            slots = self._state.matcher.outdated_safe_regions()
+            found: list[Id] = self._state.ids.ids_of(slots).to_pylist()
+            return found
 
     def explain(self, message: Message, subscription_id: Id) -> Explanation:
         """Say in words why a message would be delivered to a subscription now, or why not."""

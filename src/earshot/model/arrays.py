@@ -251,8 +251,11 @@ def take_places(places: Any, rows: npt.NDArray[Any]) -> Any:
         regions = take_places(places.regions, rows)
         return Reports(regions, places.times[rows], places.clocks[rows])
     if isinstance(places, AnchoredRegions):
-        by_row = (each[rows] for each in places[:3])
-        return AnchoredRegions(*by_row, places.shapes, places.spans)
+        return places._replace(
+            kinds=places.kinds[rows],
+            frames=places.frames[rows],
+            shape_rows=places.shape_rows[rows],
+        )
     if not isinstance(places, RegionArrays):
         return places[rows]
     offsets, positions = gather_ranges(places.offsets, rows)

@@ -65,7 +65,7 @@ def region_batch(
         has_positions: Whether a point is the position of a region that moves with it; else it is a
             region of its own.
     """
-    rows = [
+    rows: list[dict[str, Any]] = [
         {"x": region.x, "y": region.y}
         if has_positions and isinstance(region, Point)
         else _region_columns(region)

@@ -20,6 +20,7 @@ from earshot.errors import InvalidInput
 from earshot.model.arrays import Float64s, Int32s, Int64s, Space
 from earshot.model.explanations import Explanation
 from earshot.model.messages import Message
+from earshot.model.regions import RegionOrPoint
 from earshot.model.subscriptions import Id
 from earshot.storage import Contents, Saved
 from earshot.text import Vocabulary
@@ -265,6 +266,14 @@ class Matcher(ABC):
     def results(self, slots: Int32s) -> Results:
         """Return what the slots hold now."""
         raise NotImplementedError(f"{self.name} keeps no results")
+
+    def safe_region(self, slot: int) -> RegionOrPoint:
+        """Return where a subscription need not report its position."""
+        raise InvalidInput(f"{self.form.noun} has no safe regions; use Engine(Moving(...))")
+
+    def outdated_safe_regions(self) -> Int32s:
+        """Return the slots whose safe regions no longer hold, once each."""
+        return np.empty(0, np.int32)
 
     @abstractmethod
     def explain(self, question: Question) -> Explanation:

@@ -113,13 +113,13 @@ def read_network(nodes: str | Path, edges: str | Path) -> Network:
     names = junctions["node"].to_numpy()
     order = np.argsort(names)
     places = np.stack([junctions[name].to_numpy() for name in ("lon", "lat")], axis=1)
-    found = [
+    starts, ends = (
         order[np.searchsorted(names[order], roads[name].to_numpy())]
         for name in ("from_node", "to_node")
-    ]
+    )
     kinds = roads["highway"].to_pylist()
     classes = np.array([2 if str(kind).startswith(_FAST_ROADS) else 1 for kind in kinds])
-    return _network(places, *found, classes)
+    return _network(places, starts, ends, classes)
 
 
 def _network(places: Float64s, starts: Any, ends: Any, classes: Any) -> Network:
@@ -191,7 +191,8 @@ class _Travellers:
         network = self._network
         from_, to = network.places[self.starts], network.places[network.ends[self.roads]]
         share = self.done / np.maximum(self._lengths(np.arange(len(self.starts))), 1e-12)
-        return from_ + (to - from_) * np.minimum(share, 1.0)[:, None]
+        places: Float64s = from_ + (to - from_) * np.minimum(share, 1.0)[:, None]
+        return places
 
     def go(self, who: Int64s, seconds: float) -> None:
         """Let some travel for a while."""
@@ -226,7 +227,8 @@ class _Travellers:
         network, at = self._network, self.starts[who]
         first, degrees = network.offsets[at], np.diff(network.offsets)[at]
         goals = network.places[self.goals[who]]
-        best, distances = first.copy(), np.full(len(who), np.inf)
+        best: Int64s = first.copy()
+        distances = np.full(len(who), np.inf)
         for k in range(int(degrees.max(initial=0))):
             roads = first + np.minimum(k, degrees - 1)
             ends = network.ends[roads]

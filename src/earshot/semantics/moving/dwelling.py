@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import heapq
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -58,8 +58,11 @@ class Dwelling:
         self._dues: list[tuple[int, int, int]] = []  # due, sequence, slot: a heap
         self._n_enough = 1024
         if arrays is not None:
-            for slot, sequence, *facts, is_given in zip(*map(_listed, arrays), strict=True):
-                pair = _Pair(*facts, bool(is_given))
+            columns: list[Any] = list(arrays)
+            for slot, sequence, due_us, left_us, is_given in zip(
+                *map(_listed, columns), strict=True
+            ):
+                pair = _Pair(due_us, left_us, bool(is_given))
                 self._pairs.setdefault(slot, {})[sequence] = pair
         self._sort_dues()
 
@@ -126,11 +129,11 @@ class Dwelling:
         kept = Told._make(each[is_kept] for each in found)
         if not given:
             return kept
-        more = Told._make(
-            np.array(values, column.dtype)
-            for values, column in zip(zip(*given, strict=True), found, strict=True)
+        held: list[Any] = list(kept)
+        both = Told._make(
+            np.concatenate([column, np.array(values, column.dtype)])
+            for column, values in zip(held, zip(*given, strict=True), strict=True)
         )
-        both = Told._make(np.concatenate(pair) for pair in zip(kept, more, strict=True))
         phases = np.where(both.reasons == EXPIRED, 0, 2)
         phases[len(kept.rows) :] = 1
         order = np.lexsort((np.arange(len(phases)), phases, both.times, both.rows))
@@ -207,6 +210,6 @@ class Dwelling:
         )
 
 
-def _listed(array: npt.NDArray[np.generic]) -> list[int]:
+def _listed(array: npt.NDArray[Any]) -> list[int]:
     numbers: list[int] = array.tolist()
     return numbers

@@ -20,7 +20,7 @@ from earshot.model.explanations import Explanation
 from earshot.semantics.contract import Question
 from earshot.semantics.index_explanation import explain_match
 from earshot.semantics.moving.kernels.regions import holds
-from earshot.semantics.moving.tables import SubscriberTable
+from earshot.semantics.moving.tables import SubscriberArrays, SubscriberTable
 
 
 def explain_holding(question: Question, table: SubscriberTable, space: Space) -> Explanation:
@@ -40,14 +40,14 @@ def explain_holding(question: Question, table: SubscriberTable, space: Space) ->
     if dwell_us:
         dwell = timedelta(microseconds=dwell_us)
         hindrances.append(f"it must match for {dwell} before it is given")
-    clauses = _clauses_of(held, slot, space)
+    clauses = _clauses_of(held, slot)
     asked = question._replace(
         encoded=question.encoded._replace(messages=messages), hindrances=hindrances
     )
     return explain_match(asked, clauses, space, is_touching)
 
 
-def _clauses_of(held, slot: int, space: Space) -> ClauseArrays:
+def _clauses_of(held: SubscriberArrays, slot: int) -> ClauseArrays:
     """Return the alternatives of a subscription at its region, to be described."""
     first, stop = held.clause_offsets[slot : slot + 2]
     offsets = held.token_offsets[first : stop + 1]

@@ -31,6 +31,7 @@ from earshot.model.arrays import (
 from earshot.model.batches import instant
 from earshot.model.explanations import Explanation
 from earshot.model.moving import Moving
+from earshot.model.regions import RegionOrPoint
 from earshot.semantics.contract import (
     Changes,
     Kept,
@@ -63,6 +64,7 @@ from earshot.semantics.moving.kernels.arrays import (
     Messages,
     Tables,
 )
+from earshot.semantics.moving.safety import Safety
 from earshot.semantics.moving.tables import (
     SubscriberArrays,
     SubscriberTable,
@@ -129,6 +131,7 @@ class MovingMatcher(Matcher):
         self._arrays = structure.build(self._tables, space) if arrays is None else arrays
         self._scratch = new_scratch(64, 64)
         self._output = new_output(256)
+        self._safety = Safety()
         self._first_sequence = 0
         self._n_ended = _FIRST_LEAST  # messages, since the first sequence was looked for
         self._has_ended = False  # whether a subscription has, since slots were last looked through
@@ -218,10 +221,12 @@ class MovingMatcher(Matcher):
         events.end_slots(self._arrays, self._tables, slots)
         self._table.end(slots)
         self._dwelling.end(slots)
+        self._safety.forget(slots)
 
     def move(self, slots: Int32s, places: Reports) -> Changes:
         """Let subscriptions be where they report to be, in this order."""
         regions = places.regions
+        self._safety.forget(slots)
         shape_rows = self._table.add_polygons(regions)
         events.note_reports(slots, places.times, self._table.lasts)
         rows = (slots, places.clocks, regions.kinds, regions.frames, shape_rows)
@@ -249,6 +254,7 @@ class MovingMatcher(Matcher):
         given = _sorted_tokens(messages)
         self._expect_tokens(int(given.tokens.max(initial=0)) + 1)
         clocks_us = np.maximum.accumulate(np.maximum(given.times, self._clock_us))
+        self._safety.arrive(self._tables, self._scratch, given)
         return self._run(events.publish_messages, (given, clocks_us), clocks_us)
 
     def timed(self, messages: LivingMessages, clocks_us: Int64s) -> LivingMessages:
@@ -367,6 +373,7 @@ class MovingMatcher(Matcher):
             if kept is not None:
                 self._table = self._table.only(kept)
                 self._dwelling.renumber(kept)
+                self._safety.renumber(kept)
         if kept is not None or self._structure.is_due(self._arrays, self._tables):
             self._arrays = self._structure.build(self._tables, self.space, self._arrays)
         return None if kept is None else Kept(kept)
@@ -436,6 +443,20 @@ class MovingMatcher(Matcher):
             found.append(self._scratch.entered[: self._scratch.counts[N_ENTERED]].copy())
         ends = np.cumsum([0, *map(len, found)])
         return Results(ends, np.concatenate([np.empty(0, np.int64), *found]))
+
+    def safe_region(self, slot: int) -> RegionOrPoint:
+        """Return where a subscription need not report its position."""
+        self._make_scratch()
+        return self._safety.give(
+            self._table.view.regions, slot, self.space == "lonlat",
+            lambda x, y, reach: bool(
+                events.is_safe(self._arrays, self._tables, self._scratch, slot, x, y, reach)
+            ),
+        )  # fmt: skip
+
+    def outdated_safe_regions(self) -> Int32s:
+        """Return the slots whose safe regions no longer hold, once each."""
+        return self._safety.take_outdated()
 
     def explain(self, question: Question) -> Explanation:
         """Say in words whether a message would be given now, and why."""

@@ -157,7 +157,9 @@ def _empty_tree() -> dict[str, Any]:
     return tree
 
 
-def _built_lists(tables: Tables, space: Space, tree: dict[str, Any], before: Any) -> Any:
+def _built_lists(
+    tables: Tables, space: Space, tree: dict[str, Any], before: Any
+) -> QuadListsArrays:
     """Return arrays with all live subscriptions in lists, beside a tree."""
     subscribers, messages = tables.subscribers, tables.messages
     is_live = subscribers.flags[subscribers.clause_slots] & LIVE != 0

@@ -96,9 +96,10 @@ class SubscriberTable:
 
     def __init__(self, arrays: SubscriberArrays, is_lonlat: bool) -> None:
         self._is_lonlat = is_lonlat
+        columns: dict[str, npt.NDArray[Any]] = arrays._asdict()
         self._columns = {
             name: GrowingArray(np.array(array) if len(array) <= 1 else array)
-            for name, array in zip(arrays._fields, arrays, strict=True)
+            for name, array in columns.items()
         }
         self.n_live = int(np.count_nonzero(arrays.flags & LIVE))
         self.n_timed = int(np.count_nonzero(self._are_timed(arrays)))
@@ -107,8 +108,8 @@ class SubscriberTable:
 
     @staticmethod
     def _are_timed(arrays: SubscriberArrays) -> npt.NDArray[np.bool_]:
-        is_timed = (arrays.dwells_us > 0) | (arrays.cooldowns_us > 0)
-        return is_timed & (arrays.flags & LIVE != 0)
+        is_live: npt.NDArray[np.bool_] = arrays.flags & LIVE != 0
+        return is_live & ((arrays.dwells_us > 0) | (arrays.cooldowns_us > 0))
 
     def __len__(self) -> int:
         return len(self._columns["kinds"])

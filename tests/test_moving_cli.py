@@ -1,0 +1,85 @@
+"""Moving subscribers on the command line: buses that report, and messages beside their routes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from command_line import Folder
+from earshot.files import FileBatch
+from earshot.jobs.merging import merged_by_time
+from earshot.model.schemas import TIME
+
+# As buses report: some at the same second, one with a gap, one row late.
+BUSES = """vehicle_id,lon,lat,time
+8929,-97.74414,30.268604,2015-03-07T06:00:22Z
+5015,-97.70010,30.291100,2015-03-07T06:00:22Z
+8929,-97.74200,30.270100,2015-03-07T06:00:52Z
+5015,-97.70210,30.290000,2015-03-07T06:00:40Z
+8929,-97.73900,30.272900,2015-03-07T06:01:22Z
+8929,-97.74414,30.268604,2015-03-07T06:00:30Z
+5015,-97.70510,30.288800,2015-03-07T06:01:30Z
+"""
+RIDERS = """id,keywords,lon,lat,radius
+8929,wheelchair,-97.75,30.26,250
+5015,,-97.75,30.26,250
+"""
+WAITING = """id,text,lon,lat,time,end
+1,Wheelchair waiting at 6th,-97.74200,30.270100,2015-03-07T06:00:00Z,
+2,Rider waiting,-97.70210,30.290000,2015-03-07T06:00:30Z,2015-03-07T06:01:00Z
+3,Wheelchair waiting,-97.73900,30.272900,2015-03-07T06:01:00Z,
+"""
+
+
+@pytest.fixture
+def folder(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Folder:
+    for name, text in {"buses": BUSES, "riders": RIDERS, "waiting": WAITING}.items():
+        (tmp_path / f"{name}.csv").write_text(text)
+    return Folder(tmp_path, capsys)
+
+
+def test_buses_meet_who_waits(folder: Folder) -> None:
+    """Both files are merged by time, and a late position is set aside."""
+    facts = folder.facts(
+        "match", folder / "riders.csv", folder / "waiting.csv", "--moving", "--lifetime", "5m",
+        "--positions", folder / "buses.csv", "--position-column", "id=vehicle_id",
+        "--out", folder / "updates.csv", "--on-error", "reject", "--rejects", folder / "bad.csv",
+    )  # fmt: skip
+    assert (facts["n_messages"], facts["n_positions"], facts["n_late"]) == (3, 6, 1)
+    rows = (folder / "updates.csv").read_text().splitlines()[1:]
+    assert [row.replace(chr(34), "") for row in rows] == [
+        "2,5015,+,match,2015-03-07T06:00:30.000000Z",
+        "1,8929,+,entered,2015-03-07T06:00:52.000000Z",
+        "2,5015,-,expired,2015-03-07T06:01:00.000000Z",
+        "1,8929,-,left,2015-03-07T06:01:22.000000Z",
+        "3,8929,+,entered,2015-03-07T06:01:22.000000Z",
+    ]
+    assert "before the last position" in (folder / "bad.csv").read_text()
+
+
+def test_options_that_do_not_go_together(folder: Folder) -> None:
+    files = ("match", folder / "riders.csv", folder / "waiting.csv", "--out", folder / "out.csv")
+    assert "--lifetime is missing" in folder.refusal(*files, "--moving")
+    assert "takes no positions" in folder.refusal(*files, "--positions", folder / "buses.csv")
+    assert "--lifetime is only for --moving" in folder.refusal(*files, "--lifetime", "5m")
+
+
+def batch(ids: list[int], seconds: list[int | None]) -> FileBatch:
+    us = [None if each is None else each * 1_000_000 for each in seconds]
+    table = pa.record_batch({"id": pa.array(ids), "time": pa.array(us, pa.int64()).cast(TIME)})
+    return FileBatch(table, np.arange(len(ids)), [], "")
+
+
+def test_merging_keeps_each_order_and_lets_positions_come_first() -> None:
+    messages = [batch([1, 2], [1, 5]), batch([], []), batch([3, 4], [None, 4])]
+    positions = [batch([10, 11, 12], [5, None, 9])]
+    runs = [
+        (is_move, part.batch.column("id").to_pylist())
+        for is_move, part in merged_by_time(iter(messages), iter(positions))
+    ]
+    assert runs == [
+        (False, [1]), (True, [10, 11]), (False, [2]), (False, [3, 4]), (True, [12])
+    ]  # fmt: skip
