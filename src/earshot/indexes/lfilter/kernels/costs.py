@@ -61,7 +61,7 @@ TRIE_SUM, PROBES_SUM, LEAF_SUM, ENTRIES_SUM = range(4)
 
 N_SUMS = 8
 """Numbers of tokens that ``expected`` has sums for: 1, 4, …, 16,384."""
-CAND_LEVEL = 4
+CAND_LEVEL = 3
 """Level of the quadtree whose nodes estimate cand_Q, k in the paper."""
 
 TRIE_MESSAGE, TRIE_TOKEN, TRIE_WORK = 1900.0, 40.0, 7.0
@@ -166,7 +166,7 @@ def leaves_touched(quadtree, on_grid, scratch):
     return side * side
 
 
-@lean_kernel
+@inlined_kernel
 def takes_trie(arrays, n, on_grid, scratch):
     """Whether the trie alone is the cheaper way for a message of ``n`` tokens."""
     way = arrays.costs.rules[FILTER_STEP]
