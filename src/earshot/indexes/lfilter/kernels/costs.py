@@ -30,7 +30,8 @@ the message's labels in order (LABEL_STEP each, once a message), to cut a list b
 **Calibration.** CPU times per message of either way were measured at 64 points: 6 to 1,000 tokens,
 points and ranges, on the workloads ``tweets`` and ``usa`` with 0.1 and 1 million subscriptions. The
 constants of a message were set by least squares of relative errors, the others by a search for the
-least time lost to wrong choices, and then for the least errors: none of the 64 choices was wrong.
+least time lost to wrong choices, and then for the least errors. None of the 64 choices was wrong
+then, with cand_Q of level 4; other data and larger sizes have not been tried.
 An entry costs more than its verification takes, since words of a place meet messages of that place
 more often than by chance. The steps of probing were measured on a trie of one node with 32 to
 65,536 children and messages of 10 to 1,000 tokens; those of verification by forcing it either way.
@@ -61,7 +62,7 @@ TRIE_SUM, PROBES_SUM, LEAF_SUM, ENTRIES_SUM = range(4)
 
 N_SUMS = 8
 """Numbers of tokens that ``expected`` has sums for: 1, 4, …, 16,384."""
-CAND_LEVEL = 4
+CAND_LEVEL = 3
 """Level of the quadtree whose nodes estimate cand_Q, k in the paper."""
 
 TRIE_MESSAGE, TRIE_TOKEN, TRIE_WORK = 1900.0, 40.0, 7.0
@@ -166,7 +167,7 @@ def leaves_touched(quadtree, on_grid, scratch):
     return side * side
 
 
-@lean_kernel
+@inlined_kernel
 def takes_trie(arrays, n, on_grid, scratch):
     """Whether the trie alone is the cheaper way for a message of ``n`` tokens."""
     way = arrays.costs.rules[FILTER_STEP]

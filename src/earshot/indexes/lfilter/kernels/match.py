@@ -28,7 +28,7 @@ from typing import NamedTuple
 import numpy as np
 
 from earshot.indexes.kernels.blocks import sign_tokens, unsign_tokens
-from earshot.indexes.kernels.matching import View, appends_answers
+from earshot.indexes.kernels.matching import appends_answers
 from earshot.indexes.lfilter.kernels.costs import (
     BY_COST,
     DIRECT_STEP,
@@ -46,6 +46,7 @@ from earshot.indexes.mbr_trie.kernels.match import (
     append_by_trie,
     append_entry,
     forget_labels,
+    plain_view,
     push_children,
     sort_labels,
 )
@@ -152,17 +153,11 @@ def _wants_tops(view, n_tokens, n_found, found):
     return saved > 0.0
 
 
-@inlined_kernel
-def _plain(view):
-    """Return the view without the structures: arrays that are passed on take time in each call."""
-    return View((), view.clauses, view.alive, view.is_lonlat, ())
-
-
 @lean_kernel
 def append_found(view, n_found, box, on_grid, scratch, answers, n_answers, work):
     """PT-QUADTREE-VERIFY of the lists found; return the number of answers, -1 without room."""
     tree, found = view.arrays.quadtree.tree, scratch.quadtree
-    plain = _plain(view)
+    plain = plain_view(view)
     scratch.choices[LISTS_VERIFIED] += n_found
     for k in range(n_found):
         value = found.found_values[k]
@@ -183,7 +178,7 @@ def append_by_lists(
 ):
     """HYBRIDPRUNE at the root for the lists found; return the new number of answers, or -1."""
     trie, tree = view.arrays.trie, view.arrays.quadtree.tree
-    plain = _plain(view)
+    plain = plain_view(view)
     found = scratch.quadtree
     verification = view.arrays.costs.rules[VERIFICATION]
     for k in range(n_found):
@@ -280,7 +275,7 @@ def _append_below(
 ):  # fmt: skip
     """HYBRIDPRUNE below a node of the trie, for a part of a list that lies in its range."""
     trie, tree = view.arrays.trie, view.arrays.quadtree.tree
-    plain = _plain(view)
+    plain = plain_view(view)
     verification = view.arrays.costs.rules[VERIFICATION]
     frames, lists = scratch.frames, tree.lists
     strict = strict_limit(limit)
@@ -396,7 +391,7 @@ def append_lfilter(view, tokens, box, scratch, answers, n_answers, work):
         limit = box_limit(trie.quantizer, box[0], box[1], box[2], box[3])
         if key_touches(trie.keys[ROOT], limit):
             n_answers = append_by_trie(
-                view, trie, tokens, limit, box, scratch.trie, answers, n_answers, work
+                plain_view(view), trie, tokens, limit, box, scratch.trie, answers, n_answers, work
             )
     else:
         choices[QUADTREE_WAY] += 1

@@ -25,7 +25,7 @@ from earshot.indexes.kernels.blocks import (
     sign_tokens,
     unsign_tokens,
 )
-from earshot.indexes.kernels.matching import appends_answers
+from earshot.indexes.kernels.matching import View, appends_answers
 from earshot.indexes.mbr_trie.kernels.nodes import (
     FIRST_CHILD,
     LABEL,
@@ -79,6 +79,12 @@ class MbrTrieScratch(NamedTuple):
     signature: npt.NDArray[np.uint64]  # (SIGNATURE_WORDS,) a bit per label
     stack: Int32s  # (>= 2 * n_nodes,) nodes still to visit, and their places in the labels
     choices: Int64s  # (>= 2,) nodes whose children were found by either probing
+
+
+@inlined_kernel
+def plain_view(view):
+    """Return the view without the structure: what is passed on takes time in each call."""
+    return View((), view.clauses, view.alive, view.is_lonlat, ())
 
 
 @lean_kernel
@@ -341,7 +347,9 @@ def append_mbr_trie(view, tokens, box, scratch, answers, n_answers, work):
     if not key_touches(trie.keys[ROOT], limit):
         return n_answers
     n_sets, n_tries = choices[PROBE_TOKEN_SET], choices[PROBE_TRIE]
-    n_answers = append_by_trie(view, trie, tokens, limit, box, scratch, answers, n_answers, work)
+    n_answers = append_by_trie(
+        plain_view(view), trie, tokens, limit, box, scratch, answers, n_answers, work
+    )
     if n_answers < 0:  # the message comes again
         choices[PROBE_TOKEN_SET], choices[PROBE_TRIE] = n_sets, n_tries
     return n_answers
