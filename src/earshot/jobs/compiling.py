@@ -23,7 +23,7 @@ from earshot.engine.rehearsal import HERE, rehearse
 from earshot.errors import EarshotError, InvalidParameter
 from earshot.jobs.loading import load_engine
 from earshot.jobs.matching import match_files
-from earshot.jobs.rows import FileOptions, RejectSink
+from earshot.jobs.rows import MESSAGE_BATCH_ROWS, FileOptions, RejectSink
 from earshot.kernels.compiled import SUFFIX, directory, levels_here, loaded
 from earshot.model.batches import message_batch, subscription_batch
 from earshot.model.messages import Message
@@ -37,7 +37,9 @@ _FILES = {
     "points.ndjson": '{"id": "a", "keywords": ["wärm", "up"], "x": 0, "y": 0}\n',
     "circles.csv": "id,keywords,x,y,radius\n1,up,0,0,9\n2,wärm,1,1,9\n",
     "circles.ndjson": '{"id": "a", "keywords": ["wärm", "up"], "x": 0, "y": 0, "radius": 9}\n',
-    "messages.csv": "id,text,x,y\nm,wärm up,0,0\n",
+    # As many as are matched together, which takes other kernels than a few.
+    "messages.csv": "id,text,x,y\n"
+    + "".join(f"m{n},wärm up,0,0\n" for n in range(MESSAGE_BATCH_ROWS)),
     "messages.ndjson": '{"id": 1, "text": "warm up", "x": 0, "y": 0}\n',
 }
 

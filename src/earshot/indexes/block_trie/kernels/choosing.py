@@ -44,7 +44,7 @@ GROUP_ANSWER_COST = 6.0
 """Of an answer in a group; in the trie it is next to nothing."""
 BLOCK_COST = 40.0
 """Of a block of the root list for a message alone, if it is short."""
-ALONE_COST = 300.0
+ALONE_COST = 700.0
 LONG_MESSAGE = 250.0
 """Tokens at which a message alone takes twice as long for a block, as it matches more of it."""
 LONG = 64
