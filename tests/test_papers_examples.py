@@ -36,13 +36,13 @@ from earshot.indexes.ap_tree.index import ApTree, ApTreeParameters
 from earshot.indexes.ap_tree.kernels.nodes import KEYWORDS
 from earshot.indexes.contract import Index
 from earshot.indexes.iq_tree.index import IqTree
+from earshot.indexes.kernels.token_tables import find
 from earshot.indexes.keyword_first.index import KeywordFirst
 from earshot.indexes.lfilter.index import LFilter
 from earshot.indexes.mbr_trie.index import MbrTrie
 from earshot.indexes.mbr_trie.kernels.nodes import N_NODES, START, TOP_NODE
 from earshot.indexes.pt_quadtree.index import PtQuadtree, PtQuadtreeParameters
 from earshot.indexes.rq_tree.index import RqTree
-from earshot.indexes.rtree.kernels.token_tables import find
 from earshot.indexes.spatial_first.index import SpatialFirst
 from earshot.kernels.box_keys import box_key
 from earshot.model.arrays import EVERYWHERE_TOKEN, MessageArrays, box_clauses

@@ -14,6 +14,7 @@ from earshot.indexes.contract import Index
 from earshot.indexes.iq_tree.index import IqTree, IqTreeParameters
 from earshot.indexes.iq_tree.kernels.changes import new_choice
 from earshot.indexes.iq_tree.kernels.cost import choose_cells
+from earshot.indexes.kernels.token_tables import EMPTY, list_entry_at, list_length
 from earshot.indexes.pt_quadtree.index import PtQuadtree, PtQuadtreeParameters
 from earshot.indexes.pt_quadtree.kernels.changes import LEAVES, MAX_DEPTH, PLACEMENT
 from earshot.indexes.quadtree.kernels.cells import (
@@ -30,7 +31,6 @@ from earshot.indexes.quadtree.kernels.nodes import (
     clause_on_grid,
 )
 from earshot.indexes.rq_tree.index import RqTree
-from earshot.indexes.rtree.kernels.token_tables import EMPTY, list_entry_at, list_length
 from earshot.model.arrays import ClauseArrays, take_clauses
 
 

@@ -13,6 +13,7 @@ from earshot.checks.ranked_oracle import delivered, parts_of
 from earshot.errors import InvalidInput, InvalidParameter
 from earshot.indexes import index_type
 from earshot.indexes.contract import Index
+from earshot.indexes.kernels.token_tables import EMPTY, ROW_BITS, list_entry_at, list_length
 from earshot.indexes.rtree.index import OrderedRtreeParameters, RtreeIndex, RtreeParameters
 from earshot.indexes.rtree.kernels import nodes as rtree
 from earshot.indexes.rtree.kernels.nodes import (
@@ -26,7 +27,6 @@ from earshot.indexes.rtree.kernels.nodes import (
     SINGLE,
     entry_clause,
 )
-from earshot.indexes.rtree.kernels.token_tables import EMPTY, ROW_BITS, list_entry_at, list_length
 from earshot.indexes.rtree.token_orders import TOKEN_ORDERS
 from earshot.model.arrays import box_clauses, nbytes
 from earshot.workloads.synthetic import find_workload

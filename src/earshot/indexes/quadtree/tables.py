@@ -15,6 +15,14 @@ from earshot.indexes.in_place import (
     more_places,
     packed_places,
 )
+from earshot.indexes.kernels.token_tables import (
+    FIRST_LIST,
+    LIST_END,
+    LIST_GARBAGE,
+    TABLE_END,
+    TABLE_GARBAGE,
+    TokenTables,
+)
 from earshot.indexes.quadtree.kernels.cells import BITS
 from earshot.indexes.quadtree.kernels.nodes import (
     FREE_NODES,
@@ -23,14 +31,6 @@ from earshot.indexes.quadtree.kernels.nodes import (
     NO_CHILDREN,
     Quadtree,
     pack_tables,
-)
-from earshot.indexes.rtree.kernels.token_tables import (
-    FIRST_LIST,
-    LIST_END,
-    LIST_GARBAGE,
-    TABLE_END,
-    TABLE_GARBAGE,
-    TokenTables,
 )
 from earshot.kernels.growing import resized
 from earshot.model.arrays import Float64s

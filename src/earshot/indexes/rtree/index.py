@@ -25,6 +25,15 @@ from earshot.indexes.in_place import (
     packed_places,
 )
 from earshot.indexes.kernels.blocks import SIGNATURE_WORDS
+from earshot.indexes.kernels.token_tables import (
+    FIRST_LIST,
+    LIST_END,
+    LIST_GARBAGE,
+    ROW_MASK,
+    TABLE_END,
+    TABLE_GARBAGE,
+    TokenTables,
+)
 from earshot.indexes.quantizing import quantizer_of
 from earshot.indexes.rtree.kernels.changes import (
     NEW_HEIGHT,
@@ -54,15 +63,6 @@ from earshot.indexes.rtree.kernels.nodes import (
     requantize,
 )
 from earshot.indexes.rtree.kernels.token_orders import TokenOrderArrays, order_tokens
-from earshot.indexes.rtree.kernels.token_tables import (
-    FIRST_LIST,
-    LIST_END,
-    LIST_GARBAGE,
-    ROW_MASK,
-    TABLE_END,
-    TABLE_GARBAGE,
-    TokenTables,
-)
 from earshot.indexes.rtree.token_orders import (
     TokenOrder,
     build_order,

@@ -13,6 +13,15 @@ from typing import NamedTuple
 import numpy as np
 
 from earshot.indexes.iq_tree.kernels.cost import MOST_CELLS, Choice, choose_cells
+from earshot.indexes.kernels.token_tables import (
+    append_to_list,
+    find,
+    find_or_add,
+    forget,
+    list_length,
+    new_list,
+    new_table,
+)
 from earshot.indexes.quadtree.kernels.cells import BITS, cell_column, cell_depth, cell_row
 from earshot.indexes.quadtree.kernels.nodes import (
     N_NODES,
@@ -31,15 +40,6 @@ from earshot.indexes.quadtree.kernels.nodes import (
     rarest_token,
     split_node,
     take_number,
-)
-from earshot.indexes.rtree.kernels.token_tables import (
-    append_to_list,
-    find,
-    find_or_add,
-    forget,
-    list_length,
-    new_list,
-    new_table,
 )
 from earshot.kernels.jit import lean_kernel
 from earshot.kernels.resuming import DONE

@@ -44,11 +44,11 @@ from typing import NamedTuple
 
 import numpy as np
 
+from earshot.indexes.kernels.token_tables import EMPTY, list_length
 from earshot.indexes.mbr_trie.kernels.match import FEW_CHILDREN, SET_STEP, TRIE_STEP
 from earshot.indexes.mbr_trie.kernels.nodes import N_CHILDREN, OWN_STOP, START, TOP_NODE
 from earshot.indexes.pt_quadtree.kernels.match import UNASKED, estimated_leaves
 from earshot.indexes.quadtree.kernels.nodes import N_NODES, NO_CHILDREN
-from earshot.indexes.rtree.kernels.token_tables import EMPTY, list_length
 from earshot.kernels.jit import inlined_kernel, kernel, lean_kernel
 from earshot.model.arrays import EVERYWHERE_TOKEN, Float64s, Int64s
 

@@ -29,6 +29,7 @@ import numpy as np
 
 from earshot.indexes.kernels.blocks import sign_tokens, unsign_tokens
 from earshot.indexes.kernels.matching import appends_answers
+from earshot.indexes.kernels.token_tables import list_entry_at, list_length
 from earshot.indexes.lfilter.kernels.costs import (
     BY_COST,
     DIRECT_STEP,
@@ -64,7 +65,6 @@ from earshot.indexes.pt_quadtree.kernels.match import PtScratch, find_lists, sta
 from earshot.indexes.quadtree.kernels.cells import grid_box
 from earshot.indexes.quadtree.kernels.nodes import find_number
 from earshot.indexes.quadtree.kernels.verifying import append_list, is_reported_here
-from earshot.indexes.rtree.kernels.token_tables import list_entry_at, list_length
 from earshot.kernels.box_keys import box_limit, key_touches, strict_limit
 from earshot.kernels.jit import inlined_kernel, lean_kernel
 from earshot.kernels.verify import mark_tokens

@@ -24,6 +24,21 @@ from typing import NamedTuple
 
 import numpy as np
 
+from earshot.indexes.kernels.token_tables import (
+    EMPTY,
+    TokenTables,
+    append_to_list,
+    drop_table,
+    find,
+    find_or_add,
+    forget,
+    list_entry_at,
+    list_length,
+    list_start,
+    new_list,
+    new_table,
+    table_size,
+)
 from earshot.indexes.pt_quadtree.kernels.pivots import choose_pivots
 from earshot.indexes.pt_quadtree.kernels.sets import (
     announce,
@@ -52,21 +67,6 @@ from earshot.indexes.quadtree.kernels.nodes import (
     rarest_token,
     split_node,
     take_number,
-)
-from earshot.indexes.rtree.kernels.token_tables import (
-    EMPTY,
-    TokenTables,
-    append_to_list,
-    drop_table,
-    find,
-    find_or_add,
-    forget,
-    list_entry_at,
-    list_length,
-    list_start,
-    new_list,
-    new_table,
-    table_size,
 )
 from earshot.kernels.jit import kernel, lean_kernel
 from earshot.kernels.resuming import DONE

@@ -18,8 +18,8 @@ from __future__ import annotations
 
 import numpy as np
 
+from earshot.indexes.kernels.token_tables import find, find_or_add, forget
 from earshot.indexes.quadtree.kernels.nodes import places_to_add
-from earshot.indexes.rtree.kernels.token_tables import find, find_or_add, forget
 from earshot.kernels.jit import lean_kernel
 
 ALL = 255

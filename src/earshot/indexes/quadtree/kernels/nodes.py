@@ -12,8 +12,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from earshot.indexes.quadtree.kernels.cells import child_cell, grid_box
-from earshot.indexes.rtree.kernels.token_tables import (
+from earshot.indexes.kernels.token_tables import (
     EMPTY,
     LIST_END,
     LIST_GARBAGE,
@@ -28,6 +27,7 @@ from earshot.indexes.rtree.kernels.token_tables import (
     list_start,
     new_list,
 )
+from earshot.indexes.quadtree.kernels.cells import child_cell, grid_box
 from earshot.kernels.jit import inlined_kernel, lean_kernel
 from earshot.model.arrays import Float64s, Int32s, Int64s
 

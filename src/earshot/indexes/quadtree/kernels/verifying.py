@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from earshot.indexes.kernels.blocks import passes_print
+from earshot.indexes.kernels.token_tables import list_entry_at
 from earshot.indexes.quadtree.kernels.cells import is_first_meeting
 from earshot.indexes.quadtree.kernels.nodes import clause_of, clause_on_grid
-from earshot.indexes.rtree.kernels.token_tables import list_entry_at
 from earshot.kernels.jit import inlined_kernel, lean_kernel
 from earshot.kernels.processor import prefetch
 from earshot.kernels.verify import region_touches, tokens_match

@@ -13,6 +13,18 @@ from __future__ import annotations
 
 import numpy as np
 
+from earshot.indexes.kernels.token_tables import (
+    EMPTY,
+    add_to_list,
+    drop_table,
+    find,
+    find_or_add,
+    forget,
+    list_entry_at,
+    list_length,
+    table_size,
+    take_from_list,
+)
 from earshot.indexes.rtree.kernels.nodes import (
     FREE_NODE,
     INVERTED,
@@ -39,18 +51,6 @@ from earshot.indexes.rtree.kernels.nodes import (
     required_stop,
     tree_height,
     union_of,
-)
-from earshot.indexes.rtree.kernels.token_tables import (
-    EMPTY,
-    add_to_list,
-    drop_table,
-    find,
-    find_or_add,
-    forget,
-    list_entry_at,
-    list_length,
-    table_size,
-    take_from_list,
 )
 from earshot.kernels.box_keys import DEAD_KEY, TOP, box_key, union_key
 from earshot.kernels.copying import copy_part

@@ -14,6 +14,14 @@ import numpy.typing as npt
 
 from earshot.indexes.kernels.blocks import has_token, passes_print
 from earshot.indexes.kernels.matching import appends_answers
+from earshot.indexes.kernels.token_tables import (
+    EMPTY,
+    find,
+    first_not_below,
+    list_entry_at,
+    list_length,
+    list_start,
+)
 from earshot.indexes.kernels.verifying import append_match
 from earshot.indexes.rtree.kernels.nodes import (
     INVERTED,
@@ -27,14 +35,6 @@ from earshot.indexes.rtree.kernels.nodes import (
     list_entry,
 )
 from earshot.indexes.rtree.kernels.token_orders import TokenOrderArrays
-from earshot.indexes.rtree.kernels.token_tables import (
-    EMPTY,
-    find,
-    first_not_below,
-    list_entry_at,
-    list_length,
-    list_start,
-)
 from earshot.kernels.box_keys import BLOCK, box_limit, touching_mask, trailing_zeros
 from earshot.kernels.jit import inlined_kernel, lean_kernel
 from earshot.model.arrays import Int32s, Int64s

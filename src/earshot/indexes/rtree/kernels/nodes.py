@@ -39,7 +39,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from earshot.indexes.rtree.kernels.token_tables import (
+from earshot.indexes.kernels.token_tables import (
     EMPTY,
     FIRST_LIST,
     LIST_END,

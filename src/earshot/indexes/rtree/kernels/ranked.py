@@ -26,6 +26,13 @@ import numpy.typing as npt
 
 from earshot.indexes.kernels.blocks import has_token
 from earshot.indexes.kernels.matching import appends_answers
+from earshot.indexes.kernels.token_tables import (
+    EMPTY,
+    ROW_BITS,
+    find,
+    list_entry_at,
+    list_length,
+)
 from earshot.indexes.kernels.verifying import append_score
 from earshot.indexes.rtree.kernels.match import (
     entries_touching,
@@ -50,13 +57,6 @@ from earshot.indexes.rtree.kernels.nodes import (
     required_stop,
 )
 from earshot.indexes.rtree.kernels.token_orders import TokenOrderArrays
-from earshot.indexes.rtree.kernels.token_tables import (
-    EMPTY,
-    ROW_BITS,
-    find,
-    list_entry_at,
-    list_length,
-)
 from earshot.kernels.box_keys import TOP, box_limit
 from earshot.kernels.jit import inlined_kernel, kernel, lean_kernel
 from earshot.kernels.scoring import BOUND_SLACK, ScoringArrays, message_area
