@@ -217,7 +217,7 @@ def _letters(tokens: str) -> list[int]:
     return [ord(letter) - ord("a") + 1 for letter in tokens]
 
 
-def _matched(index: Any, message: tuple[str, list[float]]) -> Any:
+def _matched(index: Any, message: tuple[str, list[int]]) -> Any:
     tokens, box = [EVERYWHERE_TOKEN, *_letters(message[0])], np.array([message[1]], np.float64)
     return index.match(MessageArrays(*ragged([tokens]), box))
 

@@ -18,7 +18,8 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from earshot.kernels.jit import lean_kernel
+from earshot.indexes.kernels.blocks import has_token
+from earshot.kernels.jit import inlined_kernel, lean_kernel
 from earshot.model.arrays import Int32s, Int64s
 
 EMPTY = np.int32(-(2**31))
@@ -298,3 +299,29 @@ def take_from_list(tables, place, entry):
         tables.values[place] = _single(tables.lists[start])
     else:
         tables.values[place] = (start << 32) | (length - 1)
+
+
+# ---- looking for the tokens of a message ---------------------------------------------------------
+
+
+@inlined_kernel
+def place_in_turn(tables, node, message_tokens, k, scratch):
+    """Return the k-th place of a node's table that may hold a token of the message, or -1.
+
+    Goes through the message's tokens, or through the table if that is shorter; :func:`n_turns`
+    says up to which ``k``.
+    """
+    size = np.int64(tables.sizes[node])
+    if len(message_tokens) <= size:
+        return find(tables, node, message_tokens[k])
+    place = tables.starts[node] + k
+    token = tables.tokens[place]
+    if token != EMPTY and has_token(token, scratch.signature, scratch.marks):
+        return place
+    return np.int64(-1)
+
+
+@inlined_kernel
+def n_turns(tables, node, message_tokens):
+    """Return how many places there are to look at."""
+    return min(len(message_tokens), np.int64(tables.sizes[node]))

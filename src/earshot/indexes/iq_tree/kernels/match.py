@@ -14,11 +14,10 @@ import numpy.typing as npt
 
 from earshot.indexes.iq_tree.kernels.changes import CellTreeArrays
 from earshot.indexes.kernels.matching import appends_answers
-from earshot.indexes.kernels.token_tables import list_length
+from earshot.indexes.kernels.token_tables import list_length, n_turns, place_in_turn
 from earshot.indexes.quadtree.kernels.cells import BITS, grid_box, quarters_touched
 from earshot.indexes.quadtree.kernels.nodes import NO_CHILDREN
 from earshot.indexes.quadtree.kernels.verifying import append_list
-from earshot.indexes.rtree.kernels.match import n_turns, place_in_turn
 from earshot.kernels.jit import inlined_kernel, lean_kernel
 from earshot.model.arrays import Int32s, Int64s
 

@@ -40,7 +40,7 @@ import numpy as np
 import numpy.typing as npt
 
 from earshot.indexes.kernels.matching import appends_answers
-from earshot.indexes.kernels.token_tables import list_length
+from earshot.indexes.kernels.token_tables import list_length, n_turns, place_in_turn
 from earshot.indexes.pt_quadtree.kernels.changes import PtQuadtreeArrays
 from earshot.indexes.quadtree.kernels.cells import (
     BITS,
@@ -52,7 +52,6 @@ from earshot.indexes.quadtree.kernels.cells import (
 )
 from earshot.indexes.quadtree.kernels.nodes import NO_CHILDREN
 from earshot.indexes.quadtree.kernels.verifying import append_list
-from earshot.indexes.rtree.kernels.match import n_turns, place_in_turn
 from earshot.kernels.jit import inlined_kernel, lean_kernel
 from earshot.model.arrays import Int32s, Int64s
 

@@ -12,15 +12,15 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from earshot.indexes.kernels.blocks import has_token, passes_print
+from earshot.indexes.kernels.blocks import passes_print
 from earshot.indexes.kernels.matching import appends_answers
 from earshot.indexes.kernels.token_tables import (
-    EMPTY,
-    find,
     first_not_below,
     list_entry_at,
     list_length,
     list_start,
+    n_turns,
+    place_in_turn,
 )
 from earshot.indexes.kernels.verifying import append_match
 from earshot.indexes.rtree.kernels.nodes import (
@@ -80,29 +80,6 @@ def lowest(bits):
     if low != 0:
         return trailing_zeros(low)
     return 32 + trailing_zeros(np.uint32(bits >> 32 & 0xFFFFFFFF))
-
-
-@inlined_kernel
-def place_in_turn(tables, node, message_tokens, k, scratch):
-    """Return the k-th place of a node's table that may hold a token of the message, or -1.
-
-    Goes through the message's tokens, or through the table if that is shorter; :func:`n_turns`
-    says up to which ``k``.
-    """
-    size = np.int64(tables.sizes[node])
-    if len(message_tokens) <= size:
-        return find(tables, node, message_tokens[k])
-    place = tables.starts[node] + k
-    token = tables.tokens[place]
-    if token != EMPTY and has_token(token, scratch.signature, scratch.marks):
-        return place
-    return np.int64(-1)
-
-
-@inlined_kernel
-def n_turns(tables, node, message_tokens):
-    """Return how many places there are to look at."""
-    return min(len(message_tokens), np.int64(tables.sizes[node]))
 
 
 @lean_kernel
