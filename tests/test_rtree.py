@@ -173,7 +173,7 @@ def test_changes_keep_ranked_answers_right(name: str, seed: int) -> None:
         parameters=parameters,
         weights=weights,
     )
-    parts = parts_of(clauses, case.messages, recipe.space, weights)
+    parts = parts_of(clauses, case.messages, recipe.space, weights.tolist())
     expected = delivered(parts, clauses, alpha, threshold)
     for live in changed(index, clauses, n, random, 18):
         found = index.match(case.messages)

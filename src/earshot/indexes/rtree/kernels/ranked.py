@@ -32,14 +32,11 @@ from earshot.indexes.kernels.token_tables import (
     find,
     list_entry_at,
     list_length,
-)
-from earshot.indexes.kernels.verifying import append_score
-from earshot.indexes.rtree.kernels.match import (
-    entries_touching,
-    lowest,
     n_turns,
     place_in_turn,
 )
+from earshot.indexes.kernels.verifying import append_score
+from earshot.indexes.rtree.kernels.match import entries_touching, lowest
 from earshot.indexes.rtree.kernels.nodes import (
     INVERTED,
     KIND,
