@@ -387,3 +387,19 @@ def test_no_rank_is_beyond_all() -> None:
     tokens = np.array([0, 1, 2, ~1], np.int32)
     found = [nodes.rank_at(ranks, tokens, 0, 4, n) for n in (1, 2, 3, 4)]
     assert found == [2, 5, 9, NO_RANK]
+
+
+def test_a_long_list_is_not_packed_at_each_insertion(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Clauses that nothing tells apart stand in one list, however long."""
+    n, packings = 6000, []
+    same = box_clauses(
+        np.arange(n + 301), np.ones(n + 300), np.tile([0.0, 0.0, 1.0, 1.0], (n + 300, 1))
+    )
+    index = ApTree.build(take_clauses(same, np.arange(n)))
+    pack = ap_tree._packed
+    monkeypatch.setattr(
+        ap_tree, "_packed", lambda *given, **options: packings.append(1) or pack(*given, **options)
+    )
+    index.insert(take_clauses(same, np.arange(n, n + 300)))
+    assert len(packings) <= 2
+    check_shape(index)
