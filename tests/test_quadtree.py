@@ -15,7 +15,12 @@ from earshot.indexes.iq_tree.index import IqTree, IqTreeParameters
 from earshot.indexes.iq_tree.kernels.changes import new_choice
 from earshot.indexes.iq_tree.kernels.cost import choose_cells
 from earshot.indexes.pt_quadtree.index import PtQuadtree, PtQuadtreeParameters
-from earshot.indexes.pt_quadtree.kernels.changes import LEAVES, MAX_DEPTH, PLACEMENT
+from earshot.indexes.pt_quadtree.kernels.changes import (
+    LEAVES,
+    MAX_DEPTH,
+    MOST_COPIES_IN_ALL,
+    PLACEMENT,
+)
 from earshot.indexes.quadtree.kernels.cells import (
     BITS,
     cell_column,
@@ -31,7 +36,7 @@ from earshot.indexes.quadtree.kernels.nodes import (
 )
 from earshot.indexes.rq_tree.index import RqTree
 from earshot.indexes.rtree.kernels.token_tables import EMPTY, list_entry_at, list_length
-from earshot.model.arrays import ClauseArrays, take_clauses
+from earshot.model.arrays import ClauseArrays, box_clauses, concat_clauses, take_clauses
 
 
 def table_of(tables: Any, node: int) -> dict[int, int]:
@@ -336,6 +341,24 @@ def _ancestors(cell: int) -> list[int]:
         (column >> depth - above) << 32 | (row >> depth - above) << 8 | above
         for above in range(depth)
     ]
+
+
+def same_clauses(n: int, tokens: list[int], box: tuple[float, ...]) -> ClauseArrays:
+    """Return ``n`` subscriptions to the same tokens and box."""
+    ids, offsets = np.tile(np.array(tokens, np.int32), n), np.arange(n + 1) * len(tokens)
+    return box_clauses(offsets, ids, np.tile(np.array(box), (n, 1)))
+
+
+def test_copies_of_thin_regions_do_not_multiply() -> None:
+    """Each division doubles the entries of a line from south to north, down to any depth."""
+    lines = same_clauses(200, [1], (3.0, 0.0, 3.0, 100.0))
+    frame = same_clauses(1, [1], (0.0, 0.0, 100.0, 100.0))
+    clauses = concat_clauses([lines, frame._replace(subscriptions=np.array([200], np.int32))])
+    # Without a bound these would be 16 times as many.
+    parameters = PtQuadtreeParameters(tau_area=4.0**-8)
+    index = PtQuadtree.build(clauses, parameters=parameters)
+    assert 0 < index.arrays.tree.facts[N_POSTINGS] <= MOST_COPIES_IN_ALL * 201
+    check_pt_quadtree(index)
 
 
 @pytest.mark.parametrize(

@@ -73,10 +73,11 @@ class PtQuadtreeParameters(Parameters):
         placement: ``leaves``: a clause is in every leaf that it touches. ``mx_cif``: it is in the
             smallest node that holds its box.
         tau_num: Clauses at which a leaf is divided, τ_num in the paper.
-        tau_area: Share of the whole area from which down cells are not divided, τ_area in the
-            paper; the smallest cells have 4^-20.
+        tau_area: Share of the whole area below which cells are not divided, τ_area in the paper;
+            the smallest cells have 4^-20.
         most_copies: Entries that the quarters of a cell may have for each clause of it, where
-            clauses are in leaves; a cell that would need more is not divided.
+            clauses are in leaves; a cell that would need more is not divided, nor one by which
+            clauses would have more than 16 entries on average.
         pivotal_tokens: ``greedy``: the paper's hitting set. ``rarest``: the rarest token of each
             clause.
     """
@@ -187,6 +188,7 @@ def _new_arrays(tree: Quadtree, parameters: PtQuadtreeParameters) -> PtQuadtreeA
         rules=np.array(rules, np.float64),
         limits=np.full(n, parameters.tau_num, np.int32),
         n_leaves=np.ones(n, np.int32),
+        copies=np.ones(n),
         sets=new_tables(np.uint8, n, has_lists=False),
     )
 
@@ -228,6 +230,7 @@ class _Changing:
                 tree=with_nodes(tree, n),
                 limits=resized(arrays.limits, n),
                 n_leaves=resized(arrays.n_leaves, n),
+                copies=resized(arrays.copies, n),
                 sets=tables_with_nodes(arrays.sets, n),
             )
         elif short_of == LIST_PLACES:
