@@ -36,6 +36,7 @@ from earshot.indexes.quadtree.kernels.nodes import (
 )
 from earshot.indexes.rq_tree.index import RqTree
 from earshot.indexes.rtree.kernels.token_tables import EMPTY, list_entry_at, list_length
+from earshot.indexes.trie_quadtree.index import TrieQuadtree
 from earshot.model.arrays import ClauseArrays, box_clauses, concat_clauses, take_clauses
 
 
@@ -359,6 +360,17 @@ def test_copies_of_thin_regions_do_not_multiply() -> None:
     index = PtQuadtree.build(clauses, parameters=parameters)
     assert 0 < index.arrays.tree.facts[N_POSTINGS] <= MOST_COPIES_IN_ALL * 201
     check_pt_quadtree(index)
+
+
+@pytest.mark.parametrize("structure", [PtQuadtree, IqTree, RqTree, TrieQuadtree])
+def test_clauses_that_go_together_go_from_the_ends_of_lists(structure: type[Index]) -> None:
+    index: Any = structure.build(same_clauses(600, [1, 2], (0.0, 0.0, 1.0, 1.0)))
+    removed: list[int] = []
+    remove_rows = index._remove_rows
+    index._remove_rows = lambda rows: (removed.extend(rows.tolist()), remove_rows(rows))
+    index.remove(np.arange(100, 500))
+    assert removed == list(range(499, 99, -1))
+    assert index.arrays.tree.facts[N_POSTINGS] == 200
 
 
 @pytest.mark.parametrize(
