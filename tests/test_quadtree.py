@@ -9,7 +9,7 @@ import pytest
 
 from earshot.checks.generate import Recipe, make_case
 from earshot.checks.oracle import matches_of
-from earshot.errors import InvalidParameter
+from earshot.errors import InvalidInput, InvalidParameter
 from earshot.indexes.contract import Index
 from earshot.indexes.iq_tree.index import IqTree, IqTreeParameters
 from earshot.indexes.iq_tree.kernels.changes import new_choice
@@ -21,6 +21,7 @@ from earshot.indexes.pt_quadtree.kernels.changes import (
     MOST_COPIES_IN_ALL,
     PLACEMENT,
 )
+from earshot.indexes.quadtree import tables
 from earshot.indexes.quadtree.kernels.cells import (
     BITS,
     cell_column,
@@ -371,6 +372,13 @@ def test_clauses_that_go_together_go_from_the_ends_of_lists(structure: type[Inde
     index.remove(np.arange(100, 500))
     assert removed == list(range(499, 99, -1))
     assert index.arrays.tree.facts[N_POSTINGS] == 200
+
+
+def test_places_of_lists_are_checked(monkeypatch: pytest.MonkeyPatch) -> None:
+    clauses = same_clauses(600, [1], (0.0, 0.0, 1.0, 1.0))
+    monkeypatch.setattr(tables, "MOST_LIST_PLACES", 500)
+    with pytest.raises(InvalidInput, match=r"the lists need 814 places; .* fewer than 500"):
+        IqTree.build(clauses)
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ of when the tree was filled. It is filled anew whenever it has grown to twice as
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import numpy.typing as npt
@@ -41,7 +41,13 @@ from earshot.indexes.quadtree.index import (
 )
 from earshot.indexes.quadtree.kernels.cells import BITS
 from earshot.indexes.quadtree.kernels.nodes import N_NODES, Quadtree
-from earshot.indexes.quadtree.tables import more_nodes, packed, with_more_places, with_nodes
+from earshot.indexes.quadtree.tables import (
+    checked_list_places,
+    more_nodes,
+    packed,
+    with_more_places,
+    with_nodes,
+)
 from earshot.kernels.growing import resized, with_room
 from earshot.kernels.resuming import run_until_done
 from earshot.model.arrays import (
@@ -81,15 +87,15 @@ class IqTree(QuadtreeIndex):
 
     name = "iq_tree"
     parameters_type = IqTreeParameters
-    arrays_type = CellTreeArrays
-    scratch_type = CellTreeScratch
+    arrays_type: ClassVar[type[tuple[Any, ...]]] = CellTreeArrays
+    scratch_type: ClassVar[type[tuple[Any, ...]]] = CellTreeScratch
     parameters: IqTreeParameters
 
     _is_forest = False
     """Whether each key has a quadtree of its own."""
 
     @classmethod
-    def _build_arrays(cls, given: BuildInput) -> CellTreeArrays:
+    def _build_arrays(cls, given: BuildInput) -> Any:
         boxes, words = sampled(given.sample)
         tree = prepare_quadtree(given.clauses, given.known)
         arrays = new_arrays(tree, given.parameters, boxes, words)
@@ -144,7 +150,7 @@ class IqTree(QuadtreeIndex):
     def _is_outdated(self, frame: Float64s) -> bool:
         return True  # frequencies, which choose keys and cells, are others by now
 
-    def _refill(self, tree: Quadtree, rows: Int32s) -> CellTreeArrays:
+    def _refill(self, tree: Quadtree, rows: Int32s) -> Any:
         old = self.arrays
         arrays = new_arrays(tree, self.parameters, old.sample_boxes, old.sample_words)
         return filled(arrays, self.clauses, self.frequencies, rows, is_forest=self._is_forest)
@@ -241,7 +247,7 @@ def _with_lists(
     tables = tree.lists._replace(
         tokens=np.empty(n_places, np.int32),
         values=np.empty(n_places, np.int64),
-        lists=np.empty(n + n // 4 + 64, np.int32),
+        lists=np.empty(checked_list_places(n + n // 4 + 64), np.int32),
     )
     arrays = arrays._replace(tree=tree._replace(lists=tables))
     fill_lists(arrays.tree, nodes, keys[rows], rows)
