@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from time import process_time
 from typing import Any
 
 import numpy as np
@@ -38,6 +39,7 @@ from earshot.indexes.quadtree.kernels.nodes import (
 from earshot.indexes.rq_tree.index import RqTree
 from earshot.indexes.rtree.kernels.token_tables import EMPTY, list_entry_at, list_length
 from earshot.indexes.trie_quadtree.index import TrieQuadtree
+from earshot.indexes.trie_quadtree.kernels import N_TRIE_NODES
 from earshot.model.arrays import ClauseArrays, box_clauses, concat_clauses, take_clauses
 
 
@@ -379,6 +381,16 @@ def test_places_of_lists_are_checked(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tables, "MOST_LIST_PLACES", 500)
     with pytest.raises(InvalidInput, match=r"the lists need 814 places; .* fewer than 500"):
         IqTree.build(clauses)
+
+
+def test_long_sets_of_keywords_take_square_time() -> None:
+    """With a third power, these 3,000 keywords would take some 10 s."""
+    TrieQuadtree.build(same_clauses(1, [1, 2], (0.0, 0.0, 1.0, 1.0)))
+    clauses = same_clauses(1, list(range(1, 3001)), (0.0, 0.0, 1.0, 1.0))
+    start = process_time()
+    index = TrieQuadtree.build(clauses)
+    assert process_time() - start < 1.0
+    assert index.arrays.trie.facts[N_TRIE_NODES] == 3001
 
 
 @pytest.mark.parametrize(
