@@ -40,7 +40,14 @@ from earshot.indexes.rq_tree.index import RqTree
 from earshot.indexes.rtree.kernels.token_tables import EMPTY, list_entry_at, list_length
 from earshot.indexes.trie_quadtree.index import TrieQuadtree
 from earshot.indexes.trie_quadtree.kernels import N_TRIE_NODES
-from earshot.model.arrays import ClauseArrays, box_clauses, concat_clauses, take_clauses
+from earshot.model.arrays import (
+    ClauseArrays,
+    Int64s,
+    MessageArrays,
+    box_clauses,
+    concat_clauses,
+    take_clauses,
+)
 
 
 def table_of(tables: Any, node: int) -> dict[int, int]:
@@ -365,12 +372,31 @@ def test_copies_of_thin_regions_do_not_multiply() -> None:
     check_pt_quadtree(index)
 
 
+def test_wide_regions_that_come_later_are_not_copied_to_all_leaves() -> None:
+    random = np.random.default_rng(1)
+    n, n_wide = 2000, 400
+    corners = random.random((n, 2)) * 99.0
+    small = box_clauses(np.arange(n + 1), np.ones(n), np.hstack([corners, corners + 0.01]))
+    index = PtQuadtree.build(small, parameters=PtQuadtreeParameters(tau_num=4))
+    assert index.arrays.n_leaves[0] > 400
+    wide = same_clauses(n_wide, [1], (0.0, 0.0, 100.0, 100.0))
+    index.insert(wide._replace(subscriptions=np.arange(n, n + n_wide, dtype=np.int32)))
+    assert index.arrays.tree.facts[N_POSTINGS] <= 2 * MOST_COPIES_IN_ALL * (n + n_wide)
+    message = MessageArrays(np.array([0, 1]), np.ones(1, np.int32), np.array([[99.9] * 4]))
+    assert index.match(message).subscriptions.tolist() == list(range(n, n + n_wide))
+
+
 @pytest.mark.parametrize("structure", [PtQuadtree, IqTree, RqTree, TrieQuadtree])
 def test_clauses_that_go_together_go_from_the_ends_of_lists(structure: type[Index]) -> None:
     index: Any = structure.build(same_clauses(600, [1, 2], (0.0, 0.0, 1.0, 1.0)))
     removed: list[int] = []
     remove_rows = index._remove_rows
-    index._remove_rows = lambda rows: (removed.extend(rows.tolist()), remove_rows(rows))
+
+    def remove_and_note(rows: Int64s) -> None:
+        removed.extend(rows.tolist())
+        remove_rows(rows)
+
+    index._remove_rows = remove_and_note
     index.remove(np.arange(100, 500))
     assert removed == list(range(499, 99, -1))
     assert index.arrays.tree.facts[N_POSTINGS] == 200

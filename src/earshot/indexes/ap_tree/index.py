@@ -505,7 +505,8 @@ def _with_length(tree: ApTreeArrays, names: tuple[str, ...], n: int) -> dict[str
 
 def _packed(tree: ApTreeArrays, **spare: float) -> ApTreeArrays:
     """Return the tree without garbage, and with a share of each array to spare."""
-    facts, packed = tree.facts, {}
+    facts = tree.facts
+    packed: dict[str, Any] = {}
     for end, garbage, names in _PIECES:
         n = packed_places(int(facts[end]), int(facts[garbage]), **spare)
         for name in names:

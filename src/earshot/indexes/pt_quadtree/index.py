@@ -25,6 +25,7 @@ from earshot.indexes.kernels.blocks import SIGNATURE_WORDS
 from earshot.indexes.pt_quadtree.kernels.changes import (
     LEAVES,
     LIST_PLACES,
+    MOST_COPIES_IN_ALL,
     MX_CIF,
     NODES,
     SET_PLACES,
@@ -45,7 +46,7 @@ from earshot.indexes.quadtree.index import (
     prepare_quadtree,
 )
 from earshot.indexes.quadtree.kernels.cells import BITS
-from earshot.indexes.quadtree.kernels.nodes import N_NODES, Quadtree
+from earshot.indexes.quadtree.kernels.nodes import N_NODES, N_POSTINGS, Quadtree
 from earshot.indexes.quadtree.tables import (
     more_nodes,
     new_tables,
@@ -60,6 +61,10 @@ from earshot.model.arrays import ClauseArrays, Int32s, Int64s
 
 Placement = Literal["leaves", "mx_cif"]
 PivotalTokens = Literal["greedy", "rarest"]
+
+_LEAST_INSERTED = 64
+_MOST_ENTRIES = 2 * MOST_COPIES_IN_ALL
+"""Entries per clause that insertions may bring about before the tree is built anew."""
 
 _PLACEMENTS = {"leaves": LEAVES, "mx_cif": MX_CIF}
 _PIVOTS = {"greedy": GREEDY, "rarest": RAREST}
@@ -122,7 +127,15 @@ class PtQuadtree(QuadtreeIndex):
         return build_pt_quadtree(given.clauses, given.known, given.parameters)
 
     def _insert_some(self, first: int, stop: int) -> None:
-        self.arrays = insert_rows(self.arrays, self.clauses, self.frequencies, first, stop)
+        while first < stop:
+            # Regions that touch most leaves are so many copies: then larger leaves are better.
+            most, tree = int(_MOST_ENTRIES * stop), self.arrays.tree
+            n_free = most - int(tree.facts[N_POSTINGS])
+            last = min(stop, first + max(_LEAST_INSERTED, n_free // int(self.arrays.n_leaves[0])))
+            self.arrays = insert_rows(self.arrays, self.clauses, self.frequencies, first, last)
+            if self.arrays.tree.facts[N_POSTINGS] > most:
+                self._build_anew(last, tree.frame)
+            first = last
 
     def _remove_rows(self, rows: Int64s) -> None:
         self.arrays = remove_rows(self.arrays, self.clauses, self.frequencies, rows)
