@@ -11,6 +11,7 @@ import pytest
 from earshot.errors import InvalidInput
 from earshot.indexes.contract import Index
 from earshot.indexes.iq_tree.index import IqTree
+from earshot.indexes.lfilter.index import LFilter
 from earshot.indexes.pt_quadtree.index import PtQuadtree, PtQuadtreeParameters
 from earshot.indexes.pt_quadtree.kernels.changes import MOST_COPIES_IN_ALL
 from earshot.indexes.quadtree import tables
@@ -46,18 +47,30 @@ def test_copies_of_thin_regions_do_not_multiply() -> None:
     check_pt_quadtree(index)
 
 
-def test_wide_regions_that_come_later_are_not_copied_to_all_leaves() -> None:
+@pytest.mark.parametrize("at_once", [400, 1])
+@pytest.mark.parametrize("structure", [PtQuadtree, LFilter])
+def test_wide_regions_that_come_later_are_not_copied_to_all_leaves(
+    structure: type[Index], at_once: int
+) -> None:
     random = np.random.default_rng(1)
     n, n_wide = 2000, 400
     corners = random.random((n, 2)) * 99.0
     small = box_clauses(np.arange(n + 1), np.ones(n), np.hstack([corners, corners + 0.01]))
-    index = PtQuadtree.build(small, parameters=PtQuadtreeParameters(tau_num=4))
-    assert index.arrays.n_leaves[0] > 400
-    wide = same_clauses(n_wide, [1], (0.0, 0.0, 100.0, 100.0))
-    index.insert(wide._replace(subscriptions=np.arange(n, n + n_wide, dtype=np.int32)))
-    assert index.arrays.tree.facts[N_POSTINGS] <= 2 * MOST_COPIES_IN_ALL * (n + n_wide)
+    options = structure.parameters_type(tau_num=4)  # type: ignore[call-arg]
+    index = structure.build(small, parameters=options)
+    assert quadtree_of(index).n_leaves[0] > 400
+    for first in range(n, n + n_wide, at_once):
+        wide = same_clauses(at_once, [1], (0.0, 0.0, 100.0, 100.0))
+        index.insert(wide._replace(subscriptions=np.arange(first, first + at_once, dtype=np.int32)))
+    n_entries = quadtree_of(index).tree.facts[N_POSTINGS]
+    assert n_entries <= 2 * MOST_COPIES_IN_ALL * (n + n_wide)
     message = MessageArrays(np.array([0, 1]), np.ones(1, np.int32), np.array([[99.9] * 4]))
-    assert index.match(message).subscriptions.tolist() == list(range(n, n + n_wide))
+    assert sorted(index.match(message).subscriptions.tolist()) == list(range(n, n + n_wide))
+
+
+def quadtree_of(index: Index) -> Any:
+    """Return the arrays of an index's PT-Quadtree."""
+    return index.arrays.quadtree if isinstance(index, LFilter) else index.arrays
 
 
 @pytest.mark.parametrize("structure", [PtQuadtree, IqTree, RqTree, TrieQuadtree])

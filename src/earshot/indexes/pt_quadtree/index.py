@@ -128,14 +128,11 @@ class PtQuadtree(QuadtreeIndex):
 
     def _insert_some(self, first: int, stop: int) -> None:
         while first < stop:
-            # Regions that touch most leaves are so many copies: then larger leaves are better.
-            most, tree = int(_MOST_ENTRIES * stop), self.arrays.tree
-            n_free = most - int(tree.facts[N_POSTINGS])
-            last = min(stop, first + max(_LEAST_INSERTED, n_free // int(self.arrays.n_leaves[0])))
-            self.arrays = insert_rows(self.arrays, self.clauses, self.frequencies, first, last)
-            if self.arrays.tree.facts[N_POSTINGS] > most:
-                self._build_anew(last, tree.frame)
-            first = last
+            self.arrays, first, has_too_many = insert_within_bounds(
+                self.arrays, self.clauses, self.frequencies, first, stop
+            )
+            if has_too_many:
+                self._build_anew(first, self.arrays.tree.frame)
 
     def _remove_rows(self, rows: Int64s) -> None:
         self.arrays = remove_rows(self.arrays, self.clauses, self.frequencies, rows)
@@ -288,6 +285,25 @@ def insert_rows(
 
     run_until_done(insert, changing.make_room)
     return changing.arrays
+
+
+def insert_within_bounds(
+    arrays: PtQuadtreeArrays, clauses: ClauseArrays, frequencies: Int64s, first: int, stop: int
+) -> tuple[PtQuadtreeArrays, int, bool]:
+    """Insert clauses until all are in, or the tree has too many entries and is to be built anew.
+
+    Regions that touch most leaves are copied to them; where many come, larger leaves are better.
+    Returns the arrays, how far it got, and whether there are too many entries.
+    """
+    most = int(_MOST_ENTRIES * stop)
+    while first < stop:
+        n_free = most - int(arrays.tree.facts[N_POSTINGS])
+        last = min(stop, first + max(_LEAST_INSERTED, n_free // int(arrays.n_leaves[0])))
+        arrays = insert_rows(arrays, clauses, frequencies, first, last)
+        first = last
+        if arrays.tree.facts[N_POSTINGS] > most:
+            return arrays, first, True
+    return arrays, first, False
 
 
 def remove_rows(
