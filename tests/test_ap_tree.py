@@ -392,3 +392,23 @@ def test_no_rank_is_beyond_all() -> None:
     tokens = np.array([0, 1, 2, ~1], np.int32)
     found = [nodes.rank_at(ranks, tokens, 0, 4, n) for n in (1, 2, 3, 4)]
     assert found == [2, 5, 9, NO_RANK]
+
+
+def test_a_long_list_is_not_packed_at_each_insertion(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Clauses that nothing tells apart stand in one list, however long."""
+    n = 6000
+    packings: list[int] = []
+    same = box_clauses(
+        np.arange(n + 301), np.ones(n + 300), np.tile([0.0, 0.0, 1.0, 1.0], (n + 300, 1))
+    )
+    index = ApTree.build(take_clauses(same, np.arange(n)))
+    pack = ap_tree._packed
+
+    def pack_and_count(*given: Any) -> Any:
+        packings.append(1)
+        return pack(*given)
+
+    monkeypatch.setattr(ap_tree, "_packed", pack_and_count)
+    index.insert(take_clauses(same, np.arange(n, n + 300)))
+    assert len(packings) <= 2
+    check_shape(index)

@@ -86,8 +86,11 @@ class InPlaceIndex(Index):
         np.add.at(self.frequencies, clauses.token_ids[clauses.token_ids >= 0], 1)
 
     def _bury(self, slots: Int32s) -> None:
-        """Take the slots' clauses out of the structure."""
-        self._remove_rows(self.base_rows(slots).astype(np.int64))
+        """Take the slots' clauses out of the structure, the latest first.
+
+        Where lists ascend by row and all of one goes, nothing in it has to move up.
+        """
+        self._remove_rows(np.sort(self.base_rows(slots).astype(np.int64))[::-1].copy())
 
     def base_rows(self, slots: Int32s) -> npt.NDArray[Any]:
         """Return the rows of the clauses that belong to the slots."""

@@ -41,7 +41,13 @@ from earshot.indexes.quadtree.index import (
 )
 from earshot.indexes.quadtree.kernels.cells import BITS
 from earshot.indexes.quadtree.kernels.nodes import N_NODES, Quadtree
-from earshot.indexes.quadtree.tables import more_nodes, packed, with_more_places, with_nodes
+from earshot.indexes.quadtree.tables import (
+    checked_list_places,
+    more_nodes,
+    packed,
+    with_more_places,
+    with_nodes,
+)
 from earshot.kernels.growing import resized, with_room
 from earshot.kernels.resuming import run_until_done
 from earshot.model.arrays import (
@@ -241,7 +247,7 @@ def _with_lists(
     tables = tree.lists._replace(
         tokens=np.empty(n_places, np.int32),
         values=np.empty(n_places, np.int64),
-        lists=np.empty(n + n // 4 + 64, np.int32),
+        lists=np.empty(checked_list_places(n + n // 4 + 64), np.int32),
     )
     arrays = arrays._replace(tree=tree._replace(lists=tables))
     fill_lists(arrays.tree, nodes, keys[rows], rows)

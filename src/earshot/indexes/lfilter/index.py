@@ -126,11 +126,15 @@ class LFilter(PathOrderedIndex):
         clauses, tree = self.clauses, self.arrays.quadtree.tree
         prints = with_room(tree.prints, stop)
         fill_prints(prints, clauses.token_offsets, clauses.token_ids, self.frequencies, first, stop)
-        quadtree = self.arrays.quadtree._replace(tree=tree._replace(prints=prints))
-        self.arrays = self.arrays._replace(
-            trie=insert_rows(trie, clauses, first, stop),
-            quadtree=pt_quadtree.insert_rows(quadtree, clauses, self.frequencies, first, stop),
-        )
+        quadtree, _, has_too_many = pt_quadtree.insert_within_bounds(
+            self.arrays.quadtree._replace(tree=tree._replace(prints=prints)),
+            clauses, self.frequencies, first, stop,
+        )  # fmt: skip
+        if has_too_many:
+            self._renew(trie.tokens, stop)
+            return
+        trie = insert_rows(trie, clauses, first, stop)
+        self.arrays = self.arrays._replace(trie=trie, quadtree=quadtree)
 
     def _remove_rows(self, rows: Int64s) -> None:
         remove_rows(self.arrays.trie, self.clauses, rows)

@@ -25,6 +25,7 @@ from earshot.indexes.kernels.blocks import SIGNATURE_WORDS
 from earshot.indexes.pt_quadtree.kernels.changes import (
     LEAVES,
     LIST_PLACES,
+    MOST_COPIES_IN_ALL,
     MX_CIF,
     NODES,
     SET_PLACES,
@@ -45,7 +46,7 @@ from earshot.indexes.quadtree.index import (
     prepare_quadtree,
 )
 from earshot.indexes.quadtree.kernels.cells import BITS
-from earshot.indexes.quadtree.kernels.nodes import N_NODES, Quadtree
+from earshot.indexes.quadtree.kernels.nodes import N_NODES, N_POSTINGS, Quadtree
 from earshot.indexes.quadtree.tables import (
     more_nodes,
     new_tables,
@@ -61,6 +62,10 @@ from earshot.model.arrays import ClauseArrays, Int32s, Int64s
 Placement = Literal["leaves", "mx_cif"]
 PivotalTokens = Literal["greedy", "rarest"]
 
+_LEAST_INSERTED = 64
+_MOST_ENTRIES = 2 * MOST_COPIES_IN_ALL
+"""Entries per clause that insertions may bring about before the tree is built anew."""
+
 _PLACEMENTS = {"leaves": LEAVES, "mx_cif": MX_CIF}
 _PIVOTS = {"greedy": GREEDY, "rarest": RAREST}
 
@@ -73,10 +78,11 @@ class PtQuadtreeParameters(Parameters):
         placement: ``leaves``: a clause is in every leaf that it touches. ``mx_cif``: it is in the
             smallest node that holds its box.
         tau_num: Clauses at which a leaf is divided, τ_num in the paper.
-        tau_area: Share of the whole area from which down cells are not divided, τ_area in the
-            paper; the smallest cells have 4^-20.
+        tau_area: Share of the whole area below which cells are not divided, τ_area in the paper;
+            the smallest cells have 4^-20.
         most_copies: Entries that the quarters of a cell may have for each clause of it, where
-            clauses are in leaves; a cell that would need more is not divided.
+            clauses are in leaves; a cell that would need more is not divided, nor one by which
+            clauses would have more than 16 entries on average.
         pivotal_tokens: ``greedy``: the paper's hitting set. ``rarest``: the rarest token of each
             clause.
     """
@@ -121,7 +127,12 @@ class PtQuadtree(QuadtreeIndex):
         return build_pt_quadtree(given.clauses, given.known, given.parameters)
 
     def _insert_some(self, first: int, stop: int) -> None:
-        self.arrays = insert_rows(self.arrays, self.clauses, self.frequencies, first, stop)
+        while first < stop:
+            self.arrays, first, has_too_many = insert_within_bounds(
+                self.arrays, self.clauses, self.frequencies, first, stop
+            )
+            if has_too_many:
+                self._build_anew(first, self.arrays.tree.frame)
 
     def _remove_rows(self, rows: Int64s) -> None:
         self.arrays = remove_rows(self.arrays, self.clauses, self.frequencies, rows)
@@ -187,6 +198,7 @@ def _new_arrays(tree: Quadtree, parameters: PtQuadtreeParameters) -> PtQuadtreeA
         rules=np.array(rules, np.float64),
         limits=np.full(n, parameters.tau_num, np.int32),
         n_leaves=np.ones(n, np.int32),
+        copies=np.ones(n),
         sets=new_tables(np.uint8, n, has_lists=False),
     )
 
@@ -228,6 +240,7 @@ class _Changing:
                 tree=with_nodes(tree, n),
                 limits=resized(arrays.limits, n),
                 n_leaves=resized(arrays.n_leaves, n),
+                copies=resized(arrays.copies, n),
                 sets=tables_with_nodes(arrays.sets, n),
             )
         elif short_of == LIST_PLACES:
@@ -272,6 +285,25 @@ def insert_rows(
 
     run_until_done(insert, changing.make_room)
     return changing.arrays
+
+
+def insert_within_bounds(
+    arrays: PtQuadtreeArrays, clauses: ClauseArrays, frequencies: Int64s, first: int, stop: int
+) -> tuple[PtQuadtreeArrays, int, bool]:
+    """Insert clauses until all are in, or the tree has too many entries and is to be built anew.
+
+    Regions that touch most leaves are copied to them; where many come, larger leaves are better.
+    Returns the arrays, how far it got, and whether there are too many entries.
+    """
+    most = int(_MOST_ENTRIES * stop)
+    while first < stop:
+        n_free = most - int(arrays.tree.facts[N_POSTINGS])
+        last = min(stop, first + max(_LEAST_INSERTED, n_free // int(arrays.n_leaves[0])))
+        arrays = insert_rows(arrays, clauses, frequencies, first, last)
+        first = last
+        if arrays.tree.facts[N_POSTINGS] > most:
+            return arrays, first, True
+    return arrays, first, False
 
 
 def remove_rows(

@@ -82,10 +82,13 @@ class QuadtreeIndex(InPlaceIndex):
     def _reframe(self, n: int) -> None:
         """Build the tree anew, from the first ``n`` clauses, if it is outdated."""
         self._n_framed = n
-        tree: Quadtree = self.arrays.tree
         frame = frame_of(self.clauses.boxes[:n])
-        if not self._is_outdated(frame):
-            return
+        if self._is_outdated(frame):
+            self._build_anew(n, frame)
+
+    def _build_anew(self, n: int, frame: Float64s) -> None:
+        """Build the tree anew, from those of the first ``n`` clauses that are live."""
+        tree: Quadtree = self.arrays.tree
         empty = new_quadtree(frame, tree.prints)._replace(rows=tree.rows, numbers=tree.numbers)
         rows = np.flatnonzero(self.alive[self.clauses.subscriptions[:n]]).astype(np.int32)
         self.arrays = self._refill(empty, rows)

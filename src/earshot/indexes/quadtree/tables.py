@@ -131,14 +131,22 @@ def with_more_places(tables: TokenTables, n_nodes: int) -> TokenTables:
     if table_is_short or not list_is_short:
         n_places = more_places(n_places)
     if n_list > 0 and (list_is_short or not table_is_short):
-        n_list = more_places(n_list)
-        if n_list >= MOST_LIST_PLACES:
-            raise InvalidInput("the lists are too long; use another structure or several shards")
+        n_list = checked_list_places(more_places(n_list))
     return tables._replace(
         tokens=resized(tables.tokens, n_places),
         values=resized(tables.values, n_places),
         lists=resized(tables.lists, n_list),
     )
+
+
+def checked_list_places(n: int) -> int:
+    """Refuse more places of lists than can be told apart."""
+    if n >= MOST_LIST_PLACES:
+        raise InvalidInput(
+            f"the lists need {n:,} places; this structure has fewer than {MOST_LIST_PLACES:,}, so "
+            f"use another structure or several shards"
+        )
+    return n
 
 
 def packed(tables: TokenTables, n_nodes: int, **spare: float) -> TokenTables:

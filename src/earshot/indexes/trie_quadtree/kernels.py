@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from earshot.indexes.ap_tree.kernels.match import rank_tokens
-from earshot.indexes.ap_tree.kernels.nodes import NO_RANK, rank_at
+from earshot.indexes.ap_tree.kernels.nodes import NO_RANK
 from earshot.indexes.iq_tree.kernels.match import append_tree
 from earshot.indexes.kernels.matching import appends_answers
 from earshot.indexes.quadtree.kernels.cells import grid_box
@@ -85,6 +85,19 @@ def child_of(trie, node, rank):
 
 
 @lean_kernel
+def _rank_after(ranks, token_ids, start, end, last):
+    """Return the next rank of a clause's keywords after the ``last``, or ``NO_RANK``."""
+    following = np.int64(NO_RANK)
+    for i in range(start, end):
+        if token_ids[i] < 0:
+            break
+        rank = np.int64(ranks[token_ids[i]])
+        if last < rank < following:
+            following = rank
+    return following
+
+
+@lean_kernel
 def add_clauses(trie, clauses, first, stop):
     """Let clauses ``first`` to ``stop`` find their nodes; return the first that had no room."""
     facts = trie.facts
@@ -94,11 +107,9 @@ def add_clauses(trie, clauses, first, stop):
         if n_nodes > len(trie.parents) or 2 * n_nodes > len(trie.keys):
             return c
         node, depth = np.int64(0), np.int64(1)
-        while True:
-            rank = rank_at(trie.ranks, clauses.token_ids, start, end, depth)
-            if rank == NO_RANK:
-                break
-            key = node << 32 | np.int64(rank)
+        rank = _rank_after(trie.ranks, clauses.token_ids, start, end, np.int64(-1))
+        while rank != NO_RANK:
+            key = node << 32 | rank
             at = _place_of(trie.keys, key)
             if trie.keys[at] == EMPTY:
                 trie.keys[at] = key
@@ -108,6 +119,7 @@ def add_clauses(trie, clauses, first, stop):
                 facts[N_TRIE_NODES] += 1
             node = np.int64(trie.nodes[at])
             depth += 1
+            rank = _rank_after(trie.ranks, clauses.token_ids, start, end, rank)
         trie.numbers[c] = node
         facts[DEEPEST] = max(facts[DEEPEST], depth)
         count_at(trie, node, 1)

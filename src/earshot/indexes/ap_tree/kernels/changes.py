@@ -324,8 +324,11 @@ def change_tree(tree, clauses, rows, step, change, scratch):
         node = np.int64(change.ways[progress[DEPTH] - 1])
         kind, n = tree.kinds[node], np.int64(tree.n_below[node])
         n_places = n + max(np.int64(4), n // 4)
+        # A list with room to spare needs none, or a long one would be packed at each insertion.
+        is_full = kind == LIST and n == tree.sizes[node]
         if step > 0 and (
-            tree.facts[N_NODES] + room > len(tree.kinds) or not has_places(tree, n_places)
+            tree.facts[N_NODES] + room > len(tree.kinds)
+            or (is_full and not has_places(tree, n_places))
         ):
             scratch.state[WANTED] = n_places
             return TREE_IS_FULL

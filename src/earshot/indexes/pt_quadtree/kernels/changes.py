@@ -1,6 +1,6 @@
 """Building and changing a pivotal-token quadtree: both settle clauses in nodes.
 
-[CIKM15] §4.1. A cell is divided while it holds ``tau_num`` clauses or more and is larger than
+[CIKM15] §4.1. A cell is divided while it holds ``tau_num`` clauses or more and is not smaller than
 ``tau_area``. In the placement LEAVES a clause is in every leaf that its box touches; in MX_CIF it
 is in the smallest node that holds its box. Insertion and removal find these nodes again.
 
@@ -10,6 +10,9 @@ What the paper leaves open:
   to the smallest: with LEAVES the quarters hold at most ``most_copies`` times the clauses of the
   cell, with MX_CIF at least a quarter of the clauses moves down. A leaf that cannot be divided
   tries again when it has twice as many clauses.
+* Nor may copies multiply from level to level, as those of long, thin regions would: all divisions
+  on the way to a leaf together make at most ``MOST_COPIES_IN_ALL`` entries of a clause, on average.
+  So a tree has at most that many times the entries that it was built from.
 * Removed clauses leave their lists at once, where the paper marks them. Four leaves with fewer
   than half of ``tau_num`` clauses become one.
 * An inserted clause joins the shortest list that one of its tokens has in the node. If there is
@@ -81,6 +84,9 @@ PLACEMENT, TAU_NUM, MAX_DEPTH, MOST_COPIES, PIVOTS = range(5)
 NODES, LIST_PLACES, SET_PLACES, QUEUE_PLACES, SETTLE = range(1, 6)
 
 
+MOST_COPIES_IN_ALL = 16.0
+
+
 class PtQuadtreeArrays(NamedTuple):
     """A quadtree with lists of pivotal tokens, and the sets of its inner nodes."""
 
@@ -88,6 +94,7 @@ class PtQuadtreeArrays(NamedTuple):
     rules: Float64s  # (5,) see the places above
     limits: Int32s  # (n_nodes,) clauses at which a leaf is to be divided
     n_leaves: Int32s  # (n_nodes,) leaves under a node, 1 for a leaf
+    copies: Float64s  # (n_nodes,) entries per clause that the divisions above a node have made
     sets: TokenTables  # bits of each token for each inner node; see sets.py
 
 
@@ -114,11 +121,14 @@ def quarters_of(arrays, cell, on_grid):
 
 @lean_kernel
 def _divide(arrays, clauses, node, numbers, bits):
-    """Write the quarters that each clause of a node goes to; return whether to divide at all."""
+    """Write the quarters that each clause of a node goes to.
+
+    Returns the entries per clause that its quarters would have, 0 if it is not to be divided.
+    """
     tree, rules = arrays.tree, arrays.rules
     n = len(numbers)
     if n < rules[TAU_NUM] or cell_depth(tree.cells[node]) >= rules[MAX_DEPTH]:
-        return False
+        return 0.0
     n_copies = n_moved = 0
     for k in range(n):
         on_grid = clause_on_grid(tree, clauses, clause_of(tree, numbers[k]))
@@ -127,8 +137,10 @@ def _divide(arrays, clauses, node, numbers, bits):
         n_moved += some != 0
         n_copies += (some & 1) + (some >> 1 & 1) + (some >> 2 & 1) + (some >> 3)
     if rules[PLACEMENT] == LEAVES:
-        return n_copies <= rules[MOST_COPIES] * n
-    return 4 * n_moved >= n
+        copies = n_copies / n
+        is_too_much = arrays.copies[node] * copies > MOST_COPIES_IN_ALL
+        return 0.0 if copies > rules[MOST_COPIES] or is_too_much else copies
+    return 1.0 if 4 * n_moved >= n else 0.0
 
 
 @lean_kernel
@@ -176,8 +188,8 @@ def _has_room(arrays, node, start, n, queue):
 
 
 @lean_kernel
-def _enqueue_quarters(arrays, node, numbers, bits, queue):
-    """Give a node four children and enqueue these with their clauses."""
+def _enqueue_quarters(arrays, node, numbers, bits, copies, queue):
+    """Give a node four children and enqueue these with their clauses, of so many copies each."""
     tree = arrays.tree
     last = queue.ends[0]
     start = queue.starts[last]
@@ -187,6 +199,7 @@ def _enqueue_quarters(arrays, node, numbers, bits, queue):
         child = np.int64(tree.children[node]) + i
         arrays.limits[child] = arrays.rules[TAU_NUM]
         arrays.n_leaves[child] = 1
+        arrays.copies[child] = arrays.copies[node] * copies
         arrays.sets.sizes[child] = arrays.sets.used[child] = 0
         stop = start
         for k in range(len(numbers)):
@@ -213,8 +226,9 @@ def settle(arrays, clauses, frequencies, queue):
         numbers = queue.numbers[start:stop].copy()
         bits = np.zeros(n, np.uint8)
         queue.ends[0] = last
-        if _divide(arrays, clauses, node, numbers, bits):
-            _enqueue_quarters(arrays, node, numbers, bits, queue)
+        copies = _divide(arrays, clauses, node, numbers, bits)
+        if copies > 0.0:
+            _enqueue_quarters(arrays, node, numbers, bits, copies, queue)
             numbers = numbers[bits == 0]
         else:
             arrays.limits[node] = arrays.rules[TAU_NUM] if n < arrays.rules[TAU_NUM] else 2 * n
