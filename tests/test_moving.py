@@ -138,6 +138,34 @@ def test_structures_agree_while_they_are_cut_and_sorted(
     assert n_updates > 5_000
 
 
+def test_a_batch_of_moves_is_told_as_one_by_one() -> None:
+    """Moves are looked at by place between the ends of messages, and told in their order."""
+    world = World("planar", 3)
+    subscriptions = world.subscriptions(0, 200)
+    subscriptions.append(Subscription(999, ["w1"]))
+    together, single = (Engine(Moving(3 * SECOND), space="planar") for _ in range(2))
+    n_updates = n_expired = 0
+    for engine in (together, single):
+        engine.subscribe(*subscriptions)
+    for _ in range(3):
+        messages = world.messages(150)
+        assert rows_of(together.publish_batch(messages)) == rows_of(single.publish_batch(messages))
+        ids = world.random.integers(0, 30, 120).tolist()  # most several times
+        positions = world.positions([*ids, 999])
+        starts = [positions["time"][at - at % 50] for at in range(len(positions))]
+        at_once = positions.set_column(3, "time", pa.array([each.as_py() for each in starts]))
+        found = rows_of(together.move_batch(at_once))
+        expected = []
+        for row in at_once.to_pylist():
+            moved = single.move(row["id"], Point(row["x"], row["y"]), row["time"])
+            expected += rows_of(moved)
+        assert found == expected
+        n_updates += len(found)
+        n_expired += sum(row["reason"] == "expired" for row in found)
+    assert n_expired > 20
+    assert n_updates > n_expired + 200
+
+
 def is_within(region: Any, x: float, y: float) -> bool:
     """Whether a client that knows its safe region may stay silent."""
     match region:

@@ -229,7 +229,8 @@ class MovingMatcher(Matcher):
         self._safety.forget(slots)
         shape_rows = self._table.add_polygons(regions)
         events.note_reports(slots, places.times, self._table.lasts)
-        rows = (slots, places.clocks, regions.kinds, regions.frames, shape_rows)
+        order = np.empty(len(slots), np.int64)
+        rows = (slots, places.clocks, regions.kinds, regions.frames, shape_rows, order)
         return self._run(events.move_slots, rows, places.clocks)
 
     def refused_moves(self, slots: Int32s, places: Reports) -> Iterator[tuple[int, str, str]]:
@@ -315,6 +316,9 @@ class MovingMatcher(Matcher):
         )
         n = int(self._output.length[0])
         found = Told._make(each[:n].copy() for each in self._output[1:])
+        if np.any(found.rows[1:] < found.rows[:-1]):
+            order = np.argsort(found.rows, kind="stable")
+            found = Told._make(each[order] for each in found)
         if self._table.n_timed:
             found = self._dwelling.told(found, clocks_us, self._table)
         nodes, candidates, ended = (counts[[N_NODES, N_CANDIDATES, N_ENDED]] - before).tolist()

@@ -124,10 +124,12 @@ class Scratch(NamedTuple):
     stack: Int64s  # of sorting, and of walks through trees
 
 
-N_FOUND, N_ENTERED, STAMP, ROW, PHASE, NEXT, N_CANDIDATES, N_NODES, N_ENDED, N_COUNTS = range(10)
+N_FOUND, N_ENTERED, STAMP, ROW, PHASE, NEXT, N_CANDIDATES, N_NODES, N_ENDED, STOP, N_COUNTS = range(
+    11
+)
 """Counts: slots or messages that leave, messages that enter, number of the search; where a kernel
 goes on: event, phase, and next change; the work done: pairs compared, nodes visited, messages
-ended."""
+ended; up to which event the order of moves is known."""
 
 
 class Output(NamedTuple):

@@ -13,6 +13,7 @@ from __future__ import annotations
 import numpy as np
 
 from earshot.kernels.jit import inlined_kernel, kernel, lean_kernel
+from earshot.kernels.processor import prefetch
 from earshot.kernels.resuming import DONE
 from earshot.kernels.verify import mark_tokens
 from earshot.model.arrays import CIRCLE, EVERYWHERE, POSITION
@@ -41,8 +42,14 @@ from earshot.semantics.moving.kernels.arrays import (
     ROW,
     SILENT,
     STAMP,
+    STOP,
 )
-from earshot.semantics.moving.kernels.ordering import pop_end, push_end, sort_numbers
+from earshot.semantics.moving.kernels.ordering import (
+    order_by_place,
+    pop_end,
+    push_end,
+    sort_numbers,
+)
 from earshot.semantics.moving.kernels.regions import (
     copy_region,
     holds,
@@ -64,6 +71,9 @@ from earshot.semantics.moving.kernels.words import bits_of, row_has_words
 
 WAITING, ENDING, ARRIVING, MOVING = range(4)
 """Phases of an event: nothing is found so far; what was found is being told."""
+_NEVER = np.iinfo(np.int64).max
+_FEW_MOVES = 32
+_AHEAD = 8
 
 # ---- what comes out ------------------------------------------------------------------------------
 
@@ -304,37 +314,89 @@ def end_slots(structure, tables, slots):
         tables.subscribers.flags[slot] &= ~np.uint8(LIVE)
 
 
+@lean_kernel
+def _order_moves(tables, counts, slots, clocks, order, stack):
+    """Choose the order of the moves up to the next message that ends.
+
+    In between, a move changes nothing for other subscriptions. Neighbours walk through the same
+    part of a tree, which is at hand from the second one on.
+    """
+    messages, first = tables.messages, counts[ROW]
+    end = messages.ends[messages.heap[0]] if messages.facts[N_LIVE] > 0 else _NEVER
+    stop = first + 1
+    while stop < len(slots) and clocks[stop] < end:
+        stop += 1
+    counts[STOP] = stop
+    part = order[first:stop]
+    if stop - first < _FEW_MOVES:
+        for i in range(stop - first):
+            part[i] = i
+    else:
+        order_by_place(tables.subscribers.regions.boxes, slots[first:stop], part, stack)
+    for i in range(stop - first):
+        part[i] += first
+
+
+@lean_kernel
+def _foresee(subscribers, slot):
+    """Ask for what a move reads of a slot."""
+    regions = subscribers.regions
+    prefetch(regions.boxes, slot)
+    prefetch(regions.boxes, slot + 1)
+    prefetch(regions.frames, slot)
+    prefetch(regions.kinds, slot)
+    prefetch(regions.shape_rows, slot)
+    prefetch(subscribers.words, slot)
+    prefetch(subscribers.probes, slot)
+    prefetch(subscribers.clause_offsets, slot)
+
+
+@lean_kernel
+def _move_slot(tables, query, slot, kind, frame, shape_row):
+    """Let a subscription be elsewhere, and the query between where it was and is."""
+    regions, polygons = tables.subscribers.regions, tables.subscribers.polygons
+    is_lonlat = tables.rules[IS_LONLAT] != 0
+    copy_region(regions, slot, query.regions, 0)
+    if kind == POSITION:
+        place_region(regions, slot, is_lonlat, polygons, frame[0], frame[1])
+    else:
+        set_region(regions, slot, is_lonlat, polygons, kind, frame, shape_row)
+    copy_region(regions, slot, query.regions, 1)
+    inner_box(query.regions, 0, is_lonlat, query.inner, 0)
+    inner_box(query.regions, 1, is_lonlat, query.inner, 1)
+
+
 @kernel
-def move_slots(structure, tables, scratch, output, slots, clocks, kinds, frames, shape_rows):
-    """Let subscriptions be elsewhere, each after what has ended by then; return what is lacking."""
-    subscribers, counts = tables.subscribers, scratch.counts
-    regions, polygons = subscribers.regions, subscribers.polygons
-    is_lonlat, query = tables.rules[IS_LONLAT] != 0, scratch.query
-    for event in range(counts[ROW], len(slots)):
-        counts[ROW] = event
-        slot = np.int64(slots[event])
-        if counts[PHASE] != MOVING:
-            if _is_due(tables.messages, counts, clocks[event]):
-                status = _pass_time(structure, tables, scratch, output, event, clocks[event])
+def move_slots(structure, tables, scratch, output, slots, clocks, kinds, frames, shape_rows, order):
+    """Let subscriptions be elsewhere, each after what has ended by then; return what is lacking.
+
+    Changes come by place where no message ends in between: sort them by the row of the event.
+    ``order`` is working memory, as long as the slots.
+    """
+    counts, query = scratch.counts, scratch.query
+    for at in range(counts[ROW], len(slots)):
+        counts[ROW] = at
+        if counts[PHASE] != MOVING and at >= counts[STOP]:
+            if _is_due(tables.messages, counts, clocks[at]):
+                status = _pass_time(structure, tables, scratch, output, at, clocks[at])
                 if status != DONE:
                     return status
-            copy_region(regions, slot, query.regions, 0)
-            if kinds[event] == POSITION:
-                place_region(regions, slot, is_lonlat, polygons, frames[event, 0], frames[event, 1])
-            else:
-                set_region(
-                    regions, slot, is_lonlat, polygons, kinds[event], frames[event],
-                    shape_rows[event],
-                )  # fmt: skip
-            copy_region(regions, slot, query.regions, 1)
-            inner_box(query.regions, 0, is_lonlat, query.inner, 0)
-            inner_box(query.regions, 1, is_lonlat, query.inner, 1)
+            _order_moves(tables, counts, slots, clocks, order, scratch.stack)
+        if at + _AHEAD < counts[STOP]:
+            _foresee(tables.subscribers, slots[order[at + _AHEAD]])
+        event = order[at]
+        slot = np.int64(slots[event])
+        if counts[PHASE] != MOVING:
+            _move_slot(tables, query, slot, kinds[event], frames[event], shape_rows[event])
             moved_slot(structure, tables, slot)
             _search(structure, tables, scratch, slot)
             counts[PHASE] = MOVING
         if not _emit_messages(tables, scratch, output, event, slot, clocks[event]):
             return NEEDS_OUTPUT
-    counts[ROW] = 0
+    if len(slots) > 0:
+        facts = tables.messages.facts
+        facts[CLOCK] = max(facts[CLOCK], clocks[-1])
+    counts[ROW] = counts[STOP] = 0
     return DONE
 
 

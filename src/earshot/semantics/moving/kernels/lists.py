@@ -34,6 +34,7 @@ from earshot.semantics.moving.kernels.arrays import (
     N_NODES,
     STAMP,
 )
+from earshot.semantics.moving.kernels.ordering import on_curve
 from earshot.semantics.moving.kernels.regions import holds
 from earshot.semantics.moving.kernels.words import clause_is_met
 
@@ -392,21 +393,12 @@ def find_keys(lists, subscribers, clauses, keys, curve):
         keys[i] = key
         x = (_lane(key, 0) + TOP - _lane(key, 2)) >> 1
         y = (_lane(key, 1) + TOP - _lane(key, 3)) >> 1
-        curve[i] = _spread(x) | _spread(y) << 1
+        curve[i] = on_curve(x, y)
 
 
 @inlined_kernel
 def _lane(key, number):
     return np.int64(key >> np.uint64(16 * number) & _LANE)
-
-
-@inlined_kernel
-def _spread(value):
-    """Put a zero between the bits of a number of 15 bits."""
-    value = (value | value << 8) & 0x00FF00FF
-    value = (value | value << 4) & 0x0F0F0F0F
-    value = (value | value << 2) & 0x33333333
-    return (value | value << 1) & 0x55555555
 
 
 @lean_kernel

@@ -1,11 +1,15 @@
-"""Sorting numbers in place, and the heap of messages by their ends."""
+"""Sorting numbers in place, moves by place, and the heap of messages by their ends."""
 
 from __future__ import annotations
+
+import numpy as np
 
 from earshot.kernels.jit import inlined_kernel, lean_kernel
 from earshot.semantics.moving.kernels.arrays import N_LIVE
 
 _FEW = 24
+_CELLS = 32767.0
+_INDEX = 0xFFFFFFFF
 
 
 @lean_kernel
@@ -45,6 +49,53 @@ def sort_numbers(values, n, stack):
                 values[j] = values[j - 1]
                 j -= 1
             values[j] = value
+
+
+@inlined_kernel
+def _spread(value):
+    """Put a zero between the bits of a number of 15 bits."""
+    value = (value | value << 8) & 0x00FF00FF
+    value = (value | value << 4) & 0x0F0F0F0F
+    value = (value | value << 2) & 0x33333333
+    return (value | value << 1) & 0x55555555
+
+
+@inlined_kernel
+def on_curve(x, y):
+    """Return where a cell is on a curve through space; each number has 15 bits."""
+    return _spread(x) | _spread(y) << 1
+
+
+@inlined_kernel
+def _cell(value, low, scale):
+    """Return the cell of a coordinate; 0 for what has none."""
+    cell = (value - low) * scale
+    return np.int64(cell) if cell >= 0.0 and cell <= _CELLS else np.int64(0)
+
+
+@lean_kernel
+def order_by_place(boxes, slots, order, stack):
+    """Let ``order`` be the positions in ``slots``, those of slots near each other together.
+
+    Those of one slot stay in their order.
+    """
+    n = len(slots)
+    low_x = low_y = np.inf
+    high_x = high_y = -np.inf
+    for i in range(n):
+        x, y = boxes[slots[i], 0], boxes[slots[i], 1]
+        if abs(x) < np.inf and abs(y) < np.inf:
+            low_x, high_x = min(low_x, x), max(high_x, x)
+            low_y, high_y = min(low_y, y), max(high_y, y)
+    scale_x = _CELLS / (high_x - low_x) if high_x > low_x else 0.0
+    scale_y = _CELLS / (high_y - low_y) if high_y > low_y else 0.0
+    for i in range(n):
+        x = _cell(boxes[slots[i], 0], low_x, scale_x)
+        y = _cell(boxes[slots[i], 1], low_y, scale_y)
+        order[i] = on_curve(x, y) << 32 | i
+    sort_numbers(order, n, stack)
+    for i in range(n):
+        order[i] &= _INDEX
 
 
 @inlined_kernel
