@@ -264,12 +264,17 @@ def _place_in_list(tables, value, entry):
 def add_to_list(tables, place, entry):
     """Add an entry to the list of a place, which may have none yet."""
     value = np.int64(tables.values[place])
-    length = list_length(value)
-    if length == 0:
+    if list_length(value) == 0:
         tables.values[place] = _single(entry)
-        return
-    at = _place_in_list(tables, value, entry)
-    start = list_start(value)
+    else:
+        insert_into_list(tables, place, _place_in_list(tables, value, entry), entry)
+
+
+@lean_kernel
+def insert_into_list(tables, place, at, entry):
+    """Put an entry behind the first ``at`` of the list of a place, which has some."""
+    value = np.int64(tables.values[place])
+    length, start = list_length(value), list_start(value)
     if list_room(length + 1) > list_room(length):
         start = list_start(new_list(tables, length + 1))
         tables.ends[LIST_GARBAGE] += list_room(length)

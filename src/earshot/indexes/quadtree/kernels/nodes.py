@@ -21,11 +21,11 @@ from earshot.indexes.kernels.token_tables import (
     append_to_list,
     drop_table,
     first_not_below,
+    insert_into_list,
     list_entry_at,
     list_length,
     list_room,
     list_start,
-    new_list,
 )
 from earshot.indexes.quadtree.kernels.cells import child_cell, grid_box
 from earshot.kernels.jit import inlined_kernel, lean_kernel
@@ -179,21 +179,10 @@ def find_number(tables, value, number):
 def add_number(tables, place, number):
     """Add a number to the list of a place, which may have none yet."""
     value = np.int64(tables.values[place])
-    length = list_length(value)
-    if length == 0:
+    if list_length(value) == 0:
         append_to_list(tables, place, number)
-        return
-    at = find_number(tables, value, number)
-    start = list_start(value)
-    if list_room(length + 1) > list_room(length):
-        start = list_start(new_list(tables, length + 1))
-        tables.ends[LIST_GARBAGE] += list_room(length)
-        for i in range(at):
-            tables.lists[start + i] = list_entry_at(tables, value, i)
-    for i in range(length - 1, at - 1, -1):
-        tables.lists[start + i + 1] = list_entry_at(tables, value, i)
-    tables.lists[start + at] = number
-    tables.values[place] = (start << 32) | (length + 1)
+    else:
+        insert_into_list(tables, place, find_number(tables, value, number), number)
 
 
 @lean_kernel
