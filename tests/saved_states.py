@@ -33,6 +33,7 @@ from earshot import (
     Circle,
     Engine,
     Message,
+    Moving,
     Point,
     Ranking,
     Rectangle,
@@ -52,10 +53,11 @@ KINDS: dict[str, Callable[[], Engine]] = {
     },
     "topk-count": partial(Engine, TopK(20, 3, 0.5, 1e5)),
     "topk-time": partial(Engine, TopK(timedelta(minutes=5), 2, 0.5, 1e5)),
+    "moving": partial(Engine, Moving(timedelta(minutes=3))),
 }
 
 
-DEFAULTS = ["boolean-block_trie", "ranked-block_lists", "topk-count", "topk-time"]
+DEFAULTS = ["boolean-block_trie", "ranked-block_lists", "topk-count", "topk-time", "moving"]
 
 
 def subscription(kind: str, number: int) -> Subscription:

@@ -27,10 +27,9 @@ from earshot.engine.journal import Record, merged, read_records, replay
 from earshot.errors import EarshotError, InvalidParameter, SavedIndexError
 from earshot.model.batches import message_batch, subscription_batch
 from earshot.storage import Saved
-from saved_states import KINDS, NOON, WORDS, message, subscription
+from saved_states import DEFAULTS, KINDS, NOON, WORDS, message, subscription
 
 DICTIONARY = pa.dictionary(pa.int32(), pa.string())
-DEFAULTS = ["boolean-block_trie", "ranked-block_lists", "topk-count", "topk-time"]
 
 
 @pytest.fixture(params=DEFAULTS)
@@ -74,6 +73,17 @@ def state_of(engine: Engine) -> list[object]:
     return [*told, sorted(map(repr, found))]
 
 
+def positions(rng: random.Random, first: int) -> pa.Table:
+    """Return positions of some subscriptions, many of each; one is late, one of nobody."""
+    seconds = [*(first + number // 40 for number in range(80)), first, first + 2]
+    return pa.table({
+        "id": [*(first + rng.randrange(3) for _ in range(80)), first, -1],
+        "x": [rng.uniform(-1, 1.5) for _ in seconds],
+        "y": [rng.uniform(-1, 1.5) for _ in seconds],
+        "time": [NOON + timedelta(seconds=each) for each in seconds],
+    })  # fmt: skip
+
+
 def calls(kind: str) -> Iterator[tuple[str, tuple[Any, ...], dict[str, Any]]]:
     """Yield one call of each kind after the other, wrong ones among them."""
     rng = random.Random(kind)
@@ -97,6 +107,8 @@ def calls(kind: str) -> Iterator[tuple[str, tuple[Any, ...], dict[str, Any]]]:
         yield "publish", (message(first), message(first + 1)), {}
         place = Point(0.2, 0.3) if is_topk else Circle(0.2, 0.3, 1000)
         yield "move", (first + 2, place), {}
+        if kind == "moving":
+            yield "move_batch", (positions(rng, first),), {"on_error": "reject"}
         yield "unsubscribe", (first + 3, first + 4), {}
         yield "unsubscribe", (first + 3,), {}
         yield "advance", (NOON + timedelta(seconds=first + 30),), {}
@@ -108,9 +120,9 @@ def calls(kind: str) -> Iterator[tuple[str, tuple[Any, ...], dict[str, Any]]]:
 
 
 def told(kind: str, updates: Updates) -> str:
-    """Return updates as text; within a message their order is promised by top-k alone."""
+    """Return updates as text; some semantics promise no order within a message."""
     found = [repr(each) for each in updates]
-    return repr(found if kind.startswith("topk") else sorted(found))
+    return repr(sorted(found) if kind.startswith(("boolean", "ranked")) else found)
 
 
 def test_a_crash_after_any_call_loses_none(kind: str, tmp_path: Path) -> None:

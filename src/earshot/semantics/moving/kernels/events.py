@@ -108,7 +108,7 @@ def _emit_slots(tables, scratch, output, event, sign, reason, sequence, time):
     return True
 
 
-@lean_kernel
+@inlined_kernel
 def _emit_messages(tables, scratch, output, event, slot, time):
     """Tell a slot the messages that leave, then those that enter; return whether all had room."""
     counts = scratch.counts
@@ -257,7 +257,7 @@ def pass_time(structure, tables, scratch, output, clock):
 # ---- subscriptions -------------------------------------------------------------------------------
 
 
-@lean_kernel
+@inlined_kernel
 def _search(structure, tables, scratch, slot):
     """Find what leaves and what enters by the query, each in the order of arrival."""
     counts = scratch.counts
@@ -337,7 +337,7 @@ def _order_moves(tables, counts, slots, clocks, order, stack):
         part[i] += first
 
 
-@lean_kernel
+@inlined_kernel
 def _foresee(subscribers, slot):
     """Ask for what a move reads of a slot."""
     regions = subscribers.regions
@@ -351,7 +351,7 @@ def _foresee(subscribers, slot):
     prefetch(subscribers.clause_offsets, slot)
 
 
-@lean_kernel
+@inlined_kernel
 def _move_slot(tables, query, slot, kind, frame, shape_row):
     """Let a subscription be elsewhere, and the query between where it was and is."""
     regions, polygons = tables.subscribers.regions, tables.subscribers.polygons

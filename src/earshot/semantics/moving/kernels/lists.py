@@ -260,7 +260,7 @@ def drop_from_lists(lists, tables, slot):
         _drop_entry(lists, clause)
 
 
-@lean_kernel
+@inlined_kernel
 def move_in_lists(lists, tables, slot):
     """Let the alternatives of a subscription be where it is now."""
     subscribers = tables.subscribers

@@ -430,25 +430,16 @@ def drop_from_tree(tree, messages, row):
 
 
 @inlined_kernel
-def _concerns(tree, node, boxes, inner):
-    """Whether a node touches one of two regions, and does not lie within both."""
-    box = tree.node_boxes[node]
-    min_x, min_y, max_x, max_y = box[0], box[1], box[2], box[3]
-    if not (
-        boxes_touch(boxes, 0, min_x, min_y, max_x, max_y)
-        or boxes_touch(boxes, 1, min_x, min_y, max_x, max_y)
-    ):
-        return False
-    for which in range(2):
-        is_within = (
-            inner[which, 0] <= min_x
-            and inner[which, 1] <= min_y
-            and inner[which, 2] >= max_x
-            and inner[which, 3] >= max_y
-        )
-        if not is_within:
-            return True
-    return False
+def _hull(boxes):
+    """Return the box around two regions, and whether there is more to compare than that."""
+    low_x, high_x = min(boxes[0, 0], boxes[1, 0]), max(boxes[0, 2], boxes[1, 2])
+    low_y, high_y = min(boxes[0, 1], boxes[1, 1]), max(boxes[0, 3], boxes[1, 3])
+    is_split = boxes[0, 4] <= boxes[0, 6] or boxes[1, 4] <= boxes[1, 6]
+    if is_split:  # at the antimeridian
+        low_x, high_x = -np.inf, np.inf
+    width, height = boxes[1, 2] - boxes[1, 0], boxes[1, 3] - boxes[1, 1]
+    is_far = is_split or not (high_x - low_x <= 1.5 * width and high_y - low_y <= 1.5 * height)
+    return low_x, low_y, high_x, high_y, is_far
 
 
 @inlined_kernel
@@ -463,17 +454,20 @@ def _may_have(tree, node, probes, slot):
     return True
 
 
-@lean_kernel
+@inlined_kernel
 def search_tree(tree, tables, scratch, slot):
     """Find the messages that one of the two regions of the query holds, and the other does not."""
     counts, query, stack = scratch.counts, scratch.query, scratch.stack
     boxes, inner = query.regions.boxes, query.inner
     words, probes = tables.subscribers.words[slot], tables.subscribers.probes
+    low_x, low_y, high_x, high_y, is_far = _hull(boxes)
+    # What lies within both regions.
+    in_low_x, in_high_x = max(inner[0, 0], inner[1, 0]), min(inner[0, 2], inner[1, 2])
+    in_low_y, in_high_y = max(inner[0, 1], inner[1, 1]), min(inner[0, 3], inner[1, 3])
     counts[N_FOUND] = counts[N_ENTERED] = 0
-    n_nodes = top = 0
-    if tree.node_counts[0] > 0 and _concerns(tree, 0, boxes, inner):
-        stack[0] = 0
-        top = 1
+    n_nodes = 0
+    stack[0] = 0
+    top = 1
     while top > 0:
         top -= 1
         node = stack[top]
@@ -488,15 +482,28 @@ def search_tree(tree, tables, scratch, slot):
             in_block = BLOCK
             block = np.int64(tree.block_next[block])
         first = np.int64(tree.node_children[node])
-        if first >= 0:
-            for child in range(first, first + 4):
-                if (
-                    tree.node_counts[child] > 0
-                    and _concerns(tree, child, boxes, inner)
-                    and (tree.node_children[child] >= 0 or _may_have(tree, child, probes, slot))
-                ):
-                    stack[top] = child
-                    top += 1
+        if first < 0:
+            continue
+        for child in range(first, first + 4):
+            min_x, min_y = tree.node_boxes[child, 0], tree.node_boxes[child, 1]
+            max_x, max_y = tree.node_boxes[child, 2], tree.node_boxes[child, 3]
+            if min_x > high_x or max_x < low_x or min_y > high_y or max_y < low_y:
+                continue
+            is_within = (
+                in_low_x <= min_x
+                and in_low_y <= min_y
+                and in_high_x >= max_x
+                and in_high_y >= max_y
+            )
+            if is_within or (
+                is_far
+                and not boxes_touch(boxes, 0, min_x, min_y, max_x, max_y)
+                and not boxes_touch(boxes, 1, min_x, min_y, max_x, max_y)
+            ):
+                continue
+            if tree.node_children[child] >= 0 or _may_have(tree, child, probes, slot):
+                stack[top] = child
+                top += 1
     counts[N_NODES] += n_nodes
 
 
