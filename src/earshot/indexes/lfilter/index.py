@@ -182,7 +182,5 @@ def _build(
     rows = np.arange(n_live, dtype=np.int32)
     quadtree = build_pt_quadtree(clauses, frequencies, parameters, only=rows)
     expected = np.zeros((4, N_SUMS))
-    fill_costs(
-        trie.tokens, trie.nodes, quadtree.tree, quadtree.sets.used, frequencies, expected
-    )
+    fill_costs(trie.tokens, trie.nodes, quadtree.tree, quadtree.sets.used, frequencies, expected)
     return LFilterArrays(trie, quadtree, Costs(parameters.rules, expected))
