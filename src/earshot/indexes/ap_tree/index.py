@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from earshot import storage
-from earshot.errors import InvalidParameter, SavedIndexError
+from earshot.errors import InvalidParameter
 from earshot.indexes.ap_tree.kernels import nodes
 from earshot.indexes.ap_tree.kernels.build import (
     CHOICES_ARE_FULL,
@@ -49,6 +49,7 @@ from earshot.indexes.ap_tree.kernels.nodes import (
     ApTreeArrays,
 )
 from earshot.indexes.ap_tree.kernels.partition import MOST_MEASURED, PartitionScratch
+from earshot.indexes.consistency import checking, demand, members
 from earshot.indexes.contract import BuildInput, Parameters
 from earshot.indexes.in_place import (
     InPlaceIndex,
@@ -202,12 +203,8 @@ class ApTree(InPlaceIndex):
     def open(cls, directory: str | Path | storage.Saved) -> Self:
         """Open a saved index by memory-mapping its arrays; changes stay in this process."""
         index = super().open(directory)
-        try:
+        with checking(directory):
             _check(index.arrays, len(index.clauses.subscriptions), index.n_tokens)
-        except SavedIndexError as error:
-            raise SavedIndexError(
-                f"{storage.Saved.open(directory).where} contradicts itself: {error}; build it again"
-            ) from error
         return index
 
     def _build_options(self, tokens: Int32s | None) -> dict[str, Any]:
@@ -554,20 +551,20 @@ def _packed(tree: ApTreeArrays, **spare: float) -> ApTreeArrays:
 def _check(tree: ApTreeArrays, n_clauses: int, n_tokens: int) -> None:
     """Refuse a tree whose numbers lead out of its arrays, before a kernel follows them."""
     facts = tree.facts
-    _demand("facts", len(facts) == nodes.N_FACTS, len(tree.rules) == nodes.N_RULES)
+    demand("facts", len(facts) == nodes.N_FACTS, len(tree.rules) == nodes.N_RULES)
     n = int(facts[nodes.N_NODES])
-    _demand("nodes", 1 <= n <= min(len(getattr(tree, name)) for name in _BY_NODE))
+    demand("nodes", 1 <= n <= min(len(getattr(tree, name)) for name in _BY_NODE))
     for end, _, names in _PIECES:
         most = min(len(getattr(tree, name)) - (BLOCK if name == "keys" else 0) for name in names)
-        _demand(names[0], 0 <= facts[end] <= most)
-    _demand("ranks", len(tree.ranks) >= n_tokens, len(tree.extent) == 4)
+        demand(names[0], 0 <= facts[end] <= most)
+    demand("ranks", len(tree.ranks) >= n_tokens, len(tree.extent) == 4)
     kinds, parents, positions = tree.kinds[:n], tree.parents[:n], tree.positions[:n]
-    _demand("kinds", kinds[0] != FREE, kinds <= SPACE)
-    _demand("parents", parents >= -1, parents < n, -1 <= facts[nodes.FREE_NODE] < n)
+    demand("kinds", kinds[0] != FREE, kinds <= SPACE)
+    demand("parents", parents >= -1, parents < n, -1 <= facts[nodes.FREE_NODE] < n)
     is_list, is_keywords, is_space = (kinds == kind for kind in (LIST, KEYWORDS, SPACE))
     starts, extras, sizes = tree.starts[:n], tree.extras[:n], tree.sizes[:n].astype(np.int64)
     columns, rows = sizes & 0xFFFF, sizes >> 16
-    _demand("sizes", sizes >= 0, sizes[is_keywords] >= 1, (columns * rows)[is_space] >= 1)
+    demand("sizes", sizes >= 0, sizes[is_keywords] >= 1, (columns * rows)[is_space] >= 1)
     n_children = np.where(is_keywords, sizes + 1, columns * rows + 1)
     for chosen, begins, lengths, end in (
         (is_list, starts, sizes, nodes.LIST_END),
@@ -576,32 +573,21 @@ def _check(tree: ApTreeArrays, n_clauses: int, n_tokens: int) -> None:
         (is_space, extras, columns + rows + 2, nodes.EDGE_END),
     ):
         stops = begins[chosen] + lengths[chosen]
-        _demand("starts", begins[chosen] >= 0, stops <= facts[end])
+        demand("starts", begins[chosen] >= 0, stops <= facts[end])
     n_below = tree.n_below[:n].astype(np.int64)
-    _demand("n_below", n_below[is_list] >= 0, n_below[is_list] <= sizes[is_list])
+    demand("n_below", n_below[is_list] >= 0, n_below[is_list] <= sizes[is_list])
     inner = np.flatnonzero(is_keywords | is_space)
-    owners, places = _members(inner, n_children[inner])
+    owners, places = members(inner, n_children[inner])
     children = tree.children[starts[owners] + places]
-    _demand("children", children >= -1, children != 0, children < n)
+    demand("children", children >= -1, children != 0, children < n)
     owners, places, children = (each[children > 0] for each in (owners, places, children))
-    _demand("children", parents[children] == owners, positions[children] == places)
-    _demand("children", kinds[children] != FREE)
+    demand("children", parents[children] == owners, positions[children] == places)
+    demand("children", kinds[children] != FREE)
     lists = np.flatnonzero(is_list)
-    owners, places = _members(lists, n_below[lists])
+    owners, places = members(lists, n_below[lists])
     entries = tree.rows[starts[owners] + places]
-    _demand("rows", entries >= 0, entries < n_clauses)
+    demand("rows", entries >= 0, entries < n_clauses)
     offsets = tree.sample_offsets
-    _demand("sample_offsets", len(offsets) > 0, offsets[:1] == 0, np.diff(offsets) >= 0)
-    _demand("sample_ranks", offsets[-1] <= len(tree.sample_ranks))
-    _demand("sample_places", tree.sample_places.shape == (len(offsets) - 1, 2))
-
-
-def _members(owners: Int64s, lengths: Int64s) -> tuple[Int64s, Int64s]:
-    """Return the owner and the number, from 0 on, of each member of some pieces."""
-    firsts = np.cumsum(lengths) - lengths
-    return np.repeat(owners, lengths), np.arange(lengths.sum()) - np.repeat(firsts, lengths)
-
-
-def _demand(name: str, *facts: Any) -> None:
-    if not all(np.all(fact) for fact in facts):
-        raise SavedIndexError(f"{name} lead out of the tree")
+    demand("sample_offsets", len(offsets) > 0, offsets[:1] == 0, np.diff(offsets) >= 0)
+    demand("sample_ranks", offsets[-1] <= len(tree.sample_ranks))
+    demand("sample_places", tree.sample_places.shape == (len(offsets) - 1, 2))

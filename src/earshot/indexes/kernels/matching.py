@@ -94,9 +94,6 @@ def _append_answers(view, tokens, box, scratch, answers, n_answers, work):
         return None
     chosen, marks_tokens = _KERNELS[view.types[0].instance_class]
 
-    def as_it_is(view, tokens, box, scratch, answers, n_answers, work):
-        return chosen(view, tokens, box, scratch, answers, n_answers, work)
-
     def with_marks(view, tokens, box, scratch, answers, n_answers, work):
         mark_tokens(tokens, 0, len(tokens), scratch.marks, 1)
         n = chosen(view, tokens, box, scratch, answers, n_answers, work)
@@ -112,7 +109,8 @@ def _append_answers(view, tokens, box, scratch, answers, n_answers, work):
         return n
 
     if not marks_tokens:
-        return as_it_is
+        # Not through a call: to pass all arrays takes up to 2 s to compile.
+        return chosen.py_func
     return with_signature if "signature" in scratch.fields else with_marks
 
 

@@ -185,6 +185,6 @@ def _build(
     trie = build_trie(clauses, n_live, tokens, parameters.probing)
     rows = np.arange(n_live, dtype=np.int32)
     quadtree = build_pt_quadtree(clauses, frequencies, parameters, only=rows)
-    expected = np.empty((4, N_SUMS))
-    fill_costs(trie, quadtree, frequencies, expected)
+    expected = np.zeros((4, N_SUMS))
+    fill_costs(trie.tokens, trie.nodes, quadtree.tree, quadtree.sets.used, frequencies, expected)
     return LFilterArrays(trie, quadtree, Costs(parameters.rules, expected))

@@ -6,16 +6,20 @@ with the same keywords share a quadtree, to whose cells the cost model of the IQ
 
 from __future__ import annotations
 
-from typing import Any
+from pathlib import Path
+from typing import Any, Self
 
 import numpy as np
 import numpy.typing as npt
 
+from earshot import storage
 from earshot.indexes.ap_tree.index import ranks_of
+from earshot.indexes.consistency import checking, demand
 from earshot.indexes.contract import BuildInput
 from earshot.indexes.iq_tree.index import IqTree, filled, new_arrays, sampled
+from earshot.indexes.quadtree.checking import check_quadtree
 from earshot.indexes.quadtree.index import prepare_quadtree
-from earshot.indexes.quadtree.kernels.nodes import Quadtree
+from earshot.indexes.quadtree.kernels.nodes import N_NODES, Quadtree
 from earshot.indexes.trie_quadtree.kernels import (
     DEEPEST,
     EMPTY,
@@ -53,6 +57,18 @@ class TrieQuadtree(IqTree):
         arrays = TrieQuadtreeArrays(*cells, trie)
         return _filled(arrays, clauses, np.arange(n, dtype=np.int32))
 
+    @classmethod
+    def open(cls, directory: str | Path | storage.Saved) -> Self:
+        """Open a saved index by memory-mapping its arrays; changes stay in this process."""
+        index = super().open(directory)
+        arrays, n_clauses = index.arrays, len(index.clauses.subscriptions)
+        with checking(directory):
+            check_quadtree(arrays.tree, n_clauses)
+            _check_trie(arrays.trie, n_clauses, index.n_tokens)
+            n = int(arrays.tree.facts[N_NODES])
+            demand("roots", arrays.roots >= -1, arrays.roots < n)
+        return index
+
     def _insert_rows(self, first: int, stop: int) -> None:
         trie = self.arrays.trie
         if len(trie.ranks) < self.n_tokens:
@@ -89,6 +105,28 @@ class TrieQuadtree(IqTree):
     def _new_scratch(self) -> Any:
         scratch = super()._new_scratch()
         return scratch._replace(key=scratch.key[:1])  # as many keys as it is long
+
+
+def _check_trie(trie: KeywordTrie, n_clauses: int, n_tokens: int) -> None:
+    """Refuse a trie whose numbers lead out of its arrays, before a kernel follows them."""
+    demand("facts", len(trie.facts) == 2, len(trie.ranks) >= n_tokens)
+    n, n_keys = int(trie.facts[N_TRIE_NODES]), len(trie.keys)
+    demand("trie nodes", 1 <= n <= min(len(trie.parents), len(trie.below)))
+    demand("keys", n_keys > 0, n_keys & (n_keys - 1) == 0, len(trie.nodes) == n_keys)
+    is_taken = trie.keys != EMPTY
+    keys, nodes = trie.keys[is_taken], trie.nodes[is_taken]
+    # A search ends at a free place.
+    demand("keys", len(keys) == n - 1, len(keys) < n_keys, keys >= 0)
+    demand("nodes", np.array_equal(np.sort(nodes), np.arange(1, n)))
+    parents = trie.parents[:n]
+    demand("parents", parents[0] == 0, parents[1:] >= 0, parents[1:] < np.arange(1, n))
+    demand("parents", parents[nodes] == keys >> 32)
+    depth, above = 1, np.arange(n, dtype=np.int32)
+    while (above := parents[above]).any():
+        depth += 1
+    demand("depths", depth <= trie.facts[DEEPEST])
+    numbers = trie.numbers[:n_clauses]
+    demand("numbers", len(numbers) == n_clauses, numbers >= 0, numbers < n)
 
 
 def _keyed(trie: KeywordTrie, clauses: ClauseArrays) -> ClauseArrays:

@@ -90,10 +90,11 @@ def sort_codes(codes, n):
     source, target = codes[:n], np.empty(n, np.int64)
     counts = np.empty(257, np.int64)
     for shift in range(32, 64, 8):
-        counts[:] = 0
+        for digit in range(257):
+            counts[digit] = 0
         for i in range(n):
             counts[((source[i] >> shift) & 255) + 1] += 1
-        if counts.max() == n:
+        if counts[((source[0] >> shift) & 255) + 1] == n:
             continue
         for digit in range(256):
             counts[digit + 1] += counts[digit]

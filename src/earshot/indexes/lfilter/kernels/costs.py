@@ -95,19 +95,25 @@ def _chance(token, share, k):
 
 
 @kernel
-def fill_costs(trie, quadtree, frequencies, expected):
-    """Fill in what is expected of messages, given how often each token occurs."""
-    total = max(np.float64(frequencies[1:].sum()), 1.0)
-    expected[:] = 0.0
+def fill_costs(tokens, nodes, tree, n_in_sets, frequencies, expected):
+    """Add what is expected of messages, given how often each token occurs; all is 0 before.
+
+    ``tokens`` and ``nodes`` are the trie's, ``tree`` is the quadtree, whose nodes have sets of
+    ``n_in_sets`` tokens.
+    """
+    total = 0.0
+    for token in range(1, len(frequencies)):
+        total += frequencies[token]
+    total = max(total, 1.0)
     for token in range(len(frequencies)):
-        top = trie.tokens[token, TOP_NODE]
+        top = tokens[token, TOP_NODE]
         if top < 0:
             continue
-        n_own = trie.nodes[top, OWN_STOP] - trie.nodes[top, START]
+        n_own = nodes[top, OWN_STOP] - nodes[top, START]
         for k in range(N_SUMS):
-            cost = visit_cost(np.int64(trie.nodes[top, N_CHILDREN]), n_own, math.pow(4.0, k) / 2)
+            cost = visit_cost(np.int64(nodes[top, N_CHILDREN]), n_own, math.pow(4.0, k) / 2)
             expected[TRIE_SUM, k] += cost * _chance(token, frequencies[token] / total, k)
-    tree, lists = quadtree.tree, quadtree.tree.lists
+    lists = tree.lists
     n_entries = 0.0
     for node in range(tree.facts[N_NODES]):
         if tree.children[node] != NO_CHILDREN or tree.counts[node] == 0:
@@ -119,7 +125,7 @@ def fill_costs(trie, quadtree, frequencies, expected):
             expected[LEAF_SUM, k] += n * min(most, np.float64(lists.used[node]))
             above = np.int64(tree.parents[node])
             while above >= 0:
-                expected[PROBES_SUM, k] += n * min(most, np.float64(quadtree.sets.used[above]))
+                expected[PROBES_SUM, k] += n * min(most, np.float64(n_in_sets[above]))
                 above = np.int64(tree.parents[above])
         first = lists.starts[node]
         for place in range(first, first + lists.sizes[node]):

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from earshot.indexes.block_trie.kernels.build import sort_codes
 from earshot.indexes.quadtree.kernels.nodes import n_required, rarest_token
 from earshot.kernels.jit import kernel
 
@@ -35,7 +36,7 @@ def choose_pivots(token_offsets, token_ids, rows, how, frequencies):
             if chosen[j] < 0:
                 token = rarest_token(token_offsets, token_ids, rows[j], frequencies)
                 chosen[j] = np.int64(token) << 32 | j
-    chosen.sort()
+    sort_codes(chosen, len(rows))
     return chosen
 
 
@@ -56,11 +57,13 @@ def _hit(token_offsets, token_ids, rows, chosen):
         first = token_offsets[rows[j]]
         for k in range(starts[j + 1] - starts[j]):
             postings[starts[j] + k] = np.int64(token_ids[first + k]) << 32 | j
-    postings.sort()
+    sort_codes(postings, len(postings))
     # Tokens 0, 1, … of this set; those of clause j are locals_[starts[j]:starts[j + 1]].
     heads = np.empty(starts[n] + 1, np.int64)
     locals_ = np.empty(starts[n], np.int64)
-    filled = starts[:n].copy()
+    filled = np.empty(n, np.int64)
+    for j in range(n):
+        filled[j] = starts[j]
     n_local = 0
     for i in range(len(postings)):
         if i == 0 or postings[i] >> 32 != postings[i - 1] >> 32:
@@ -77,7 +80,8 @@ def _hit(token_offsets, token_ids, rows, chosen):
         counts[t] = heads[t + 1] - heads[t]
         following[t] = buckets[counts[t]]
         buckets[counts[t]] = t
-    chosen[:] = -1
+    for j in range(n):
+        chosen[j] = -1
     for count in range(n, 1, -1):
         while buckets[count] >= 0:
             t = buckets[count]
