@@ -354,22 +354,27 @@ class Engine(SingleCalls, Durable, Questions):
             encoded = encode_moves(
                 batch, self.space, form=matcher.form, source=source, first_row=first_row, rows=rows
             )
-            known = self.contains_batch(encoded.ids)
-            rejects = encoded.rejects + unknown_rows(
-                encoded.ids, np.flatnonzero(~known), encoded.rows, source
-            )
-            chosen = np.flatnonzero(known)
-            slots = self._state.ids.slots_of(encoded.ids.take(pa.array(chosen)))
-            places = take_places(encoded.places, chosen)
+            rejects, places = encoded.rejects, encoded.places
+            chosen = np.arange(len(encoded.ids))
+            slots = self._state.ids.known_slots(encoded.ids)
+            if slots is None:
+                known = self.contains_batch(encoded.ids)
+                rejects = rejects + unknown_rows(
+                    encoded.ids, np.flatnonzero(~known), encoded.rows, source
+                )
+                chosen = np.flatnonzero(known)
+                slots = self._state.ids.slots_of(encoded.ids.take(pa.array(chosen)))
+                places = take_places(places, chosen)
             if matcher.form.moves_by_position:
                 is_live, clocks_us = self._state.live_moves(slots, encoded.times[chosen])
-                ended = chosen[~is_live]
-                rejects += unknown_rows(encoded.ids, ended, encoded.rows, source)
-                chosen, slots = chosen[is_live], slots[is_live]
-                places = take_places(places, np.flatnonzero(is_live))
+                if not is_live.all():
+                    ended = chosen[~is_live]
+                    rejects = rejects + unknown_rows(encoded.ids, ended, encoded.rows, source)
+                    chosen, slots = chosen[is_live], slots[is_live]
+                    places = take_places(places, np.flatnonzero(is_live))
                 places = reports_of(places, encoded.times[chosen], clocks_us)
             wrong = list(matcher.refused_moves(slots, places))
-            rejects += [
+            rejects = rejects + [
                 (LateRow if field == "time" else InvalidRow)(
                     source, int(encoded.rows[chosen[at]]), field, reason
                 )

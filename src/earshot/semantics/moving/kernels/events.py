@@ -61,6 +61,7 @@ from earshot.semantics.moving.kernels.structures import (
     drop_message,
     drop_slot,
     find,
+    foresee_slot,
     has_room,
     moved_slot,
     put_message,
@@ -73,7 +74,8 @@ WAITING, ENDING, ARRIVING, MOVING = range(4)
 """Phases of an event: nothing is found so far; what was found is being told."""
 _NEVER = np.iinfo(np.int64).max
 _FEW_MOVES = 32
-_AHEAD = 8
+_AHEAD = 3
+"""Moves before one for which its entry in a list is asked for."""
 
 # ---- what comes out ------------------------------------------------------------------------------
 
@@ -382,8 +384,10 @@ def move_slots(structure, tables, scratch, output, slots, clocks, kinds, frames,
                 if status != DONE:
                     return status
             _order_moves(tables, counts, slots, clocks, order, scratch.stack)
-        if at + _AHEAD < counts[STOP]:
-            _foresee(tables.subscribers, slots[order[at + _AHEAD]])
+        if at + 4 * _AHEAD < counts[STOP]:
+            _foresee(tables.subscribers, slots[order[at + 4 * _AHEAD]])
+            foresee_slot(structure, tables, slots[order[at + 2 * _AHEAD]], False)
+            foresee_slot(structure, tables, slots[order[at + _AHEAD]], True)
         event = order[at]
         slot = np.int64(slots[event])
         if counts[PHASE] != MOVING:

@@ -27,6 +27,7 @@ from earshot.kernels.box_keys import (
     union_key,
 )
 from earshot.kernels.jit import inlined_kernel, lean_kernel
+from earshot.kernels.processor import prefetch
 from earshot.semantics.moving.kernels.arrays import (
     IS_LONLAT,
     N_CANDIDATES,
@@ -258,6 +259,16 @@ def drop_from_lists(lists, tables, slot):
     subscribers = tables.subscribers
     for clause in range(subscribers.clause_offsets[slot], subscribers.clause_offsets[slot + 1]):
         _drop_entry(lists, clause)
+
+
+@inlined_kernel
+def foresee_in_lists(lists, tables, slot, is_near):
+    """Ask for the entry of a subscription that moves soon; before that, for where it is."""
+    clause = tables.subscribers.clause_offsets[slot]
+    if is_near:
+        prefetch(lists.pool_keys, lists.clause_places[clause])
+    else:
+        prefetch(lists.clause_places, clause)
 
 
 @inlined_kernel

@@ -54,6 +54,7 @@ from earshot.semantics.moving.kernels.arrays import N_ROWS
 from earshot.semantics.moving.kernels.lists import (
     drop_from_lists,
     find_in_lists,
+    foresee_in_lists,
     has_room_lists,
     move_in_lists,
     put_in_lists,
@@ -140,6 +141,6 @@ def fill_tree(structure, tables, first):
 
 KERNELS = (
     has_room, find_in_lists, search_tree, put_message, drop_message, put_in_lists, drop_from_lists,
-    move_in_lists,
+    move_in_lists, foresee_in_lists,
 )  # fmt: skip
 """In the order of :mod:`earshot.semantics.moving.kernels.structures`."""

@@ -9,8 +9,9 @@ entry on each side.
 A move from region A to region B goes through the nodes that touch one of them, and past those that
 lie within both: for a small move, nodes along the edges. Entries of a node are blocks of 16. First
 their words are compared, by the bits that stand for them, then their boxes, rounded outwards to 32
-bits; only what is left is looked up in the table of messages. A leaf has a set of 1,024 bits, in
-which the words of its messages are marked; most leaves lack a word and are not opened at all.
+bits: what lies within both regions stays. Only what is left is looked up in the table of messages.
+A leaf has a set of 1,024 bits, in which the words of its messages are marked; most leaves lack a
+word and are not opened at all.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from __future__ import annotations
 import numpy as np
 
 from earshot.kernels.jit import inlined_kernel, lean_kernel
+from earshot.model.arrays import BOX
 from earshot.semantics.moving.kernels.arrays import (
     IS_LONLAT,
     N_CANDIDATES,
@@ -478,7 +480,14 @@ def search_tree(tree, tables, scratch, slot):
             for entry in range(block * BLOCK, block * BLOCK + in_block):
                 if words & ~tree.entry_words[entry]:
                     continue
-                _look_at(tree, entry, tables, scratch, slot)
+                is_within = (
+                    in_low_x <= tree.entry_boxes[entry, 0]
+                    and in_low_y <= tree.entry_boxes[entry, 1]
+                    and in_high_x >= tree.entry_boxes[entry, 2]
+                    and in_high_y >= tree.entry_boxes[entry, 3]
+                )
+                if not is_within:
+                    _look_at(tree, entry, tables, scratch, slot)
             in_block = BLOCK
             block = np.int64(tree.block_next[block])
         first = np.int64(tree.node_children[node])
@@ -524,8 +533,12 @@ def _look_at(tree, entry, tables, scratch, slot):
     row = ~row if row < 0 else row
     is_lonlat, polygons = tables.rules[IS_LONLAT] != 0, subscribers.polygons
     box = messages.boxes[row]
-    was = holds(query.regions, 0, is_lonlat, polygons, box[0], box[1], box[2], box[3])
-    now = holds(query.regions, 1, is_lonlat, polygons, box[0], box[1], box[2], box[3])
+    if query.regions.kinds[1] == BOX and query.regions.kinds[0] == BOX and box[0] <= box[2]:
+        was = boxes_touch(boxes, 0, box[0], box[1], box[2], box[3])
+        now = boxes_touch(boxes, 1, box[0], box[1], box[2], box[3])
+    else:
+        was = holds(query.regions, 0, is_lonlat, polygons, box[0], box[1], box[2], box[3])
+        now = holds(query.regions, 1, is_lonlat, polygons, box[0], box[1], box[2], box[3])
     if was == now or not row_has_words(subscribers, slot, messages, row):
         return
     if box[0] > box[2]:  # it has two entries

@@ -86,6 +86,11 @@ def moved_slot_scan(structure, tables, slot):
 
 
 @lean_kernel
+def foresee_slot_scan(structure, tables, slot, is_near):
+    """Nothing is kept of a subscription."""
+
+
+@lean_kernel
 def search_scan(structure, tables, scratch, slot):
     """Find the messages that one of the two regions of the query holds, and the other does not."""
     subscribers, messages, counts = tables.subscribers, tables.messages, scratch.counts
@@ -111,6 +116,6 @@ def search_scan(structure, tables, scratch, slot):
 
 KERNELS = (
     has_room_scan, find_scan, search_scan, put_message_scan, drop_message_scan, put_slot_scan,
-    drop_slot_scan, moved_slot_scan,
+    drop_slot_scan, moved_slot_scan, foresee_slot_scan,
 )  # fmt: skip
 """In the order of :mod:`earshot.semantics.moving.kernels.structures`."""

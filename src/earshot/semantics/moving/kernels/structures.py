@@ -53,8 +53,14 @@ def moved_slot(structure: Any, tables: Any, slot: int) -> None:
     raise NotImplementedError
 
 
+def foresee_slot(structure: Any, tables: Any, slot: int, is_near: bool) -> None:
+    """Ask for memory of a subscription that moves soon, twice: far ahead, and near; for kernels."""
+    raise NotImplementedError
+
+
 _FUNCTIONS = (
-    has_room, find, search, put_message, drop_message, put_slot, drop_slot, moved_slot
+    has_room, find, search, put_message, drop_message, put_slot, drop_slot, moved_slot,
+    foresee_slot,
 )  # fmt: skip
 KERNELS: dict[type, tuple[Any, ...]] = {
     quad_lists.QuadListsArrays: quad_lists.KERNELS,
@@ -147,5 +153,15 @@ def _moved_slot(structure, tables, slot):
 
     def implementation(structure, tables, slot):
         chosen(structure, tables, slot)
+
+    return implementation
+
+
+@implements(foresee_slot, _nrt=False)
+def _foresee_slot(structure, tables, slot, is_near):
+    chosen = _chosen(foresee_slot, structure)
+
+    def implementation(structure, tables, slot, is_near):
+        chosen(structure, tables, slot, is_near)
 
     return implementation
