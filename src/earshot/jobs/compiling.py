@@ -38,9 +38,10 @@ _FILES = {
     "circles.csv": "id,keywords,x,y,radius\n1,up,0,0,9\n2,wärm,1,1,9\n",
     "circles.ndjson": '{"id": "a", "keywords": ["wärm", "up"], "x": 0, "y": 0, "radius": 9}\n',
     # As many as are matched together, which takes other kernels than a few.
-    "messages.csv": "id,text,x,y\n"
-    + "".join(f"m{n},wärm up,0,0\n" for n in range(MESSAGE_BATCH_ROWS)),
-    "messages.ndjson": '{"id": 1, "text": "warm up", "x": 0, "y": 0}\n',
+    "messages.csv": "id,text,x,y,time\n"
+    + "".join(f"m{n},wärm up,0,0,2026-01-01T00:00:00Z\n" for n in range(MESSAGE_BATCH_ROWS)),
+    "messages.ndjson": '{"id": 1, "text": "warm up", "x": 0, "y": 0, '
+    '"time": "2026-01-01T00:00:00Z"}\n',
 }
 
 

@@ -1,1 +1,1 @@
-"""The AP-Tree of [VLDBJ15]: keywords and space partitioned in turns, as a cost model chooses."""
+"""The AP-Tree: keywords and space partitioned in turns, as a cost model chooses."""

@@ -1,1 +1,1 @@
-"""The IQ-Tree, a rival of [VLDBJ15]."""
+"""The IQ-Tree: quadtree cells by a cost model, with lists of rarest keywords."""

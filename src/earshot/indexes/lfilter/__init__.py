@@ -1,1 +1,1 @@
-"""LFilter of [CIKM15]."""
+"""LFilter: the MBRTrie and the PT-Quadtree over one numbering, chosen from by cost."""

@@ -1,1 +1,1 @@
-"""The MBRTrie of [CIKM15]."""
+"""The MBRTrie: a trie of keywords with the bounding box of what is below each node."""

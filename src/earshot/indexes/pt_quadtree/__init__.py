@@ -1,1 +1,1 @@
-"""The pivotal-token quadtree of [CIKM15]."""
+"""The PT-Quadtree: a quadtree over pivotal tokens."""

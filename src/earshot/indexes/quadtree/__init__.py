@@ -1,1 +1,1 @@
-"""What the quadtrees of [CIKM15] and [VLDBJ15] share: cells, nodes, lists of numbers, room."""
+"""What quadtrees share: cells, nodes, lists of numbers, room."""

@@ -1,1 +1,1 @@
-"""The RQ-Tree, a rival of [VLDBJ15]."""
+"""The RQ-Tree: rarest keywords, with a quadtree for each."""

@@ -1,1 +1,1 @@
-"""Trie-Qd of [VLDBJ15]: an ordered keyword trie with a quadtree for each set of keywords."""
+"""Trie-Qd: an ordered keyword trie with a quadtree for each set of keywords."""

@@ -362,11 +362,14 @@ def change_tree(tree, clauses, rows, step, change, scratch):
 
 @lean_kernel
 def _take_out(tree, node, c):
-    """Take a clause out of a list; the last one takes its place."""
-    at = tree.starts[node]
-    last = at + tree.n_below[node] - 1
-    while at < last and tree.rows[at] != c:
-        at += 1
+    """Take a clause out of a list; the last one takes its place.
+
+    Looked for from the end: of clauses removed together, the latest comes first.
+    """
+    first = tree.starts[node]
+    last = at = first + tree.n_below[node] - 1
+    while at > first and tree.rows[at] != c:
+        at -= 1
     tree.keys[at] = tree.keys[last]
     tree.rows[at] = tree.rows[last]
     tree.prints[at] = tree.prints[last]
