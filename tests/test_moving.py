@@ -166,6 +166,44 @@ def test_a_batch_of_moves_is_told_as_one_by_one() -> None:
     assert n_updates > n_expired + 200
 
 
+def test_what_has_ended_gives_its_memory_back() -> None:
+    """Ids, words and rows are kept from the oldest live message on, whichever ends first."""
+    engine = Engine(Moving(2 * SECOND), space="planar")
+    engine.subscribe(Subscription(1, ["road"], region=Circle(0, 0, 1)))
+    n, sizes = 2000, []
+
+    def batch(step: int, lifetime: int) -> pa.Table:
+        time = NOON + step * SECOND
+        return pa.table({
+            "id": [f"message {step * n + number:06}" for number in range(n)],
+            "keywords": [["road", f"word {number % 7}"] for number in range(n)],
+            "x": [5.0] * (n - 1) + [0.0],
+            "y": [0.0] * n,
+            "time": [time] * n,
+            "end": [time + lifetime * SECOND] * n,
+        })  # fmt: skip
+
+    def held() -> list[int]:
+        return [engine.memory()[part] for part in ("message_ids", "structure", "messages")]
+
+    for step in range(24):
+        engine.publish_batch(batch(step, 1 + step % 2))
+        assert engine.results(1)[-1].message_id == f"message {step * n + n - 1:06}"
+        sizes.append(held())
+    (ids, structure, rows), later = np.max(sizes[:12], axis=0), np.max(sizes[12:], axis=0)
+    assert later[0] <= ids
+    assert later[1] <= structure
+    assert later[2] <= 1.05 * rows  # words are packed now and then, a bit sooner or later
+    for each in engine.advance(NOON + 60 * SECOND):
+        assert each.message_id == f"message {24 * n - 1:06}"
+    engine.publish(Message("last", "road", place=Point(0, 0), time=NOON + 61 * SECOND))
+    engine.rebuild()
+    assert engine.n_messages == 1
+    ids, structure, rows = held()
+    assert ids + rows < 1000
+    assert structure < sizes[-1][1]
+
+
 def is_within(region: Any, x: float, y: float) -> bool:
     """Whether a client that knows its safe region may stay silent."""
     match region:
