@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -13,7 +14,10 @@ from earshot.indexes.contract import Index
 from earshot.model.arrays import ClauseArrays, take_clauses
 
 
-def random_case(random: np.random.Generator, seed: int, n: int) -> tuple[Recipe, Case]:
+def random_case(
+    random: np.random.Generator, seed: int, n: int, **varied: Any
+) -> tuple[Recipe, Case]:
+    """Return a recipe and its case; ``varied`` fields are taken as they are given."""
     recipe = Recipe(
         seed=seed,
         space=("lonlat", "planar")[seed % 2],
@@ -29,6 +33,7 @@ def random_case(random: np.random.Generator, seed: int, n: int) -> tuple[Recipe,
         everywhere=0.05,
         n_unknown_tokens=3,
     )
+    recipe = replace(recipe, **varied)
     return recipe, make_case(recipe)
 
 

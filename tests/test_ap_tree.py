@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from earshot.checks.generate import Recipe, make_case, ragged
-from earshot.checks.oracle import matches_of
+from changing import changed, check_answers, expected_answers, random_case, slots_between
+from earshot.checks.generate import ragged
 from earshot.errors import InvalidParameter, SavedIndexError
 from earshot.indexes.ap_tree import index as ap_tree
 from earshot.indexes.ap_tree.index import ApTree, ApTreeParameters
@@ -122,31 +122,11 @@ def _required(clauses: ClauseArrays, c: int) -> Any:
     return tokens[tokens >= 0]
 
 
-def _slots(clauses: ClauseArrays, start: int, stop: int) -> ClauseArrays:
-    slots = clauses.subscriptions
-    return take_clauses(clauses, np.flatnonzero((slots >= start) & (slots < stop)))
-
-
 @pytest.mark.parametrize("seed", range(18))
 def test_changes_keep_the_tree_right(seed: int) -> None:
     random = np.random.default_rng(seed)
     n = int(random.integers(0, 500))
-    recipe = Recipe(
-        seed=seed,
-        space=("lonlat", "planar")[seed % 2],
-        n_subscriptions=n,
-        n_messages=12,
-        max_keywords=int(random.integers(1, 9)),
-        n_tokens=int(random.choice([9, 40, 300])),
-        message_side=float(random.choice([0.0, 0.3])),
-        forbidden=0.2,
-        several=float(random.choice([0.0, 0.3])),
-        unbounded=0.05,
-        shapes=0.1,
-        everywhere=0.05,
-        n_unknown_tokens=3,
-    )
-    case = make_case(recipe)
+    recipe, case = random_case(random, seed, n)
     parameters = ApTreeParameters(
         fanout=int(random.choice([2, 9, 30])),
         max_list=int(random.choice([4, 9, 40])),
@@ -154,31 +134,15 @@ def test_changes_keep_the_tree_right(seed: int) -> None:
         **VARIANTS[seed % len(VARIANTS)],
     )
     index = ApTree.build(
-        _slots(case.clauses, 0, n // 3),
+        slots_between(case.clauses, 0, n // 3),
         space=recipe.space,
         parameters=parameters,
         sample=case.messages if seed % 3 == 0 else None,
     )
-    expected = matches_of(case.clauses, case.messages, recipe.space)
-    following = index.n_slots
-    live = set(range(following))
-    for step in range(30):
-        if random.random() < 0.5 and following < n:
-            stop = min(n, following + int(random.choice([1, 1, 5, 100])))
-            index.insert(_slots(case.clauses, following, stop))
-            live |= set(range(following, stop))
-            following = stop
-        elif live:
-            n_gone = min(len(live), int(random.choice([1, 1, 7, 120])))
-            gone = random.choice(sorted(live), n_gone, replace=False).astype(np.int32)
-            index.remove(gone)
-            live -= set(gone.tolist())
-        if step % 6 == 5 or step == 29:
-            check_shape(index)
-            found = index.match(case.messages)
-            for row, answers in enumerate(expected):
-                slots = found.subscriptions[found.offsets[row] : found.offsets[row + 1]].tolist()
-                assert sorted(slots) == sorted(answers & live)
+    expected = expected_answers(recipe, case)
+    for live in changed(index, case.clauses, n, random, 30):
+        check_shape(index)
+        check_answers(index, case, expected, live)
 
 
 # ---- partitions ----------------------------------------------------------------------------------

@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from earshot.checks.generate import Recipe, make_case
-from earshot.checks.oracle import matches_of
+from changing import changed, check_answers, expected_answers, random_case, slots_between
+from earshot.checks.generate import Case, Recipe
 from earshot.errors import InvalidParameter
 from earshot.indexes.contract import Index
 from earshot.indexes.iq_tree.index import IqTree, IqTreeParameters
@@ -31,7 +31,6 @@ from earshot.indexes.quadtree.kernels.nodes import (
     clause_on_grid,
 )
 from earshot.indexes.rq_tree.index import RqTree
-from earshot.model.arrays import ClauseArrays, take_clauses
 
 
 def table_of(tables: Any, node: int) -> dict[int, int]:
@@ -141,65 +140,27 @@ def check_pt_quadtree(index: Any) -> None:
     assert tree.facts[N_POSTINGS] == n_postings
 
 
-def random_case(random: np.random.Generator, seed: int, n: int) -> Any:
+def sized_case(random: np.random.Generator, seed: int, n: int) -> tuple[Recipe, Case]:
     """Return a recipe and its case, of sizes from points to half of the space."""
-    recipe = Recipe(
-        seed=seed,
-        space=("lonlat", "planar")[seed % 2],
-        n_subscriptions=n,
-        n_messages=12,
-        max_keywords=int(random.integers(1, 6)),
-        n_tokens=int(random.choice([9, 40, 300])),
-        side=float(random.choice([0.0, 0.02, 0.1, 0.5])),
-        message_side=float(random.choice([0.0, 0.3])),
-        forbidden=0.2,
-        several=float(random.choice([0.0, 0.3])),
-        unbounded=0.05,
-        shapes=0.1,
-        everywhere=0.05,
-        n_unknown_tokens=3,
-    )
-    return recipe, make_case(recipe)
+    side = float(random.choice([0.0, 0.02, 0.1, 0.5]))
+    return random_case(random, seed, n, side=side, max_keywords=int(random.integers(1, 6)))
 
 
-def some_slots(clauses: ClauseArrays, start: int, stop: int) -> ClauseArrays:
-    """Return the clauses of slots ``start`` to ``stop``."""
-    slots = clauses.subscriptions
-    return take_clauses(clauses, np.flatnonzero((slots >= start) & (slots < stop)))
-
-
-def run_changes(index: Index, case: Any, space: Any, random: Any, check: Any) -> None:
+def run_changes(index: Index, recipe: Recipe, case: Case, random: Any, check: Any) -> None:
     """Insert and remove at random; the structure and its answers are right all the time."""
-    expected = matches_of(case.clauses, case.messages, space)
-    n, following = case.n_slots, index.n_slots
-    live = set(range(following))
-    for step in range(30):
-        if random.random() < 0.5 and following < n:
-            stop = min(n, following + int(random.choice([1, 1, 5, 100])))
-            index.insert(some_slots(case.clauses, following, stop))
-            live |= set(range(following, stop))
-            following = stop
-        elif live:
-            n_gone = min(len(live), int(random.choice([1, 1, 7, 120])))
-            gone = random.choice(sorted(live), n_gone, replace=False).astype(np.int32)
-            index.remove(gone)
-            live -= set(gone.tolist())
-        if step % 6 != 5:
-            continue
+    expected = expected_answers(recipe, case)
+    for live in changed(index, case.clauses, case.n_slots, random, 30):
         check(index)
-        found = index.match(case.messages)
-        for row, answers in enumerate(expected):
-            slots = found.subscriptions[found.offsets[row] : found.offsets[row + 1]].tolist()
-            assert sorted(slots) == sorted(answers & live)
+        check_answers(index, case, expected, live)
 
 
 @pytest.mark.parametrize("seed", range(16))
 def test_changes_keep_the_pt_quadtree_right(seed: int) -> None:
     random = np.random.default_rng(seed)
     n = int(random.integers(0, 500))
-    recipe, case = random_case(random, seed, n)
+    recipe, case = sized_case(random, seed, n)
     index = PtQuadtree.build(
-        some_slots(case.clauses, 0, n // 3),
+        slots_between(case.clauses, 0, n // 3),
         space=recipe.space,
         parameters=PtQuadtreeParameters(
             placement=("leaves", "mx_cif")[seed // 2 % 2],
@@ -209,7 +170,7 @@ def test_changes_keep_the_pt_quadtree_right(seed: int) -> None:
         ),
     )
     check_pt_quadtree(index)
-    run_changes(index, case, recipe.space, random, check_pt_quadtree)
+    run_changes(index, recipe, case, random, check_pt_quadtree)
 
 
 def check_cell_tree(index: Any) -> None:
@@ -278,9 +239,9 @@ def _is_within(one: int, other: int) -> bool:
 def test_changes_keep_cell_trees_right(structure: type[IqTree], seed: int) -> None:
     random = np.random.default_rng(seed)
     n = int(random.integers(0, 500))
-    recipe, case = random_case(random, seed, n)
+    recipe, case = sized_case(random, seed, n)
     index = structure.build(
-        some_slots(case.clauses, 0, n // 3),
+        slots_between(case.clauses, 0, n // 3),
         space=recipe.space,
         parameters=IqTreeParameters(
             posting_cost=float(random.choice([1e-6, 1e-3, 0.03])),
@@ -289,7 +250,7 @@ def test_changes_keep_cell_trees_right(structure: type[IqTree], seed: int) -> No
         sample=case.messages if seed % 3 else None,
     )
     check_cell_tree(index)
-    run_changes(index, case, recipe.space, random, check_cell_tree)
+    run_changes(index, recipe, case, random, check_cell_tree)
 
 
 def _least_cost(arrays: Any, share: float, on_grid: Any, cell: int) -> float:
@@ -308,7 +269,7 @@ def _least_cost(arrays: Any, share: float, on_grid: Any, cell: int) -> float:
 @pytest.mark.parametrize("seed", range(6))
 def test_the_cells_of_a_clause_have_least_cost(seed: int) -> None:
     random = np.random.default_rng(seed)
-    _, case = random_case(random, seed, 60)
+    _, case = sized_case(random, seed, 60)
     parameters = IqTreeParameters(posting_cost=float(10.0 ** -random.integers(1, 5)), max_depth=4)
     index = IqTree.build(case.clauses, parameters=parameters, sample=case.messages)
     arrays, clauses = index.arrays, index.clauses
