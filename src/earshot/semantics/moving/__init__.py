@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from earshot.errors import InvalidParameter
 from earshot.semantics.moving.contract import Scan, Structure
 from earshot.semantics.moving.quad_lists import QuadLists
@@ -10,11 +12,11 @@ STRUCTURES: dict[str, type[Structure]] = {each.name: each for each in (QuadLists
 """How messages and subscribers find each other, by name; the default first."""
 
 
-def find_structure(chosen: str | None) -> Structure:
-    """Return a structure by name, with its default parameters; by default the first."""
+def find_structure(chosen: str | None, **parameters: Any) -> Structure:
+    """Return a structure by name, with its parameters; by default the first."""
     name = next(iter(STRUCTURES)) if chosen is None else chosen
     if name not in STRUCTURES:
         raise InvalidParameter(
             f"no structure {name!r} for moving subscribers; expected one of {', '.join(STRUCTURES)}"
         )
-    return STRUCTURES[name]()
+    return STRUCTURES[name](**parameters)

@@ -8,6 +8,7 @@ says what that is, and in which order changes come.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from dataclasses import asdict
 from datetime import timedelta
 from typing import Any, ClassVar, NamedTuple, Self
 
@@ -171,6 +172,7 @@ class MovingMatcher(Matcher):
         facts = {
             "lifetime_us": self.settings.lifetime_us,
             "structure": self._structure.name,
+            "parameters": asdict(self._structure),
             "space": self.space,
         }
         groups = {
@@ -185,7 +187,7 @@ class MovingMatcher(Matcher):
     def open(cls, saved: Saved, *, n_threads: int) -> Self:
         """Open what was saved; it goes on where that one was."""
         facts = saved.facts
-        structure = find_structure(facts["structure"])
+        structure = find_structure(facts["structure"], **facts["parameters"])
         subscribers = saved.group("subscribers", SubscriberArrays)
         return cls(
             Moving(timedelta(microseconds=facts["lifetime_us"])),

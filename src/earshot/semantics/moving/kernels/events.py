@@ -70,8 +70,9 @@ from earshot.semantics.moving.kernels.structures import (
 )
 from earshot.semantics.moving.kernels.words import bits_of, row_has_words
 
-WAITING, ENDING, ARRIVING, MOVING = range(4)
-"""Phases of an event: nothing is found so far; what was found is being told."""
+WAITING, ENDING, ARRIVING, MOVING, PLACED = range(5)
+"""Phases of an event: nothing is found so far; what was found is being told. At the last, a
+subscription is elsewhere, but the structure, which was short of room, has not followed."""
 _NEVER = np.iinfo(np.int64).max
 _FEW_MOVES = 32
 _AHEAD = 3
@@ -294,7 +295,8 @@ def begin_slots(structure, tables, scratch, output, first, stop, is_told):
             offsets = tables.subscribers.clause_offsets
             if not has_room(structure, tables, offsets[slot + 1] - offsets[slot]):
                 return NEEDS_ROOM
-            put_slot(structure, tables, slot)
+            if not put_slot(structure, tables, slot):
+                return NEEDS_ROOM
             counts[N_FOUND] = counts[N_ENTERED] = 0
             if is_told:
                 _ask_for_all(tables, scratch, slot)
@@ -391,8 +393,11 @@ def move_slots(structure, tables, scratch, output, slots, clocks, kinds, frames,
         event = order[at]
         slot = np.int64(slots[event])
         if counts[PHASE] != MOVING:
-            _move_slot(tables, query, slot, kinds[event], frames[event], shape_rows[event])
-            moved_slot(structure, tables, slot)
+            if counts[PHASE] != PLACED:
+                _move_slot(tables, query, slot, kinds[event], frames[event], shape_rows[event])
+                counts[PHASE] = PLACED
+            if not moved_slot(structure, tables, slot):
+                return NEEDS_ROOM
             _search(structure, tables, scratch, slot)
             counts[PHASE] = MOVING
         if not _emit_messages(tables, scratch, output, event, slot, clocks[event]):

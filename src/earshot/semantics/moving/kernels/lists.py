@@ -251,6 +251,7 @@ def put_in_lists(lists, tables, slot):
         token = rarest_token(lists, subscribers, tables.messages, clause)
         append_entry(lists, token, key, subscribers.clause_words[clause], clause)
         lists.list_facts[LIST_PUT] += 1
+    return True
 
 
 @lean_kernel
@@ -279,10 +280,11 @@ def move_in_lists(lists, tables, slot):
     for clause in range(subscribers.clause_offsets[slot], subscribers.clause_offsets[slot + 1]):
         place = np.int64(lists.clause_places[clause])
         if lists.pool_keys[place] == key:
-            return
+            break
         lists.pool_keys[place] = key
         if _loosen(lists, place, key):
             lists.list_facts[LIST_LOOSENED] += 1
+    return True
 
 
 # ---- messages ------------------------------------------------------------------------------------

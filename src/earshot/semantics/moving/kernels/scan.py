@@ -73,6 +73,7 @@ def drop_message_scan(structure, tables, row):
 @lean_kernel
 def put_slot_scan(structure, tables, slot):
     """Nothing is kept of a subscription."""
+    return True
 
 
 @lean_kernel
@@ -83,6 +84,7 @@ def drop_slot_scan(structure, tables, slot):
 @lean_kernel
 def moved_slot_scan(structure, tables, slot):
     """Nothing is kept of where a subscription is."""
+    return True
 
 
 @lean_kernel

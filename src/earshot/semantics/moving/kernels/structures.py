@@ -38,8 +38,8 @@ def drop_message(structure: Any, tables: Any, row: int) -> None:
     raise NotImplementedError
 
 
-def put_slot(structure: Any, tables: Any, slot: int) -> None:
-    """Take a subscription in; for kernels."""
+def put_slot(structure: Any, tables: Any, slot: int) -> bool:
+    """Take a subscription in; False where there is no room, and nothing has changed."""
     raise NotImplementedError
 
 
@@ -48,8 +48,8 @@ def drop_slot(structure: Any, tables: Any, slot: int) -> None:
     raise NotImplementedError
 
 
-def moved_slot(structure: Any, tables: Any, slot: int) -> None:
-    """Follow a subscription to where it is now; for kernels."""
+def moved_slot(structure: Any, tables: Any, slot: int) -> bool:
+    """Follow a subscription to where it is now; False where there is no room, as above."""
     raise NotImplementedError
 
 
@@ -132,7 +132,7 @@ def _put_slot(structure, tables, slot):
     chosen = _chosen(put_slot, structure)
 
     def implementation(structure, tables, slot):
-        chosen(structure, tables, slot)
+        return chosen(structure, tables, slot)
 
     return implementation
 
@@ -152,7 +152,7 @@ def _moved_slot(structure, tables, slot):
     chosen = _chosen(moved_slot, structure)
 
     def implementation(structure, tables, slot):
-        chosen(structure, tables, slot)
+        return chosen(structure, tables, slot)
 
     return implementation
 
