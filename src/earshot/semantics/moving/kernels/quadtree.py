@@ -53,7 +53,7 @@ _ONE = np.uint64(1)
 
 
 @inlined_kernel
-def _lower(value):
+def lower(value):
     """Return a 32-bit number that is not greater."""
     rounded = np.float32(value)
     if rounded > _LARGEST:
@@ -64,7 +64,7 @@ def _lower(value):
 
 
 @inlined_kernel
-def _upper(value):
+def upper(value):
     """Return a 32-bit number that is not less."""
     rounded = np.float32(value)
     if rounded < -_LARGEST:
@@ -142,7 +142,7 @@ def _new_block(tree):
 
 
 @inlined_kernel
-def _free_block(tree, block):
+def free_block(tree, block):
     facts = tree.tree_facts
     tree.block_next[block] = facts[TREE_FREE_BLOCK]
     facts[TREE_FREE_BLOCK] = block
@@ -150,7 +150,7 @@ def _free_block(tree, block):
 
 
 @inlined_kernel
-def _new_entry(tree, node):
+def new_entry(tree, node):
     """Return where the next entry of a node goes; only its first block is not full."""
     size = tree.node_sizes[node]
     if size % BLOCK == 0:
@@ -198,13 +198,13 @@ def _put_piece(tree, messages, row, name, min_x, min_y, max_x, max_y):
             break
         node = child
         depth += 1
-    entry = _new_entry(tree, node)
+    entry = new_entry(tree, node)
     tree.entry_words[entry] = messages.words[row]
     tree.entry_rows[entry] = name
-    tree.entry_boxes[entry, 0] = _lower(min_x)
-    tree.entry_boxes[entry, 1] = _lower(min_y)
-    tree.entry_boxes[entry, 2] = _upper(max_x)
-    tree.entry_boxes[entry, 3] = _upper(max_y)
+    tree.entry_boxes[entry, 0] = lower(min_x)
+    tree.entry_boxes[entry, 1] = lower(min_y)
+    tree.entry_boxes[entry, 2] = upper(max_x)
+    tree.entry_boxes[entry, 3] = upper(max_y)
     if tree.node_children[node] < 0:
         _add_words(tree, messages, node, np.int64(name))
     is_full = tree.node_sizes[node] > tree.node_limits[node]
@@ -302,11 +302,11 @@ def _cut(tree, messages, node):
                 tree.node_counts[target] += 1
                 _loosen(tree, target, min_x, min_y, max_x, max_y)
                 _add_words(tree, messages, target, np.int64(tree.entry_rows[entry]))
-            _copy_entry(tree, entry, _new_entry(tree, target))
+            _copy_entry(tree, entry, new_entry(tree, target))
         in_block = BLOCK
         done = block
         block = np.int64(tree.block_next[block])
-        _free_block(tree, done)
+        free_block(tree, done)
 
 
 # ---- leaving -------------------------------------------------------------------------------------
@@ -341,7 +341,7 @@ def _drop_piece(tree, messages, name, min_x, min_y, max_x, max_y):
     tree.node_stale[node] += 1
     if (size - 1) % BLOCK == 0:
         tree.node_blocks[node] = tree.block_next[first]
-        _free_block(tree, first)
+        free_block(tree, first)
     if tree.node_stale[node] > LEAF_MOST // 3 and tree.node_children[node] < 0:
         _find_words(tree, messages, node)
     for at in range(depth, -1, -1):
@@ -407,8 +407,8 @@ def _take_back(tree, messages, node):
         while block >= 0:
             following = np.int64(tree.block_next[block])
             for i in range(in_block):
-                _copy_entry(tree, block * BLOCK + i, _new_entry(tree, node))
-            _free_block(tree, block)
+                _copy_entry(tree, block * BLOCK + i, new_entry(tree, node))
+            free_block(tree, block)
             in_block = BLOCK
             block = following
     quad = first // 4
@@ -487,7 +487,7 @@ def search_tree(tree, tables, scratch, slot):
                     and in_high_y >= tree.entry_boxes[entry, 3]
                 )
                 if not is_within:
-                    _look_at(tree, entry, tables, scratch, slot)
+                    look_at(tree, entry, tables, scratch, slot, False)
             in_block = BLOCK
             block = np.int64(tree.block_next[block])
         first = np.int64(tree.node_children[node])
@@ -517,8 +517,8 @@ def search_tree(tree, tables, scratch, slot):
 
 
 @inlined_kernel
-def _look_at(tree, entry, tables, scratch, slot):
-    """Compare a message whose words may be right with both regions."""
+def look_at(tree, entry, tables, scratch, slot, may_repeat):
+    """Compare a message whose words may be right with both regions; it may have more entries."""
     subscribers, messages, query = tables.subscribers, tables.messages, scratch.query
     boxes = query.regions.boxes
     min_x, min_y = np.float64(tree.entry_boxes[entry, 0]), np.float64(tree.entry_boxes[entry, 1])
@@ -541,7 +541,7 @@ def _look_at(tree, entry, tables, scratch, slot):
         now = holds(query.regions, 1, is_lonlat, polygons, box[0], box[1], box[2], box[3])
     if was == now or not row_has_words(subscribers, slot, messages, row):
         return
-    if box[0] > box[2]:  # it has two entries
+    if may_repeat or box[0] > box[2]:  # that one has two entries
         if scratch.stamps[row] == scratch.counts[STAMP]:
             return
         scratch.stamps[row] = scratch.counts[STAMP]
