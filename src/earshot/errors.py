@@ -14,6 +14,7 @@
     │   └── DuplicateSubscription      an id that is already subscribed
     ├── UnknownSubscription (KeyError) an id that is not subscribed
     ├── SavedIndexError (OSError)      a directory that is not an index of this version
+    ├── InUse (OSError)                a directory that belongs to another process or pipeline
     └── MissingExtra (ImportError)     an optional package is needed; the message says which
 """
 
@@ -88,6 +89,10 @@ class UnknownRow(InvalidRow, UnknownSubscription):
 
 class SavedIndexError(EarshotError, OSError):
     """A directory is not a saved index, or one of another format version."""
+
+
+class InUse(EarshotError, OSError):
+    """A directory belongs to another process or pipeline; the message says what to do."""
 
 
 class MissingExtra(EarshotError, ImportError):

@@ -31,11 +31,19 @@ from earshot.placement.cutting import cut_plan
 from earshot.placement.routing import UnitArrays
 from earshot.spark import shards, territory
 from earshot.spark.build import BuildTask, _build_shard, _messages_like
-from earshot.spark.intake import _folded, merge, subscriptions, take_in
+from earshot.spark.intake import (
+    FOLDED,
+    MOST_FOLDED_CHANGES,
+    _folded,
+    _tail_to_fold,
+    merge,
+    subscriptions,
+    take_in,
+)
 from earshot.spark.notes import NOTE
 from earshot.spark.rows import RowReading
 from earshot.spark.shards import read_delta
-from earshot.spark.store import Base, IndexSettings, IndexStore, Version
+from earshot.spark.store import Base, Delta, IndexSettings, IndexStore, Version
 from earshot.spark.territory import Territory, open_territory
 from earshot.spark.workers import (
     CARRIED,
@@ -310,6 +318,46 @@ def test_any_changes_give_what_the_engine_gives(
     assert sum(len(wanted) for _, _, wanted in seen) > 300
     for version, messages, wanted in seen[::4]:  # what a batch that runs again asks for
         assert old_hand.match(both.store, version, messages) == wanted
+
+
+@pytest.mark.parametrize("n_shards", [None, 3])
+def test_many_small_batches_leave_few_deltas(tmp_path: Path, n_shards: int | None) -> None:
+    """Small deltas are joined, also under the eyes of workers that have some of their steps."""
+    events = Events(8)
+    both = Both(tmp_path, [events.subscription(f"s{i}") for i in range(0, 40, 2)], n_shards)
+    workers = {every: Worker() for every in (1, 5, 13)}
+    early = None
+    for number in range(1, 2 * 64 + 1):
+        version = both.apply(events.changes(1, 40))
+        assert len(version.deltas) <= 3 * (FOLDED - 1)
+        for every, worker in workers.items():
+            if number % every == 0 and number % 3 == 0:
+                messages = events.messages(10)
+                wanted = expected(both.engine, messages)
+                assert worker.match(both.store, version, messages) == wanted
+                if early is None and len(wanted) > 3:
+                    early = version, messages, wanted
+    assert 40 < version.n_changes == version.step < number, "some were refused"
+    assert sum(delta.n_steps for delta in version.deltas) == version.step
+    messages = events.messages(60)
+    assert Worker().match(both.store, version, messages) == expected(both.engine, messages)
+    assert early is not None
+    assert workers[1].match(both.store, *early[:2]) == early[2], "an earlier version is asked for"
+
+
+def test_deltas_are_joined_by_number_unless_they_are_large() -> None:
+    deltas: tuple[Delta, ...] = ()
+    most = n_written = 0
+    for step in range(1, 1_001):
+        kept, folded = _tail_to_fold(deltas, 1)
+        n_changes = 1 + sum(delta.n_changes for delta in folded)
+        first = folded[0].first if folded else step
+        deltas = (*kept, Delta("", first, step, n_changes))
+        most, n_written = max(most, len(deltas)), n_written + n_changes
+    assert most <= 4 * (FOLDED - 1)
+    assert n_written < 4 * 1_000, "each change is written once for each size"
+    large = tuple(Delta("", step, step, MOST_FOLDED_CHANGES // 4) for step in range(1, 20))
+    assert _tail_to_fold(large, 1) == (large, ())
 
 
 def test_changes_find_the_clock_that_they_found_on_the_driver(tmp_path: Path) -> None:

@@ -10,11 +10,11 @@ from pathlib import Path
 import pytest
 from pyarrow import fs
 
-from earshot.errors import InvalidParameter, SavedIndexError
+from earshot.errors import InUse, InvalidParameter, SavedIndexError
 from earshot.indexes import default_structure, index_type
 from earshot.spark import folders
 from earshot.spark.folders import Folder
-from earshot.spark.store import Base, IndexSettings, IndexStore, Version
+from earshot.spark.store import Base, Delta, IndexSettings, IndexStore, Version
 
 SETTINGS = IndexSettings(
     "integer",
@@ -139,7 +139,8 @@ def a_version(store: IndexStore, number: int, deltas: tuple[str, ...] = ()) -> V
     (store.folder / "bases" / name).write_json("x.json", 0)
     for delta in deltas:
         (store.folder / "deltas" / delta).write_json("x.json", 0)
-    version = Version(number, Base(name, "replicated", (3,), (9,), ("0000",)), deltas)
+    base = Base(name, "replicated", (3,), (9,), ("0000",))
+    version = Version(number, base, tuple(Delta(each, 1, 1, 1) for each in deltas))
     store.publish(version)
     return version
 
@@ -158,7 +159,7 @@ def test_versions_are_what_was_published(store: IndexStore) -> None:
     second = replace(first, number=first.number + 1, clock_us=5, taken_in={"s": 3})
     store.publish(second)
     assert (store.version(1), store.latest()) == (first, second)
-    with pytest.raises(SavedIndexError, match="another process"):
+    with pytest.raises(InUse, match="another process"):
         store.publish(second)
     with pytest.raises(SavedIndexError, match="there are: 1, 2"):
         store.version(3)

@@ -153,8 +153,6 @@ def build(
         structure, parameters,
     )  # fmt: skip
     settings = replace(settings, structure=settings.engine().structure)
-    store = IndexStore(index)
-    store.begin(settings)
     sampled = None
     if messages is not None:
         message_reading = make_reading(
@@ -163,21 +161,24 @@ def build(
         with plain_failures():
             noted = canonical_rows(messages, message_reading, settings.row_check)
             sampled = sample(without_notes(noted), SAMPLED_MESSAGES)
-    base, rejects = build_base(
-        canonical_rows(subscriptions, reading, None, with_origin=True), store, settings,
-        placement=placement, n_shards=n_shards, messages=sampled,
-        stop_at_rejects=on_error == "raise", unique_ids=unique_ids,
-    )  # fmt: skip
-    numbers = store.version_numbers()
-    version = Version(
-        max(numbers, default=0) + 1,
-        base,
-        n_subscriptions=sum(base.n_subscriptions),
-        # Changes of a batch that Spark runs again belong to the subscriptions of before.
-        taken_in=store.latest().taken_in if numbers else {},
-    )
-    store.publish(version)
-    store.clean()
+    store = IndexStore(index)
+    with store.lease("a build"):
+        store.begin(settings)
+        before = store.latest() if store.version_numbers() else None
+        base, rejects = build_base(
+            canonical_rows(subscriptions, reading, None, with_origin=True), store, settings,
+            placement=placement, n_shards=n_shards, messages=sampled,
+            stop_at_rejects=on_error == "raise", unique_ids=unique_ids,
+        )  # fmt: skip
+        version = Version(
+            1 if before is None else before.number + 1,
+            base,
+            n_subscriptions=sum(base.n_subscriptions),
+            # Changes of a batch that Spark runs again belong to the subscriptions of before.
+            taken_in={} if before is None else before.taken_in,
+        )
+        store.publish(version)
+        store.clean()
     return Built(version, rejects.count() if on_error == "reject" else 0, rejects)
 
 

@@ -201,8 +201,9 @@ def change_files(
             rows = rows.append_column(SOURCE, pa.repeat(part.source, rows.num_rows))
             parts.append(rows.append_column(ROW, pa.array(part.rows)))
     table = in_order(pa.concat_tables(parts, promote_options="default"), by_origin=False)
-    took = take_in(store, table, on_rejects=rejects.write)
-    store.clean()
+    with store.lease("'earshot pipeline changes'"):
+        took = take_in(store, table, on_rejects=rejects.write)
+        store.clean()
     n_changes, version = table.num_rows - len(took.rejects), took.version
     return ChangesSummary(n_changes, rejects.n_rows, version.number, version.n_subscriptions)
 
@@ -394,6 +395,7 @@ def run_pipeline(
         view = view_for(is_quiet=is_quiet, prints_output=config.sink.kind == "console")
         number = watch(pipeline, view)
         facts = course_of(pipeline, time.monotonic() - started)
+        _stop(pipeline)  # a merge that is still going on
     return {**facts, "signal": None if number is None else signal.Signals(number).name}, number
 
 

@@ -9,13 +9,14 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Literal, TypeAlias
+from typing import Literal, Self, TypeAlias
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - its usual name
 
 from earshot.model.schemas import IdKind
 from earshot.spark.folders import Folder
+from earshot.spark.owners import Owner, claim_sink
 from earshot.spark.rows import RowForm, check_choice
 
 Sink: TypeAlias = Callable[[DataFrame, int], None]
@@ -117,6 +118,12 @@ class Stream:
 # ---- sinks --------------------------------------------------------------------------------------
 
 
+def owned(sink: Sink | None, owner: Owner, purpose: str) -> Sink | None:
+    """Return a sink as the pipeline's own; a function of the user's stays as it is."""
+    claim = getattr(sink, "owned_by", None)
+    return sink if claim is None else claim(owner._replace(purpose=purpose))
+
+
 def write_files(
     rows: DataFrame, folder: Folder, name: str, format: FileFormat, *, mark: str = ""
 ) -> None:
@@ -152,6 +159,11 @@ class FileSink:
         check_choice("format", format, SPARK_FORMATS)
         self.folder = Folder(location)
         self.format = format
+
+    def owned_by(self, owner: Owner) -> Self:
+        """Claim the directory for a pipeline, or raise InUse if another one owns it."""
+        claim_sink(self.folder, owner)
+        return self
 
     def __call__(self, rows: DataFrame, batch: int) -> None:
         """Write a batch, in place of what it wrote before."""

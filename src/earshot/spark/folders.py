@@ -21,7 +21,7 @@ import pyarrow as pa
 from pyarrow import fs
 
 from earshot.errors import InvalidParameter
-from earshot.spark.java import cache_directory, write_whole
+from earshot.spark.java import cache_directory, create_whole, write_whole
 
 
 class Folder:
@@ -111,6 +111,22 @@ class Folder:
                 stream.write(data)
             return
         write_whole(Path(self._of(name)), data)
+
+    def create_json(self, name: str, value: Any) -> None:
+        """Write a JSON file that must not be there yet: of several writers, one succeeds.
+
+        On object stores two writers within the same moment can both succeed, as Arrow has no
+        conditional write: a lease has to keep them apart there.
+
+        Raises:
+            FileExistsError: It is there.
+        """
+        if self.is_local:
+            create_whole(Path(self._of(name)), json.dumps(value, indent=1).encode())
+            return
+        if self.exists(name):
+            raise FileExistsError(f"{self.path}/{name}")
+        self.write_json(name, value)
 
     def add(self, name: str, write: Callable[[Path], object]) -> None:
         """Make a directory of what ``write`` puts at the path that it is given."""

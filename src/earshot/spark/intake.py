@@ -28,7 +28,7 @@ from earshot.engine.changes import apply_changes
 from earshot.engine.engine import Engine
 from earshot.engine.rejects import OnError
 from earshot.engine.updates import Updates
-from earshot.errors import InvalidRow, SavedIndexError
+from earshot.errors import InUse, InvalidRow, SavedIndexError
 from earshot.files import Reject
 from earshot.model.arrays import Int32s, Int64s
 from earshot.model.batches import instant, time_us
@@ -46,14 +46,20 @@ from earshot.spark.prepare import ROW, SOURCE, located_rejects
 from earshot.spark.shards import (
     ANY_SHARD,
     SHARD,
+    STEP,
+    changes_since,
     close_shards,
     keep_shards,
     open_shard,
     read_delta,
 )
-from earshot.spark.store import IndexStore, Version
-from earshot.spark.territory import open_territory, units_anywhere
+from earshot.spark.store import Delta, IndexStore, Version
+from earshot.spark.territory import open_territory, read_units, units_anywhere
 
+FOLDED = 8
+"""So many deltas of as many steps become one."""
+MOST_FOLDED_CHANGES = 50_000
+"""Deltas that hold more together stay apart: they are few, and a merge is due soon."""
 REGION_FIELDS = (*BOX_FIELDS, *CIRCLE_FIELDS, "geometry")
 
 
@@ -160,11 +166,9 @@ def _taken_in(
     # Each with the clock that it found: a shard does not see the times of others' changes.
     timed = changes.set_column(changes.schema.get_field_index("time"), "time", clocks)
     accepted = timed.append_column(SHARD, pa.array(numbers)).take(pa.array(kept))
-    name = store.next_name("deltas")
-    _write_delta(store, name, accepted, shards, clock_us)
-    keep_shards(index, base, name)
-    n_changes = base.n_changes + accepted.num_rows
-    return replace(version, deltas=(*base.deltas, name), n_changes=n_changes), errors
+    deltas = _write_delta(store, base, accepted, shards, clock_us)
+    keep_shards(index, base, deltas[-1].last)
+    return replace(version, deltas=deltas), errors
 
 
 def _clocks(changes: pa.Table, clock: datetime | None) -> pa.Array:
@@ -176,19 +180,58 @@ def _clocks(changes: pa.Table, clock: datetime | None) -> pa.Array:
 
 
 def _write_delta(
-    store: IndexStore, name: str, changes: pa.Table, shards: Shards, clock_us: int | None
-) -> None:
-    folder = store.delta_folder(name)
+    store: IndexStore, base: Version, changes: pa.Table, shards: Shards, clock_us: int | None
+) -> tuple[Delta, ...]:
+    """Write the next step of a version; return its deltas with that step.
+
+    Where many small deltas have come together, it is written together with their steps.
+    """
+    step = base.step + 1
+    kept, folded = _tail_to_fold(base.deltas, changes.num_rows)
+    all_changes = changes.append_column(STEP, pa.array(np.full(changes.num_rows, step)))
+    units, words = [shards.units], shards.words
+    if folded:
+        earlier = pa.concat_tables([read_delta(store, delta)[0] for delta in folded])
+        all_changes = pa.concat_tables([earlier, all_changes])
+    if folded and shards.is_cut:
+        read = [read_units(store, delta) for delta in folded]
+        units = [*(each for each, _ in read), *units]
+        words = [*(word for _, some in read for word in some), *words]
+    folder = store.delta_folder(store.next_name("deltas"))
 
     def write_changes(directory: Path) -> None:
         directory.mkdir()
-        pq.write_table(changes, directory / "changes.parquet")
+        pq.write_table(all_changes, directory / "changes.parquet")
 
     folder.add("changes", write_changes)
-    units = storage.Contents({}, {"units": shards.units})
-    folder.add("units", lambda path: storage.save(path, units))
-    facts = {"n_changes": changes.num_rows, "clock_us": clock_us, "words": shards.words}
+    if shards.is_cut:
+        contents = storage.Contents({}, {"units": merge_units(units)})
+        folder.add("units", lambda path: storage.save(path, contents))
+    facts = {"n_changes": all_changes.num_rows, "clock_us": clock_us, "words": words}
     folder.write_json("delta.json", facts)
+    first = folded[0].first if folded else step
+    name = folder.uri.rpartition("/")[2]
+    return (*kept, Delta(name, first, step, all_changes.num_rows))
+
+
+def _tail_to_fold(
+    deltas: tuple[Delta, ...], n_changes: int
+) -> tuple[tuple[Delta, ...], tuple[Delta, ...]]:
+    """Return the deltas that stay as they are, and the last ones to be joined by the next step.
+
+    As in a number of base :data:`FOLDED`, there are fewer than so many deltas of 1 step, of 8, of
+    64 and so on, and a change is written once for each of these sizes.
+    """
+    n_steps, n_kept = 1, len(deltas)
+    while True:
+        first = n_kept - (FOLDED - 1)
+        if first < 0 or any(delta.n_steps != n_steps for delta in deltas[first:n_kept]):
+            break
+        n_changes += sum(delta.n_changes for delta in deltas[first:n_kept])
+        if n_changes > MOST_FOLDED_CHANGES:
+            break
+        n_kept, n_steps = first, n_steps * FOLDED
+    return deltas[:n_kept], deltas[n_kept:]
 
 
 class Shards:
@@ -214,6 +257,11 @@ class Shards:
 
     def __len__(self) -> int:
         return sum(len(engine) for engine in self._engines)
+
+    @property
+    def is_cut(self) -> bool:
+        """Whether there is a territory, which tells where messages go."""
+        return self._territory is not None
 
     @property
     def units(self) -> UnitArrays:
@@ -320,7 +368,7 @@ def subscriptions(session: SparkSession, store: IndexStore, version: Version) ->
     paths = [f"{folder.uri}/rows/{name}" for name in version.base.shards]
     rows = session.read.schema(from_arrow_schema(schema)).parquet(*paths)
     if version.deltas:
-        folded = _folded([read_delta(store, name)[0] for name in version.deltas])
+        folded = _folded([read_delta(store, delta)[0] for delta in version.deltas])
         touched = session.createDataFrame(pa.table({"id": folded.replaced}))
         rows = rows.join(F.broadcast(touched), "id", "left_anti").select(*schema.names)
         if folded.moved.num_rows:
@@ -400,24 +448,25 @@ def merge(
     )  # fmt: skip
     with lock:
         latest = store.latest()
+        if latest.base != before.base or latest.step < before.step:
+            raise InUse(
+                f"{store.folder.path} was built anew while changes were merged; the merge is given "
+                f"up"
+            )
         merged = replace(
             latest,
             number=latest.number + 1,
             base=base,
             deltas=(),
-            n_changes=0,
             n_subscriptions=sum(base.n_subscriptions),
             clock_us=before.clock_us,
         )
-        later = latest.deltas[len(before.deltas) :]
-        if not later:
+        if latest.step == before.step:
             merged = replace(merged, clock_us=latest.clock_us)
         else:
             # Shards may be cut elsewhere now: what came meanwhile is taken in again.
-            changes = pa.concat_tables(read_delta(store, name)[0] for name in later)
-            merged, errors = _taken_in(
-                store, merged, latest, changes.drop_columns([SHARD]), until_us=latest.clock_us
-            )
+            changes = changes_since(store, latest, before.step)[0].drop_columns([SHARD, STEP])
+            merged, errors = _taken_in(store, merged, latest, changes, until_us=latest.clock_us)
             if errors:
                 raise SavedIndexError(
                     f"{store.folder.path}: changes do not fit the merged base: {errors[0]}; the "

@@ -8,6 +8,7 @@ request.
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import importlib.util
 import os
@@ -16,7 +17,8 @@ import shlex
 import shutil
 import subprocess
 import tempfile
-from collections.abc import Mapping, MutableMapping
+from collections.abc import Iterator, Mapping, MutableMapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Literal, NamedTuple
 
@@ -41,6 +43,9 @@ for argument in "$@"; do
 done
 exec {java} "$@"
 """
+
+NO_LINKS = (errno.EPERM, errno.ENOTSUP, errno.ENOSYS, errno.EMLINK)
+"""What file systems without links say."""
 
 ANSWER_S = 30
 """A Java that does not tell its version within this time is taken as broken."""
@@ -116,17 +121,44 @@ def keep_file(path: Path, text: str, mode: int = 0o644) -> None:
 
 def write_whole(path: Path, data: bytes, mode: int = 0o644) -> None:
     """Write a small file, whole or not at all, in place of one that is there."""
+    with _draft(path, data, mode) as draft:
+        draft.replace(path)
+
+
+def create_whole(path: Path, data: bytes, mode: int = 0o644) -> None:
+    """Write a small file, whole or not at all; of several processes, one succeeds.
+
+    Raises:
+        FileExistsError: It is there.
+    """
+    with _draft(path, data, mode) as draft:
+        try:
+            os.link(draft, path)
+        except OSError as error:
+            if error.errno not in NO_LINKS:
+                raise
+            # Mounted object stores have no links. The name is taken first, then filled.
+            path.touch(mode, exist_ok=False)
+            draft.replace(path)
+        else:
+            draft.unlink()
+
+
+@contextmanager
+def _draft(path: Path, data: bytes, mode: int) -> Iterator[Path]:
+    """Yield a synced file beside a path, which is removed if anything goes wrong."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    descriptor, draft = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}-")
+    descriptor, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}-")
+    draft = Path(name)
     try:
         with os.fdopen(descriptor, "wb") as file:
             file.write(data)
             file.flush()
             os.fsync(descriptor)
-        Path(draft).chmod(mode)
-        Path(draft).replace(path)
+        draft.chmod(mode)
+        yield draft
     except BaseException:
-        Path(draft).unlink(missing_ok=True)
+        draft.unlink(missing_ok=True)
         raise
 
 

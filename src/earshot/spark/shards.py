@@ -25,13 +25,15 @@ from earshot.errors import SavedIndexError
 from earshot.model.arrays import Int32s, Int64s
 from earshot.model.batches import instant
 from earshot.spark.folders import first_of_machine
-from earshot.spark.store import IndexStore, Version
+from earshot.spark.store import Delta, IndexStore, Version
 from earshot.text import Vocabulary
 
 SHARD = "earshot_shard"
 """Column with the number of a row's shard."""
 ANY_SHARD = -1
 """Shard of a change that belongs to whichever shard has the subscription."""
+STEP = "earshot_step"
+"""Column with the step of a change."""
 
 _MOST_OPEN = 64
 _UNASKED, _UNKNOWN = -2, -1
@@ -42,7 +44,7 @@ class Shard:
     """An opened shard."""
 
     engine: Engine
-    deltas: list[str] = field(default_factory=list)  # names of the deltas that were applied
+    step: int = 0  # the last step of changes that was applied to its base
     _own_tokens: Int32s = field(default_factory=lambda: np.empty(0, np.int32))
 
     def own_tokens(
@@ -64,9 +66,9 @@ class Shard:
         is_known = found != _UNKNOWN
         return np.append(0, np.cumsum(is_known))[offsets], found[is_known]
 
-    def has_delta(self, name: str) -> None:
-        """Note that the engine has a further delta, whose words have to be looked up."""
-        self.deltas.append(name)
+    def has_steps(self, last: int) -> None:
+        """Note that the engine has further steps, whose words have to be looked up."""
+        self.step = last
         self._own_tokens = self._own_tokens[:0]
 
 
@@ -76,16 +78,16 @@ _opened: dict[tuple[str, str, int], Shard] = {}
 def open_shard(index: str, version: Version, shard: int) -> Shard:
     """Return a shard of a version, which the caller must not change.
 
-    What is open already is brought up to date where the version has more deltas, and opened anew
+    What is open already is brought up to date where the version has more steps, and opened anew
     where it has fewer: a batch that is tried again may ask for an earlier version.
     """
     key = (index, version.base.name, shard)
     opened = _opened.pop(key, None)
-    if opened is None or opened.deltas != list(version.deltas[: len(opened.deltas)]):
+    if opened is None or opened.step > version.step:
         opened = Shard(_open_base(index, version, shard))
-    for name in version.deltas[len(opened.deltas) :]:
-        _apply_delta(opened.engine, IndexStore(index), name, shard)
-        opened.has_delta(name)
+    if opened.step < version.step:
+        _apply_deltas(opened.engine, IndexStore(index), version, shard, opened.step)
+        opened.has_steps(version.step)
     _opened[key] = opened  # used last, so at the end
     while len(_opened) > max(_MOST_OPEN, version.base.n_shards):
         _opened.pop(next(iter(_opened)))
@@ -103,9 +105,11 @@ def _open_base(index: str, version: Version, shard: int) -> Engine:
     return engine
 
 
-def _apply_delta(engine: Engine, store: IndexStore, name: str, shard: int) -> None:
-    """Apply a delta to an engine that has all earlier ones of its version."""
-    changes, clock_us = read_delta(store, name)
+def _apply_deltas(
+    engine: Engine, store: IndexStore, version: Version, shard: int, step: int
+) -> None:
+    """Apply the steps after the given one to an engine that has all earlier ones."""
+    changes, clock_us = changes_since(store, version, step)
     numbers = changes.column(SHARD)
     mine = changes.filter(pc.or_(pc.equal(numbers, shard), pc.equal(numbers, ANY_SHARD)))
     operations = mine.column("op")
@@ -113,27 +117,37 @@ def _apply_delta(engine: Engine, store: IndexStore, name: str, shard: int) -> No
         # What ends or moves names no shard: each shard applies what it has.
         if operations[error.row].as_py() == "subscribe":
             raise SavedIndexError(
-                f"{store.delta_folder(name).path} does not fit its version: {error}; build the "
-                f"index again"
+                f"{store.folder.path}: the changes of version {version.number} do not fit its "
+                f"base: {error}; build the index again"
             )
     if clock_us is not None:
         engine.advance(instant(clock_us))
 
 
-def read_delta(store: IndexStore, name: str) -> tuple[pa.Table, int | None]:
-    """Return the changes of a delta, each with its shard, and the clock after them."""
-    folder = store.delta_folder(name)
+def changes_since(store: IndexStore, version: Version, step: int) -> tuple[pa.Table, int | None]:
+    """Return the changes of a version after a step, each with its shard, and the clock after them.
+
+    There must be some. A delta may begin before that step and end after it.
+    """
+    read = [read_delta(store, delta) for delta in version.deltas if delta.last > step]
+    changes = pa.concat_tables([table for table, _ in read])
+    return changes.filter(pc.greater(changes.column(STEP), step)), read[-1][1]
+
+
+def read_delta(store: IndexStore, delta: Delta) -> tuple[pa.Table, int | None]:
+    """Return the changes of a delta, each with its shard and step, and the clock after them."""
+    folder = store.delta_folder(delta.name)
     return (
         pq.read_table(folder.local("changes") / "changes.parquet"),
         folder.read_json("delta.json")["clock_us"],
     )
 
 
-def keep_shards(index: str, version: Version, name: str) -> None:
-    """Say that what this process has open of a version has a further delta already."""
+def keep_shards(index: str, version: Version, last: int) -> None:
+    """Say that what this process has open of a version has further steps already."""
     for key, opened in _opened.items():
         if key[:2] == (index, version.base.name):
-            opened.has_delta(name)
+            opened.has_steps(last)
 
 
 def close_shards(index: str) -> None:

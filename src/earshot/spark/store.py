@@ -6,12 +6,16 @@
     versions/00000007.json  one version: a base and the deltas on top of it, in order
     bases/00000003-5f…/     shards/ (a saved engine each), rows/ (the subscriptions themselves, in
                             Parquet), territory/ (how shards were cut; only where there are some)
-    deltas/00000006-c0…/    delta.json, changes/changes.parquet, units/ (what they add to shards)
+    deltas/00000006-c0…/    delta.json, changes/changes.parquet, units/ (what they add to shards;
+                            only where there are some)
     readers/NAME.json       the oldest version that a running pipeline may still ask for
+    lease.json              which process may write, while one does
 
-Everything but ``readers`` is written once and never changed, so whoever knows a version's number
-sees the same subscriptions today and tomorrow. A version exists when its file does. The newest one
-is current. There is one writer at a time: the driver that builds, or that takes in changes.
+Everything but ``readers`` and the lease is written once and never changed, so whoever knows a
+version's number sees the same subscriptions today and tomorrow. A version exists when its file
+does. The newest one is current. There is one writer at a time, which holds the lease: the driver
+that builds, or that takes in changes. It numbers its version after the one that it saw when it
+began, and a number is given once.
 """
 
 from __future__ import annotations
@@ -19,12 +23,12 @@ from __future__ import annotations
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 from uuid import uuid4
 
 from earshot.encoding import Form
 from earshot.engine.engine import Engine
-from earshot.errors import InvalidParameter, SavedIndexError
+from earshot.errors import InUse, InvalidParameter, SavedIndexError
 from earshot.indexes import index_type
 from earshot.model.arrays import Space
 from earshot.model.boolean import Boolean
@@ -32,13 +36,14 @@ from earshot.model.schemas import IdKind
 from earshot.semantics import SEMANTICS, matcher_type, runs_on_spark
 from earshot.semantics.contract import Matcher
 from earshot.spark.folders import Folder
+from earshot.spark.leases import Lease
 from earshot.spark.rows import RowCheck
 from earshot.text import Analyzer
 
 Placement = Literal["replicated", "sharded"]
 
 FORMAT = "earshot-spark-index"
-FORMAT_VERSION = 2
+FORMAT_VERSION = 3
 
 
 @dataclass(frozen=True)
@@ -126,17 +131,43 @@ class Base:
         return len(self.n_subscriptions)
 
 
+class Delta(NamedTuple):
+    """Changes on top of a base, in steps: each batch of changes that was taken in is one.
+
+    When many small deltas have come together, one that holds the steps of all takes their place.
+    """
+
+    name: str  # directory under ``deltas``
+    first: int  # its first step; those of a base are 1, 2, …
+    last: int
+    n_changes: int
+
+    @property
+    def n_steps(self) -> int:
+        """Number of steps."""
+        return self.last - self.first + 1
+
+
 @dataclass(frozen=True)
 class Version:
     """The subscriptions at one moment."""
 
     number: int  # later ones are greater
     base: Base  # the build that it rests on
-    deltas: tuple[str, ...] = ()  # names of the deltas on top of it, oldest first
+    deltas: tuple[Delta, ...] = ()  # on top of it, oldest first
     n_subscriptions: int = 0  # expired ones included until they are merged
-    n_changes: int = 0  # in the deltas
     clock_us: int | None = None  # when it was made, since 1970; None before any time
     taken_in: dict[str, int] = field(default_factory=dict)  # last batch of each stream of changes
+
+    @property
+    def step(self) -> int:
+        """The last step of changes that it has on top of its base, 0 for none."""
+        return self.deltas[-1].last if self.deltas else 0
+
+    @property
+    def n_changes(self) -> int:
+        """Changes on top of the base."""
+        return sum(delta.n_changes for delta in self.deltas)
 
 
 def latest_us(*clocks_us: int | None) -> int | None:
@@ -149,6 +180,8 @@ class IndexStore:
 
     def __init__(self, location: str | Path) -> None:
         self.folder = Folder(location)
+        self._lease: Lease | None = None
+        self._used: dict[int, tuple[str, set[str]]] = {}  # by version: names of base and deltas
 
     # ---- reading ------------------------------------------------------------------------------
 
@@ -160,8 +193,17 @@ class IndexStore:
     @property
     def settings(self) -> IndexSettings:
         """What holds for all versions."""
+        return IndexSettings.of_facts(self._facts()["settings"])
+
+    @property
+    def identity(self) -> str:
+        """What tells this index from any other, wherever it lies."""
+        identity: str = self._facts()["identity"]
+        return identity
+
+    def _facts(self) -> dict[str, Any]:
         try:
-            facts = self.folder.read_json("index.json")
+            facts: dict[str, Any] = self.folder.read_json("index.json")
         except FileNotFoundError:
             raise SavedIndexError(
                 f"{self.folder.path} holds no index for Spark; make one with "
@@ -174,7 +216,7 @@ class IndexStore:
                 f"{self.folder.path} has format {facts.get('format')} {facts.get('version')}; this "
                 f"Earshot reads {FORMAT} {FORMAT_VERSION}: build the index again"
             )
-        return IndexSettings.of_facts(facts["settings"])
+        return facts
 
     def version_numbers(self) -> list[int]:
         """Return the numbers of all versions that are there, ascending."""
@@ -201,7 +243,8 @@ class IndexStore:
         base = facts.pop("base")
         for name in ("n_subscriptions", "n_bytes", "shards"):
             base[name] = tuple(base[name])
-        return Version(**{**facts, "base": Base(**base), "deltas": tuple(facts["deltas"])})
+        deltas = tuple(Delta(*each) for each in facts["deltas"])
+        return Version(**{**facts, "base": Base(**base), "deltas": deltas})
 
     # ---- writing ------------------------------------------------------------------------------
 
@@ -217,18 +260,32 @@ class IndexStore:
                     f"choose another directory or remove it"
                 )
             return
-        facts = {"format": FORMAT, "version": FORMAT_VERSION, "settings": settings.facts()}
-        self.folder.write_json("index.json", facts)
+        facts = {"format": FORMAT, "version": FORMAT_VERSION, "identity": uuid4().hex}
+        self.folder.write_json("index.json", {**facts, "settings": settings.facts()})
+
+    def lease(self, purpose: str) -> Lease:
+        """Return the right to write versions, which one process has at a time."""
+        self._lease = Lease(self.folder, purpose)
+        return self._lease
 
     def publish(self, version: Version) -> None:
-        """Make a version current; its number must be new."""
-        name = f"{version.number:08d}.json"
-        if self._versions.exists(name):
-            raise SavedIndexError(
-                f"{self.folder.path} has a version {version.number} already: another process is "
-                f"writing to this index; stop one of the two"
-            )
-        self._versions.write_json(name, asdict(version))
+        """Make a version current.
+
+        Its number is that of the version before, as the writer saw it when it began, and one more.
+
+        Raises:
+            InUse: Another writer has the lease, or has published that number meanwhile; the index
+                stays as it is.
+        """
+        if self._lease is not None:
+            self._lease.check()
+        try:
+            self._versions.create_json(f"{version.number:08d}.json", asdict(version))
+        except FileExistsError:
+            raise InUse(
+                f"{self.folder.path} got version {version.number} from another process meanwhile, "
+                f"so this one is given up; stop one of the two, and start the other again"
+            ) from None
 
     def next_name(self, kind: Literal["bases", "deltas"]) -> str:
         """Return a name that no base or delta has, abandoned ones included.
@@ -275,11 +332,16 @@ class IndexStore:
                 held.append(readers.read_json(name)["oldest"])
         oldest = min([*held, *numbers[-keep:]], default=0)
         gone = [number for number in numbers if number < oldest]
-        kept = [self.version(number) for number in numbers if number >= oldest]
+        kept = [number for number in numbers if number >= oldest]
         for number in gone:
             self._versions.remove(f"{number:08d}.json")
-        used_bases = {version.base.name for version in kept}
-        used_deltas = {name for version in kept for name in version.deltas}
+        # A version never changes, so each is read once: many may be held while changes come.
+        for number in set(kept) - self._used.keys():
+            version = self.version(number)
+            self._used[number] = version.base.name, {delta.name for delta in version.deltas}
+        self._used = {number: self._used[number] for number in kept}
+        used_bases = {base for base, _ in self._used.values()}
+        used_deltas = set[str]().union(*(deltas for _, deltas in self._used.values()))
         for kind, used in (("bases", used_bases), ("deltas", used_deltas)):
             folder = self.folder / kind
             newest = max(used, default="")

@@ -19,7 +19,6 @@ from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
-from uuid import uuid4
 
 import pyarrow.compute as pc
 from pyspark.sql import DataFrame, Observation, SparkSession
@@ -27,9 +26,10 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 from earshot.errors import InvalidParameter
 from earshot.files import Reject, reject_table
-from earshot.spark.connectors import FileSink, Sink, Stream
+from earshot.spark.connectors import FileSink, Sink, Stream, owned
 from earshot.spark.folders import Folder
 from earshot.spark.intake import in_order, is_taken_in, merge, take_in
+from earshot.spark.leases import Lease
 from earshot.spark.match import match_task, run_match
 from earshot.spark.notes import (
     NOTE,
@@ -41,6 +41,7 @@ from earshot.spark.notes import (
     rejects_of_notes,
     without_notes,
 )
+from earshot.spark.owners import claim_checkpoint
 from earshot.spark.prepare import canonical_rows
 from earshot.spark.rows import RowReading, arrow_schema, make_reading
 from earshot.spark.shards import warm_up_machine
@@ -226,7 +227,10 @@ class Pipeline:
 
     def __post_init__(self) -> None:
         self._log = BatchLog(self._checkpoint.uri)
-        self._name = self._remembered_name()
+        self._owner = claim_checkpoint(self._checkpoint, self._store)
+        self._name = self._owner.pipeline
+        # Held while it runs: that of its checkpoint and, if it takes in changes, of the index.
+        self._leases: list[Lease] = []
         self._queries: list[StreamingQuery] = []
         self._starting: Callable[[], None] | None = None
         self._publishing = threading.Lock()  # held by whoever writes versions
@@ -252,7 +256,48 @@ class Pipeline:
         interval: str | None,
         available_now: bool,
     ) -> None:
-        """Start the queries."""
+        """Start the queries.
+
+        Raises:
+            InUse: The checkpoint, the index or a sink belongs to another process or pipeline.
+        """
+        self._own(takes_changes=changes is not None)
+        try:
+            self._start(messages, changes, interval, available_now)
+        except BaseException:
+            self._disown()
+            raise
+
+    def _own(self, *, takes_changes: bool) -> None:
+        """Take hold of all that the pipeline writes to."""
+        told = f"the pipeline with checkpoint {self._checkpoint.path}"
+        leases = [Lease(self._checkpoint / "earshot", told)]
+        if takes_changes:
+            leases.append(self._store.lease(told))
+        try:
+            for lease in leases:
+                lease.acquire()
+                self._leases.append(lease)
+            sink = owned(self._sink, self._owner, "updates")
+            assert sink is not None
+            self._sink = sink
+            self._rejects = owned(self._rejects, self._owner, "rejected messages")
+            self._change_rejects = owned(self._change_rejects, self._owner, "rejected changes")
+        except BaseException:
+            self._disown()
+            raise
+
+    def _disown(self) -> None:
+        for lease in self._leases:
+            lease.release()
+
+    def _start(
+        self,
+        messages: DataFrame,
+        changes: DataFrame | None,
+        interval: str | None,
+        available_now: bool,
+    ) -> None:
         settings = self._task.settings
         warm_up_machine(settings.semantics, settings.structure)  # before workers do it all at once
         if not self._store.is_held(self._name):
@@ -294,7 +339,11 @@ class Pipeline:
             self._start_messages()
         if any(not query.isActive for query in self._queries):
             self._raise_failure()
-        return self._starting is not None or any(query.isActive for query in self._queries)
+        if self._starting is not None or any(query.isActive for query in self._queries):
+            return True
+        if self._merge is None:
+            self._disown()
+        return False
 
     def await_end(self, timeout_s: float | None = None) -> bool:
         """Wait until it ends, by itself or with an error; return whether it has."""
@@ -306,6 +355,7 @@ class Pipeline:
         merging = self._merge
         if merging is not None:
             merging.join()
+        self._disown()
         return True
 
     def await_idle(self) -> None:
@@ -330,12 +380,15 @@ class Pipeline:
     def _end(self) -> None:
         """End what is running; a merge is given up, and begun anew when it is due again."""
         self._is_stopping = True
-        for query in self._queries:
-            query.stop()
-        merging = self._merge
-        if merging is not None:
-            self._session.interruptTag(self._merge_tag)
-            merging.join()
+        try:
+            for query in self._queries:
+                query.stop()
+            merging = self._merge
+            if merging is not None:
+                self._session.interruptTag(self._merge_tag)
+                merging.join()
+        finally:
+            self._disown()
 
     # ---- messages -------------------------------------------------------------------------------
 
@@ -481,16 +534,6 @@ class Pipeline:
         if number != self._held:
             self._store.hold(self._name, number)
             self._held = number
-
-    def _remembered_name(self) -> str:
-        """Return the name under which the index knows this pipeline, over all its starts."""
-        folder = self._checkpoint / "earshot"
-        try:
-            name: str = folder.read_json("pipeline.json")["name"]
-        except FileNotFoundError:
-            name = uuid4().hex
-            folder.write_json("pipeline.json", {"name": name, "index": self._store.folder.uri})
-        return name
 
     def _start_messages(self) -> None:
         start, self._starting = self._starting, None

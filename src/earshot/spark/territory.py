@@ -30,7 +30,7 @@ from earshot.model.ranking import SCORE_TOLERANCE, Ranking
 from earshot.placement.plan import ShardPlan
 from earshot.placement.routing import Router, UnitArrays, merge_units, units_of
 from earshot.spark.shards import warm_up_machine
-from earshot.spark.store import IndexSettings, IndexStore, Version
+from earshot.spark.store import Delta, IndexSettings, IndexStore, Version
 from earshot.text import Vocabulary
 from earshot.text.vocabulary import VocabularyArrays
 
@@ -144,31 +144,39 @@ def units_anywhere(boxes: Float64s, shards: Int32s) -> UnitArrays:
 # ---- opened -------------------------------------------------------------------------------------
 
 
-_territories: dict[str, tuple[tuple[str, ...], Territory]] = {}
+_territories: dict[str, tuple[str, int, Territory]] = {}
+"""What is open of each index: the name of the base, the last step, and the territory."""
 
 
 def open_territory(index: str, version: Version, settings: IndexSettings) -> Territory:
     """Return how the subscriptions of a version are spread, opening what is not open yet.
 
     Every process gives the same tokens to the same words: those of the base, then those of each
-    delta in order.
+    delta in order. Words and units that are there already change nothing.
     """
     warm_up_machine(settings.semantics, settings.structure)
     store = IndexStore(index)
-    state = (version.base.name, *version.deltas)
-    known, territory = _territories.get(index, ((), None))
-    if territory is None or known != state[: len(known)]:
+    base, step, territory = _territories.get(index, ("", 0, None))
+    if territory is None or base != version.base.name or step > version.step:
         folder = store.base_folder(version.base)
-        territory = Territory.open(folder.local("territory"), settings)
-        known = state[:1]
+        territory, step = Territory.open(folder.local("territory"), settings), 0
     parts = list(territory.parts)
-    for name in state[len(known) :]:
-        folder = store.delta_folder(name)
-        parts.append(storage.Saved.open(folder.local("units")).group("units", UnitArrays))
-        words = folder.read_json("delta.json")["words"]
+    for delta in version.deltas:
+        if delta.last <= step:
+            continue
+        units, words = read_units(store, delta)
+        parts.append(units)
         if words:
             territory.vocabulary.add(words)
     if len(parts) > len(territory.parts):
-        territory = replace(territory, parts=tuple(parts))
-    _territories[index] = (state, territory)
+        # What changes brought is small beside the base, and stays in one part.
+        territory = replace(territory, parts=(parts[0], merge_units(parts[1:])))
+    _territories[index] = version.base.name, version.step, territory
     return territory
+
+
+def read_units(store: IndexStore, delta: Delta) -> tuple[UnitArrays, list[str]]:
+    """Return what a delta adds to what shards hold, and to the words that they share."""
+    folder = store.delta_folder(delta.name)
+    words: list[str] = folder.read_json("delta.json")["words"]
+    return storage.Saved.open(folder.local("units")).group("units", UnitArrays), words
