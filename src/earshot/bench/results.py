@@ -15,9 +15,9 @@ Row = dict[str, Any]
 RESULTS = Path("bench") / "results"
 
 KIND = ("suite", "workload", "competitor", "n_subscriptions", "n_threads", "changes_per_call",
-        "n_shards", "token_order", "probing", "message_tokens", "alpha", "threshold", "window", "k",
-        "n_keywords", "keywords_from", "fanout", "max_list", "region_area", "max_divergence",
-        "built_share")  # fmt: skip
+        "batch_size", "n_shards", "token_order", "probing", "message_tokens", "alpha", "threshold",
+        "window", "k", "n_keywords", "keywords_from", "fanout", "max_list", "region_area",
+        "max_divergence", "built_share")  # fmt: skip
 """Fields that tell rows of one profile apart; of equal ones the newest counts."""
 
 

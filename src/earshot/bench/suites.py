@@ -14,7 +14,17 @@ from importlib.util import find_spec
 from pkgutil import resolve_name
 from typing import Any
 
-from earshot.bench import adaptive, choices, churn, matching, operations, placement, points, topk
+from earshot.bench import (
+    adaptive,
+    batch_sizes,
+    choices,
+    churn,
+    matching,
+    operations,
+    placement,
+    points,
+    topk,
+)
 from earshot.bench.context import Context
 from earshot.bench.plots import Measure, Plot, Rows, by_field
 from earshot.bench.points import (
@@ -360,6 +370,11 @@ _ALL = (
     Suite("threads", matching.measure_threads, _headline, (
         WORKLOAD, COMPETITOR, Column("threads", "n_threads"), RATE,
         Column("over one", "speedup", 2),
+    )),
+    Suite("batch_sizes", batch_sizes.measure, _headline, (
+        WORKLOAD, COMPETITOR, Column("subscriptions", "n_subscriptions"),
+        Column("messages a call", "batch_size"), RATE, ANSWERS,
+        Column("default is faster by", lead, 1), CHECKSUM,
     )),
     Suite("churn", churn.measure, _headline, (
         WORKLOAD, COMPETITOR, Column("changes per call", "changes_per_call"),

@@ -213,6 +213,14 @@ def _rate_lead(row: Row) -> Found:
     )  # fmt: skip
 
 
+def _batch_lead(row: Row) -> Found:
+    ratio = lead(row)
+    return None if ratio is None else (
+        ratio, f"{row['default_messages_per_s']:,.0f} against {row['messages_per_s']:,.0f} "
+               f"messages/s, both with {row['batch_size']:,} messages a call"
+    )  # fmt: skip
+
+
 def _index_lead(row: Row) -> Found:
     ratio = lead(row)
     return None if ratio is None else (ratio, f"{row['competitor']} on {row['workload']}")
@@ -389,6 +397,12 @@ WORKLOADS: dict[str, dict[str, Any]] = {
 OF_THE_INDEX: tuple[tuple[Any, ...], ...] = (
     ("rate over `duckdb`", at_least(1500.0, 0, " x"), _of("match", "duckdb"), _rate_lead),
     ("rate over `duckdb_grid`", at_least(None, 1, " x"), _of("match", "duckdb_grid"), _rate_lead),
+    *(
+        (f"rate over `duckdb_grid` at its best batch size, {size // 10**6} M",
+         at_least(wanted, 1, " x"),
+         _of("batch_sizes", "duckdb_grid", n_subscriptions=size, is_best_size=True), _batch_lead)
+        for size, wanted in ((1_000_000, 10.0), (10_000_000, 15.0))
+    ),
     ("one message at a time over `duckdb`", at_least(None, 0, " x"), _of("match", DEFAULT),
      _latency_lead, beside("workload", "run.started", competitor="duckdb")),
     *(
