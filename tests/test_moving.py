@@ -260,3 +260,24 @@ def test_clients_that_report_only_when_they_must_hold_the_same() -> None:
             n_held += len(always.results(i))
     assert n_reports < 60 * n / 3
     assert n_held > 50
+
+
+def test_the_first_batch_of_subscriptions_is_sorted_before_messages_come() -> None:
+    """An engine that was empty knows no places; its lists are made anew for those that came."""
+    random = np.random.default_rng(8)
+    n = 6000
+    engine = Engine(Moving(9 * SECOND), space="planar")
+    places = random.random((n, 2))
+    engine.subscribe_batch(
+        pa.table(
+            {
+                "id": np.arange(n),
+                "keywords": [["road"]] * n,
+                "x": places[:, 0],
+                "y": places[:, 1],
+                "radius": np.full(n, 0.001),
+            }
+        )
+    )
+    message = Message(1, "road", place=Point(0.5, 0.5), time=NOON)
+    assert engine.publish(message).counters.candidates < n / 100

@@ -114,8 +114,9 @@ class QuadLists(Structure):
     def is_due(self, arrays: QuadListsArrays, tables: Tables) -> bool:
         """Whether many have moved or come since all was sorted, or more is known of words."""
         facts = arrays.list_facts
-        n_changes = max(int(facts[LIST_LOOSENED]), int(facts[LIST_PUT]))
-        if n_changes > max(_LEAST, int(facts[LIST_ENTRIES])):
+        is_loose = facts[LIST_LOOSENED] > max(_LEAST, int(facts[LIST_ENTRIES]))
+        # The cells of keys are made for what was there.
+        if is_loose or facts[LIST_PUT] > max(_LEAST, int(facts[LIST_BUILT])):
             return True
         seen, before = int(facts[LIST_SEEN]), int(facts[LIST_SEEN_BEFORE])
         return facts[LIST_ENTRIES] > _LEAST and seen > max(_LEAST, _MORE_MESSAGES * before)
