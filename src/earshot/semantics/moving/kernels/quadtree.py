@@ -143,6 +143,7 @@ def _new_block(tree):
 
 @inlined_kernel
 def free_block(tree, block):
+    """Let others have a block."""
     facts = tree.tree_facts
     tree.block_next[block] = facts[TREE_FREE_BLOCK]
     facts[TREE_FREE_BLOCK] = block
