@@ -143,7 +143,7 @@ def _new_block(tree):
 
 @inlined_kernel
 def free_block(tree, block):
-    """Let others have a block."""
+    """Put a block into the chain of those that are free."""
     facts = tree.tree_facts
     tree.block_next[block] = facts[TREE_FREE_BLOCK]
     facts[TREE_FREE_BLOCK] = block
