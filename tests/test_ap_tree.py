@@ -13,10 +13,11 @@ import pytest
 from changing import changed, check_answers, expected_answers, random_case, slots_between
 from earshot.checks.generate import ragged
 from earshot.errors import InvalidParameter, SavedIndexError
-from earshot.indexes.ap_tree import index as ap_tree
-from earshot.indexes.ap_tree.index import ApTree, ApTreeParameters
+from earshot.indexes.ap_tree import building
+from earshot.indexes.ap_tree.index import ApTree
 from earshot.indexes.ap_tree.kernels import nodes, partition
 from earshot.indexes.ap_tree.kernels.nodes import FREE, KEYWORDS, LIST, NO_RANK, SPACE
+from earshot.indexes.ap_tree.parameters import ApTreeParameters
 from earshot.kernels.box_keys import box_key
 from earshot.model.arrays import ClauseArrays, MessageArrays, box_clauses, take_clauses
 from earshot.workloads.synthetic import Workload, find_workload
@@ -150,7 +151,7 @@ def test_changes_keep_the_tree_right(seed: int) -> None:
 
 def _scratch(weights: list[float], chances: list[float], n_cuts: int) -> Any:
     n = len(weights)
-    scratch = ap_tree._partition_scratch(n_cuts, n, n + 1, n_cuts * (n + 1))
+    scratch = building.partition_scratch(n_cuts, n, n + 1, n_cuts * (n + 1))
     scratch.weights[:] = np.append(0, np.cumsum(weights))
     scratch.chances[:] = np.append(0, np.cumsum(chances))
     return scratch
@@ -366,13 +367,13 @@ def test_a_long_list_is_not_packed_at_each_insertion(monkeypatch: pytest.MonkeyP
         np.arange(n + 301), np.ones(n + 300), np.tile([0.0, 0.0, 1.0, 1.0], (n + 300, 1))
     )
     index = ApTree.build(take_clauses(same, np.arange(n)))
-    pack = ap_tree._packed
+    pack = building.packed_tree
 
     def pack_and_count(*given: Any) -> Any:
         packings.append(1)
         return pack(*given)
 
-    monkeypatch.setattr(ap_tree, "_packed", pack_and_count)
+    monkeypatch.setattr(building, "packed_tree", pack_and_count)
     index.insert(take_clauses(same, np.arange(n, n + 300)))
     assert len(packings) <= 2
     check_shape(index)

@@ -32,8 +32,9 @@ import pytest
 
 from earshot.checks.generate import ragged
 from earshot.indexes import structures_of
-from earshot.indexes.ap_tree.index import ApTree, ApTreeParameters
+from earshot.indexes.ap_tree.index import ApTree
 from earshot.indexes.ap_tree.kernels.nodes import KEYWORDS
+from earshot.indexes.ap_tree.parameters import ApTreeParameters
 from earshot.indexes.contract import Index
 from earshot.indexes.iq_tree.index import IqTree
 from earshot.indexes.kernels.token_tables import find

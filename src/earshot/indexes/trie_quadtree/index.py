@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from earshot import storage
-from earshot.indexes.ap_tree.index import ranks_of
+from earshot.indexes.ap_tree.building import ranks_of
 from earshot.indexes.consistency import checking, demand
 from earshot.indexes.contract import BuildInput
 from earshot.indexes.iq_tree.index import IqTree, filled, new_arrays, sampled

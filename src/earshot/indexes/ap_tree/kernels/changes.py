@@ -342,7 +342,7 @@ def change_tree(tree, clauses, rows, step, change, scratch):
                     take_places(tree, node, n_places)
                 write_entry(tree, clauses, tree.starts[node] + n, c)
             else:
-                _take_out(tree, node, c)
+                take_out(tree, node, c)
         else:
             tree.n_changes[node] += 1
         tree.n_below[node] += step
@@ -361,7 +361,7 @@ def change_tree(tree, clauses, rows, step, change, scratch):
 
 
 @lean_kernel
-def _take_out(tree, node, c):
+def take_out(tree, node, c):
     """Take a clause out of a list; the last one takes its place.
 
     Looked for from the end: of clauses removed together, the latest comes first.
