@@ -53,7 +53,8 @@ class Choice(NamedTuple):
 
 
 @lean_kernel
-def _place_of_hit(depth, column, row):
+def cell_number(depth, column, row):
+    """Return the number of a cell, those of smaller depths first."""
     return ((np.int64(1) << 2 * depth) - 1) // 3 + (row << depth | column)
 
 
@@ -67,19 +68,19 @@ def count_hits(frame, boxes, hits):
             shift = BITS - depth
             for row in range(on_grid[1] >> shift, (on_grid[3] >> shift) + 1):
                 for column in range(on_grid[0] >> shift, (on_grid[2] >> shift) + 1):
-                    hits[_place_of_hit(depth, column, row)] += 1.0
+                    hits[cell_number(depth, column, row)] += 1.0
     for depth in range(COUNTED + 1):
-        first = _place_of_hit(depth, 0, 0)
+        first = cell_number(depth, 0, 0)
         for i in range(first, first + (np.int64(1) << 2 * depth)):
             hits[i] = (hits[i] + 0.25**depth) / (len(boxes) + 1)
 
 
 @lean_kernel
-def _hit(hits, cell):
+def hit_of(hits, cell):
     """Return the share of messages that touch a cell."""
     depth = cell_depth(cell)
     above = max(depth - COUNTED, 0)
-    place = _place_of_hit(depth - above, cell_column(cell) >> above, cell_row(cell) >> above)
+    place = cell_number(depth - above, cell_column(cell) >> above, cell_row(cell) >> above)
     return np.float64(hits[place]) * 0.25**above
 
 
@@ -121,7 +122,7 @@ def _choose(hits, share, posting_cost, max_depth, on_grid, choice):
     """Choose cells, from the whole grid down; return how many, -1 if they are too many."""
     n, depth, cell = 0, 0, np.int64(0)
     while True:
-        verified = share * _hit(hits, cell)
+        verified = share * hit_of(hits, cell)
         quarters = quarters_touched(cell, on_grid) if depth < BITS else np.int64(0)
         if _may_gain(cell, on_grid, quarters, verified, posting_cost, max_depth):
             choice.path[depth], choice.quarters[depth] = cell, quarters
@@ -141,7 +142,7 @@ def _choose(hits, share, posting_cost, max_depth, on_grid, choice):
                     break
                 # All quarters are done: they, or the cell as a whole.
                 cost = choice.costs[depth]
-                undivided = share * _hit(hits, choice.path[depth]) + posting_cost
+                undivided = share * hit_of(hits, choice.path[depth]) + posting_cost
                 if undivided <= cost:
                     cost, n = undivided, choice.firsts[depth]
                     choice.cells[n] = choice.path[depth]

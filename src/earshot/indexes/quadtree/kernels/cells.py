@@ -61,10 +61,16 @@ def cell_row(cell):
 
 
 @lean_kernel
+def pack_cell(depth, column, row):
+    """Return the cell of a depth in a column and a row of that depth."""
+    return np.int64(column << 32 | row << 8 | depth)
+
+
+@lean_kernel
 def child_cell(cell, i):
     """Return the i-th quarter of a cell: west and east of the south, then of the north."""
     column, row = 2 * cell_column(cell) + (i & 1), 2 * cell_row(cell) + (i >> 1)
-    return np.int64(column << 32 | row << 8 | (cell_depth(cell) + 1))
+    return pack_cell(cell_depth(cell) + 1, column, row)
 
 
 @inlined_kernel

@@ -1,0 +1,43 @@
+"""A message beside the two regions of a query: whether it enters or leaves."""
+
+from __future__ import annotations
+
+from earshot.kernels.jit import lean_kernel
+from earshot.semantics.moving.kernels.arrays import (
+    IS_LONLAT,
+    N_CANDIDATES,
+    N_ENTERED,
+    N_FOUND,
+    STAMP,
+)
+from earshot.semantics.moving.kernels.regions import boxes_touch, holds
+from earshot.semantics.moving.kernels.words import row_has_words
+
+
+@lean_kernel
+def note_change(tables, scratch, slot, row):
+    """Note a live message that one region of the query holds alone, if it is not noted yet."""
+    subscribers, messages, query = tables.subscribers, tables.messages, scratch.query
+    counts, regions = scratch.counts, query.regions
+    counts[N_CANDIDATES] += 1
+    is_lonlat, polygons = tables.rules[IS_LONLAT] != 0, subscribers.polygons
+    min_x, min_y = messages.boxes[row, 0], messages.boxes[row, 1]
+    max_x, max_y = messages.boxes[row, 2], messages.boxes[row, 3]
+    if min_x <= max_x and not (
+        boxes_touch(regions.boxes, 0, min_x, min_y, max_x, max_y)
+        or boxes_touch(regions.boxes, 1, min_x, min_y, max_x, max_y)
+    ):
+        return
+    was = holds(regions, 0, is_lonlat, polygons, min_x, min_y, max_x, max_y)
+    now = holds(regions, 1, is_lonlat, polygons, min_x, min_y, max_x, max_y)
+    if was == now or scratch.stamps[row] == counts[STAMP]:
+        return
+    if not row_has_words(subscribers, slot, messages, row):
+        return
+    scratch.stamps[row] = counts[STAMP]
+    if was:
+        scratch.found[counts[N_FOUND]] = messages.sequences[row]
+        counts[N_FOUND] += 1
+    else:
+        scratch.entered[counts[N_ENTERED]] = messages.sequences[row]
+        counts[N_ENTERED] += 1
