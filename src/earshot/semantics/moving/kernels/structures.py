@@ -10,7 +10,7 @@ from typing import Any
 from numba import types
 
 from earshot.kernels.compiled import depends, implements
-from earshot.semantics.moving.kernels import cell_search, quad_lists, scan
+from earshot.semantics.moving.kernels import cell_lists, cell_search, quad_lists, scan
 
 
 def has_room(structure: Any, tables: Any, n: int) -> bool:
@@ -64,7 +64,7 @@ _FUNCTIONS = (
 )  # fmt: skip
 KERNELS: dict[type, tuple[Any, ...]] = {
     quad_lists.QuadListsArrays: quad_lists.KERNELS,
-    cell_search.CellListsArrays: cell_search.KERNELS,
+    cell_lists.CellListsArrays: cell_search.KERNELS,
     scan.ScanArrays: scan.KERNELS,
 }
 """The kernels of each structure, in the order of the functions above."""
