@@ -14,7 +14,7 @@ import numpy as np
 
 from earshot.errors import InvalidParameter
 from earshot.indexes.contract import BuildInput
-from earshot.indexes.lfilter.kernels.costs import N_SUMS, Costs, fill_costs
+from earshot.indexes.lfilter.kernels.costs import CAND_SIDE, N_SUMS, Costs, fill_costs
 from earshot.indexes.lfilter.kernels.match import (
     FRAMES,
     N_CHOICES,
@@ -185,6 +185,11 @@ def _build(
     trie = build_trie(clauses, n_live, tokens, parameters.probing)
     rows = np.arange(n_live, dtype=np.int32)
     quadtree = build_pt_quadtree(clauses, frequencies, parameters, only=rows)
-    expected = np.zeros((4, N_SUMS))
-    fill_costs(trie.tokens, trie.nodes, quadtree.tree, quadtree.sets.used, frequencies, expected)
-    return LFilterArrays(trie, quadtree, Costs(parameters.rules, expected))
+    costs = Costs(
+        parameters.rules, np.zeros((4, N_SUMS)), np.zeros((CAND_SIDE + 1, CAND_SIDE + 1))
+    )
+    fill_costs(
+        trie.tokens, trie.nodes, quadtree.tree, quadtree.sets.used, frequencies, costs.expected,
+        costs.leaves,
+    )  # fmt: skip
+    return LFilterArrays(trie, quadtree, costs)

@@ -318,7 +318,7 @@ def push_top(trie, n_labels, limit, scratch):
     return n_stack
 
 
-@lean_kernel
+@inlined_kernel
 def append_by_trie(view, trie, tokens, limit, box, scratch, answers, n_answers, work):
     """MBRTrie-FILTER and -VERIFY of Algorithm 1 below the root; -1 without room."""
     stack = scratch.stack

@@ -25,8 +25,8 @@ For a structure that uses this filter step, such as LFilter ([CIKM15] §5):
 4. ``append_list`` of :mod:`earshot.indexes.quadtree.kernels.verifying` verifies a stretch of a list
    in full; a structure that knows the texts to match asks ``is_reported_here`` and
    ``region_touches`` instead.
-5. :func:`estimated_leaves` is the paper's cand_Q. The other letters of equation 3: H_q is
-   ``rules[MAX_DEPTH]`` at most, Avg_RT the mean of ``sets.used`` over inner nodes.
+5. The letters of equation 3: H_q is ``rules[MAX_DEPTH]`` at most, Avg_RT the mean of ``sets.used``
+   over inner nodes.
 
 Numbers are the rows of the clauses unless ``tree.numbers`` and ``tree.rows`` say otherwise; see
 :class:`~earshot.indexes.pt_quadtree.index.PtQuadtree`.
@@ -179,31 +179,3 @@ def append_pt_quadtree(view, tokens, box, scratch, answers, n_answers, work):
             )
             if n_answers < 0:
                 return n_answers
-
-
-@lean_kernel
-def estimated_leaves(arrays, level, on_grid, scratch):
-    """Return about how many leaves a message touches, from the nodes of one level.
-
-    [CIKM15] §5.3: cand_Q is the sum of ``leaves(n_i)`` times the share of n_i that the message
-    overlaps, over the nodes n_i of level k. A leaf above that level counts as one of its nodes. A
-    message within one grid square touches one leaf.
-    """
-    tree = arrays.tree
-    if on_grid[0] == on_grid[2] and on_grid[1] == on_grid[3]:
-        return 1.0
-    stack, depth, total = scratch.stack, 1, 0.0
-    stack[0] = 0
-    while depth > 0:
-        depth -= 1
-        node = np.int64(stack[depth])
-        cell = tree.cells[node]
-        if cell_depth(cell) == level or tree.children[node] == NO_CHILDREN:
-            total += arrays.n_leaves[node] * _share_touched(cell, on_grid)
-            continue
-        bits = quarters_touched(cell, on_grid)
-        for i in range(4):
-            if bits >> i & 1 != 0:
-                stack[depth] = tree.children[node] + i
-                depth += 1
-    return total
