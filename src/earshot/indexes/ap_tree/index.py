@@ -43,7 +43,7 @@ from earshot.indexes.ap_tree.kernels.changes import (
     change_tree,
     make_keys_anew,
 )
-from earshot.indexes.ap_tree.kernels.match import ApScratch
+from earshot.indexes.ap_tree.kernels.match import MOST_COUNTED, ApScratch
 from earshot.indexes.ap_tree.kernels.nodes import (
     FREE,
     KEYWORDS,
@@ -205,6 +205,7 @@ class ApTree(InPlaceIndex):
             "serial": (1, np.int64),
             "signature": (SIGNATURE_WORDS, np.uint64),
             "ranks": (len(self.arrays.ranks) + 1, np.int32),
+            "counting": (2 * MOST_COUNTED, np.int32),
             "stack": (n_stack, np.int32),
             "etas": (n_stack, np.int32),
             "region": (4, np.float64),

@@ -185,9 +185,7 @@ def _build(
     trie = build_trie(clauses, n_live, tokens, parameters.probing)
     rows = np.arange(n_live, dtype=np.int32)
     quadtree = build_pt_quadtree(clauses, frequencies, parameters, only=rows)
-    costs = Costs(
-        parameters.rules, np.zeros((4, N_SUMS)), np.zeros((CAND_SIDE + 1, CAND_SIDE + 1))
-    )
+    costs = Costs(parameters.rules, np.zeros((4, N_SUMS)), np.zeros((CAND_SIDE + 1, CAND_SIDE + 1)))
     fill_costs(
         trie.tokens, trie.nodes, quadtree.tree, quadtree.sets.used, frequencies, costs.expected,
         costs.leaves,

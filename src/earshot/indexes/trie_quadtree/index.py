@@ -14,6 +14,7 @@ import numpy.typing as npt
 
 from earshot import storage
 from earshot.indexes.ap_tree.building import ranks_of
+from earshot.indexes.ap_tree.kernels.match import MOST_COUNTED
 from earshot.indexes.consistency import checking, demand
 from earshot.indexes.contract import BuildInput
 from earshot.indexes.iq_tree.index import IqTree, filled, new_arrays, sampled
@@ -97,6 +98,7 @@ class TrieQuadtree(IqTree):
         deepest = int(trie.facts[DEEPEST]) + 2
         return super()._scratch_arrays() | {
             "ranks": (len(trie.ranks) + 1, np.int32),
+            "counting": (2 * MOST_COUNTED, np.int32),
             "path": (deepest, np.int32),
             "nexts": (deepest, np.int32),
             "key": (1, np.int32),

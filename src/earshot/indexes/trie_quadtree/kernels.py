@@ -61,6 +61,7 @@ class TrieQuadtreeScratch(NamedTuple):
     signature: npt.NDArray[np.uint64]  # (SIGNATURE_WORDS,) a bit per low half of a token
     stack: Int32s  # (STACK,) nodes of a quadtree still to visit
     ranks: Int32s  # (n_tokens,) of the message's tokens, ascending
+    counting: Int32s  # (2 * MOST_COUNTED,) for putting them in order
     path: Int32s  # (DEEPEST + 2,) nodes from the trie's root to the one in hand
     nexts: Int32s  # beside them, the keyword of the message to go on with
     key: Int32s  # (1,) node in hand, as a key
@@ -161,7 +162,7 @@ def append_trie_quadtree(view, tokens, box, scratch, answers, n_answers, work):
     """
     trie, roots = view.arrays.trie, view.arrays.roots
     on_grid = grid_box(view.arrays.tree.frame, box[0], box[1], box[2], box[3])
-    n_ranks = rank_tokens(trie.ranks, tokens, scratch.ranks)
+    n_ranks = rank_tokens(trie.ranks, tokens, scratch.ranks, scratch.counting)
     path, nexts = scratch.path, scratch.nexts
     path[0], nexts[0], depth = 0, 0, 0
     while depth >= 0:

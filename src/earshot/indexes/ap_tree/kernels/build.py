@@ -187,7 +187,7 @@ def _choose(tree, clauses, rows, messages, etas, offset, flags, n_space, region,
                 return CHOICES_ARE_FULL, n_choices, n_distinct
             fill_chances(tree, messages, etas, n_distinct, scratch)
             keyword_cost, n_cuts = partition_keywords(
-                tree, n_distinct, n_without, np.int64(len(rows)), scratch
+                tree, messages, etas, n_distinct, n_without, np.int64(len(rows)), scratch
             )
     if min(keyword_cost, space_cost) >= n:
         return LIST, none, none

@@ -37,6 +37,9 @@ from earshot.kernels.box_keys import BLOCK, box_limit, touching_mask, trailing_z
 from earshot.kernels.jit import inlined_kernel, lean_kernel
 from earshot.model.arrays import Float64s, Int32s, Int64s
 
+_LEAST_COUNTED, MOST_COUNTED = 24, 128
+"""Tokens that are put in order by counting: 50 take 0.28 µs, and 0.41 µs by Shell's method."""
+
 
 class ApScratch(NamedTuple):
     """Working memory of one thread."""
@@ -45,21 +48,42 @@ class ApScratch(NamedTuple):
     serial: Int64s  # (1,)
     signature: npt.NDArray[np.uint64]  # (SIGNATURE_WORDS,) a bit per low half of a token
     ranks: Int32s  # (n_tokens,) of the message's tokens, ascending
+    counting: Int32s  # (2 * MOST_COUNTED,) for putting them in order
     stack: Int32s  # nodes still to visit
     etas: Int32s  # beside them, the first rank that may hit a cut
     region: Float64s  # (4,) of the list in hand, for a message with an extent
 
 
 @lean_kernel
-def rank_tokens(ranks_of, tokens, ranks):
+def rank_tokens(ranks_of, tokens, ranks, counting):
     """Write the ranks of a message's tokens, ascending; return how many the tree knows."""
     n = np.int64(0)
     for i in range(len(tokens)):
         if tokens[i] < len(ranks_of):
             ranks[n] = ranks_of[tokens[i]]
             n += 1
-    sort_few(ranks, np.int64(0), n)
+    if not _LEAST_COUNTED <= n <= MOST_COUNTED:
+        sort_few(ranks, np.int64(0), n)
+        return n
+    # To count those below each takes n^2 steps, but sixteen at once and without a branch.
+    unsorted, n_below = counting[:MOST_COUNTED], counting[MOST_COUNTED:]
+    for i in range(n):
+        unsorted[i] = ranks[i]
+    whole = (n + BLOCK - 1) & -BLOCK
+    n_below[:whole] = 0
+    for i in range(n):
+        rank = unsorted[i]
+        for j in range(whole):
+            n_below[j] += rank < unsorted[j]
+    for i in range(n):
+        ranks[n_below[i]] = unsorted[i]
     return n
+
+
+@inlined_kernel
+def _n_below(values, start, n, value):
+    """Return how many of ``n`` ascending values from ``start`` on are < ``value``."""
+    return n_not_above(values, start, n, value - 1)
 
 
 @lean_kernel
@@ -71,6 +95,17 @@ def push_cuts(tree, node, eta, ranks, n_ranks, stack, etas, depth):
         stack[depth], etas[depth] = child, eta
         depth += 1
     i, cut = eta, np.int64(0)
+    if n < n_ranks - eta:  # each cut is looked for among the keywords
+        while cut < n and i < n_ranks:
+            i += _n_below(ranks, i, n_ranks - i, tree.firsts[first + cut])
+            if i < n_ranks and ranks[i] <= tree.lasts[first + cut]:
+                child = tree.children[start + cut + 1]
+                if child >= 0:
+                    stack[depth] = child
+                    etas[depth] = i + (tree.firsts[first + cut] == tree.lasts[first + cut])
+                    depth += 1
+            cut += 1
+        return depth
     while i < n_ranks:
         rank = ranks[i]
         cut += n_not_above(tree.firsts, first + cut, n - cut, rank)  # one beyond the one it is in
@@ -130,7 +165,7 @@ def append_ap_tree(view, tokens, box, scratch, answers, n_answers, work):
     min_x, min_y, max_x, max_y = box
     is_point = min_x == max_x and min_y == max_y
     limit = box_limit(tree.quantizer, min_x, min_y, max_x, max_y)
-    n_ranks = rank_tokens(tree.ranks, tokens, scratch.ranks)
+    n_ranks = np.int64(-1)  # not ranked yet
     depth = 1
     stack[0], etas[0] = 0, 0
     while depth > 0:
@@ -139,6 +174,8 @@ def append_ap_tree(view, tokens, box, scratch, answers, n_answers, work):
         work[0] += 1
         kind = tree.kinds[node]
         if kind == KEYWORDS:
+            if n_ranks < 0:
+                n_ranks = rank_tokens(tree.ranks, tokens, scratch.ranks, scratch.counting)
             depth = push_cuts(tree, node, eta, scratch.ranks, n_ranks, stack, etas, depth)
             continue
         if kind == SPACE:
