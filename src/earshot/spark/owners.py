@@ -16,7 +16,7 @@ from earshot.spark.store import IndexStore
 
 PIPELINE = "pipeline.json"
 """File in a checkpoint that names its pipeline and the index."""
-MARK = "_owner.json"
+MARK = "_owner"
 """File in a sink that names its owner; Spark and Arrow do not read names that begin with ``_``."""
 
 
