@@ -120,7 +120,8 @@ def updates_in(folder: Path) -> list[tuple[str, str]]:
 
 def json_rows_in(folder: Path) -> list[dict[str, Any]]:
     """Return the rows of all NDJSON files that Spark wrote below a directory."""
-    texts = (path.read_text() for path in sorted(folder.rglob("*.json")))
+    # Those whose names begin with _ are not data, but say whose the directory is.
+    texts = (path.read_text() for path in sorted(folder.rglob("*.json")) if path.name[0] != "_")
     return [json.loads(line) for text in texts for line in text.splitlines()]
 
 
