@@ -213,14 +213,14 @@ def _peek(block: bytes, layout: Layout, ids: IdKind | None, *, is_lenient: bool 
         )
         for field, names in layout.names.items()
     }
-    if not records or is_feature or isinstance(samples["geometry"], dict):
+    if not records or is_feature or isinstance(samples.get("geometry"), dict):
         return _Shape(kind, None, layout, found is not None)
     # Times and geometries come as texts, integers as numbers: converting the column checks them.
     numbers = [name for name, each in COLUMN_TYPES.items() if is_number(each)]
     booleans = [name for name, each in COLUMN_TYPES.items() if each == pa.bool_()]
     types = {"id": id_type(kind), **dict.fromkeys(numbers, pa.float64())}
     types |= dict.fromkeys(booleans, pa.bool_())
-    if not isinstance(samples["keywords"], str):
+    if not isinstance(samples.get("keywords"), str):
         types["keywords"] = KEYWORDS
     schema = pa.schema(
         [
