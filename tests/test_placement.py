@@ -103,7 +103,7 @@ def units_by_hand(
 
 
 def as_dict(units: UnitArrays) -> dict[tuple[int, int], list[float]]:
-    rows = zip(units.tokens.tolist(), units.shards.tolist(), units.boxes.tolist(), strict=True)
+    rows = zip(units.tokens.tolist(), units.pieces.tolist(), units.boxes.tolist(), strict=True)
     return {(token, shard): box for token, shard, box in rows}
 
 
@@ -350,6 +350,32 @@ def test_a_crowd_of_one_token_at_one_place_is_cut_in_spite_of_an_outlier() -> No
     assert busiest_share(np.bincount(plan.assign(clauses, frequencies))) < 1.1
 
 
+def test_shards_are_even_in_bytes_where_work_lies_elsewhere() -> None:
+    """Half of the subscriptions are where nothing happens; half of the messages are in one town."""
+    random = np.random.default_rng(1)
+    centres = np.concatenate([random.random((8_000, 2)), 5 + 5 * random.random((8_000, 2))])
+    boxes = np.concatenate([centres, centres + 0.02], axis=1)
+    # Some of those where nothing happens are wordy.
+    lengths = np.where(np.arange(16_000) < 12_000, 1, 4)
+    tokens = random.integers(1, 201, lengths.sum())
+    offsets = np.append(0, np.cumsum(lengths))
+    clauses = box_clauses(offsets, tokens, boxes)
+    places = np.concatenate([0.2 * random.random((1_000, 2)), random.random((1_000, 2))])
+    rows = [[0, *random.permutation(200)[:8] + 1] for _ in range(2_000)]
+    messages = points(rows, places)
+    frequencies = np.bincount(messages.token_ids, minlength=201)
+    plan, report = cut_plan(clauses, messages, 8, frequencies=frequencies)
+    assert report.balance < 1.5
+    assert report.balance_of_bytes < 1.5
+    assert report.replication < 4
+    shards = plan.assign(clauses, frequencies)
+    assert np.bincount(shards, minlength=8).tolist() == report.subscriptions.tolist()
+    assert busiest_share(np.bincount(shards, 100 + 8 * lengths)) < 1.5
+    units = units_of(clauses, plan.pieces(clauses, frequencies), frequencies)
+    router = Router(units, 8, plan.arrays.piece_shards)
+    assert np.bincount(router.route(messages)[1]).tolist() == report.messages.tolist()
+
+
 def test_what_a_sample_did_not_show_is_spread_all_the_same() -> None:
     case = make_case(RECIPES["plain"])
     nothing, silence = take_clauses(case.clauses, np.arange(0)), points([], [])
@@ -419,5 +445,5 @@ def test_wrong_parameters_are_named() -> None:
     with pytest.raises(InvalidParameter, match="message_cost"):
         cut_plan(case.clauses, case.messages, 2, frequencies=frequencies, message_cost=-1.0)
     shards = np.full(3, 2, np.int32)
-    with pytest.raises(InvalidInput, match="shard 2; expected shards 0 to 1"):
+    with pytest.raises(InvalidInput, match="piece 2; expected pieces 0 to 1"):
         Router(units_of(case.clauses, shards, frequencies), 2)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from itertools import product
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
 import numpy as np
 
@@ -40,6 +40,10 @@ SAMPLED_SUBSCRIPTIONS = 200_000
 MOST_MESSAGES = 20_000
 """Messages that plans are cut from, and as many that they are asked with."""
 REAL_DATASETS = ("nsw", "boston")
+
+
+Spread: TypeAlias = tuple[Int32s, Int32s | None]
+"""The piece of each slot, and the shard of each piece, where that is not its own number."""
 
 
 class Scene(NamedTuple):
@@ -83,14 +87,17 @@ class Simulation(NamedTuple):
         }
 
 
-def simulate(scene: Scene, shards: Int32s, n_shards: int) -> Simulation:
+def simulate(
+    scene: Scene, pieces: Int32s, n_shards: int, piece_shards: Int32s | None = None
+) -> Simulation:
     """Build one index of the default structure per shard, route the messages and match them.
 
-    ``shards`` has the shard of each slot.
+    ``pieces`` has the piece of each slot. Unless the shards of pieces are given, each piece is one.
     """
     clauses, messages = scene.clauses, scene.asked
-    units = units_of(clauses, shards, scene.frequencies)
-    router = Router(units, n_shards)
+    units = units_of(clauses, pieces, scene.frequencies)
+    router = Router(units, n_shards, piece_shards)
+    shards = pieces if piece_shards is None else piece_shards[pieces]
     router.route(_first(messages))
     (offsets, targets), route_s = timed(router.route, messages)
     rows = np.repeat(np.arange(len(messages.boxes)), np.diff(offsets))
@@ -158,8 +165,8 @@ def measure(context: Context, scenes: Iterable[Scene]) -> Iterator[Row]:
         context.say(f"placement: {scene.name}, {whole.candidates / n_messages:,.0f} candidates "
                     f"per message in one index")  # fmt: skip
         for n_shards, (name, cut) in product(context.profile.shard_counts, WAYS.items()):
-            shards, cut_s = timed(cut, scene, n_shards, context.seed)
-            done = simulate(scene, shards, n_shards)
+            (pieces, piece_shards), cut_s = timed(cut, scene, n_shards, context.seed)
+            done = simulate(scene, pieces, n_shards, piece_shards)
             n_answers = int(done.by_shard["answers"].sum())
             if (n_answers, done.checksum) != (whole.answers, whole.checksum):
                 raise AnswersDiffer(
@@ -181,7 +188,8 @@ def _compile() -> None:
     """Use all kernels once, so that none is compiled where time is taken."""
     scene = _synthetic(find_workload("headline").scaled(1_000), 100)
     for cut in WAYS.values():
-        simulate(scene, cut(scene, 4, 1), 4)
+        pieces, piece_shards = cut(scene, 4, 1)
+        simulate(scene, pieces, 4, piece_shards)
 
 
 def scenes(context: Context) -> Iterator[Scene]:
@@ -215,16 +223,16 @@ def _sampled_clauses(scene: Scene, seed: int) -> ClauseArrays:
     return take_clauses(scene.clauses, np.flatnonzero(is_chosen))
 
 
-def _cut_by_cost(scene: Scene, n_shards: int, seed: int) -> Int32s:
+def _cut_by_cost(scene: Scene, n_shards: int, seed: int) -> Spread:
     n_subscriptions = len(np.unique(scene.clauses.subscriptions))
     plan, _ = cut_plan(
         _sampled_clauses(scene, seed), scene.sampled, n_shards,
         frequencies=scene.frequencies, n_subscriptions=n_subscriptions,
     )  # fmt: skip
-    return plan.assign(scene.clauses, scene.frequencies)
+    return plan.pieces(scene.clauses, scene.frequencies), plan.arrays.piece_shards
 
 
-def _cut_by_keyword(scene: Scene, n_shards: int, seed: int) -> Int32s:
+def _cut_by_keyword(scene: Scene, n_shards: int, seed: int) -> Spread:
     """Spread subscriptions by a hash of their rarest keyword."""
     clauses = scene.clauses
     rarities = scene.frequencies[np.maximum(clauses.token_ids, 0)] << 32 | clauses.token_ids
@@ -232,7 +240,7 @@ def _cut_by_keyword(scene: Scene, n_shards: int, seed: int) -> Int32s:
     hashes = rarest.astype(np.uint64) * np.uint64(0x9E3779B97F4A7C15) >> np.uint64(32)
     shards = np.full(int(clauses.subscriptions.max(initial=-1)) + 1, -1, np.int32)
     shards[clauses.subscriptions] = (hashes % np.uint64(n_shards)).astype(np.int32)
-    return shards
+    return shards, None
 
 
 class _SpatialCutter(Cutter):
@@ -244,16 +252,16 @@ class _SpatialCutter(Cutter):
         return min(cuts, key=lambda cut: cut.cost) if cuts else self.content_cut(node)
 
 
-def _cut_by_place(scene: Scene, n_shards: int, seed: int) -> Int32s:
+def _cut_by_place(scene: Scene, n_shards: int, seed: int) -> Spread:
     sample, _ = _renumbered(_sampled_clauses(scene, seed))
     n_subscriptions = len(np.unique(scene.clauses.subscriptions))
     samples = Samples(sample, scene.sampled, scene.frequencies, n_subscriptions)
     cutter = _SpatialCutter(samples, MESSAGE_COST)
     plan, _ = cutter.cut(n_shards, cutter.tree(n_shards))
-    return plan.assign(scene.clauses, scene.frequencies)
+    return plan.pieces(scene.clauses, scene.frequencies), plan.arrays.piece_shards
 
 
-WAYS: dict[str, Callable[[Scene, int, int], Int32s]] = {
+WAYS: dict[str, Callable[[Scene, int, int], Spread]] = {
     "plan": _cut_by_cost,
     "keyword_hash": _cut_by_keyword,
     "kd_tree": _cut_by_place,

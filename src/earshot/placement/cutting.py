@@ -14,6 +14,11 @@ Two ways of dividing tokens that sent fewer messages to several shards were not 
 token cuts alone, and growing sets of tokens that come together. On road reports they balanced the
 messages that they were cut from, but with later ones the busiest of 64 shards had 2.0 and 4.3 times
 the mean candidates, against 1.7.
+
+Work and memory may lie in different places: where nothing happens, subscriptions are many and cost
+nothing. Where a shard would then hold much more than its share of bytes, the same way of cutting
+makes several *pieces* for each shard, small in work and in bytes alike, and these are dealt out so
+that both are spread.
 """
 
 from __future__ import annotations
@@ -50,6 +55,12 @@ TAKE_COST = 300.0
 """Candidates that cost a shard about as much as taking up a message at all."""
 STORAGE_SHARE = 0.1
 """Share of the load that is spread evenly over all subscriptions, whether examined or not."""
+PIECES = 4
+"""Pieces for each shard, where work and bytes lie in different places."""
+EVEN_BYTES = 1.3
+"""Bytes of the largest shard, as a multiple of the mean, up to which shards are cut by work."""
+EVEN_LOAD = 1.15
+"""Load of a shard, as a multiple of the mean, up to which it takes pieces that share messages."""
 TOKEN_SLACK, TOKEN_ROUNDS = 0.02, 2
 """How far a side may exceed its share when tokens are divided, and how often they are revised."""
 ROUNDS = 4
@@ -70,6 +81,7 @@ class PlanReport:
     """What a plan's samples say of its shards."""
 
     subscriptions: Float64s  # expected in each shard
+    n_bytes: Float64s  # expected to be saved of each shard, relative to the others
     messages: Int64s  # sampled ones that go to each shard
     candidates: Float64s  # subscriptions that they are expected to examine there
     n_messages: int  # sampled ones
@@ -85,6 +97,11 @@ class PlanReport:
         """Work of the busiest shard, as a multiple of the mean; 1 is perfect."""
         return busiest_share(self.candidates + TAKE_COST * self.messages)
 
+    @property
+    def balance_of_bytes(self) -> float:
+        """Bytes of the largest shard, as a multiple of the mean."""
+        return busiest_share(self.n_bytes)
+
     def facts(self) -> dict[str, Any]:
         """Return the report for JSON."""
         return {
@@ -92,6 +109,7 @@ class PlanReport:
             "n_messages": self.n_messages,
             "shards_per_message": self.replication,
             "balance": self.balance,
+            "balance_of_bytes": self.balance_of_bytes,
             "balance_of_subscriptions": busiest_share(self.subscriptions),
             "balance_of_messages": busiest_share(self.messages),
             "balance_of_candidates": busiest_share(self.candidates),
@@ -149,9 +167,14 @@ def cut_plan(
         frequencies,
         n_subscriptions,
     )
-    tree = Cutter(some, message_cost).tree(n_shards)
     all_of_them = Samples(clauses, messages, frequencies, n_subscriptions)
-    return Cutter(all_of_them, message_cost).cut(n_shards, tree)
+    tree = Cutter(some, message_cost).tree(n_shards)
+    plan, report = Cutter(all_of_them, message_cost).cut(n_shards, tree)
+    if report.balance_of_bytes <= EVEN_BYTES:
+        return plan, report
+    tree = Cutter(some, message_cost, storage_share=1.0).tree(PIECES * n_shards)
+    dealt = Cutter(all_of_them, message_cost, storage_share=1.0).cut(n_shards, tree)
+    return dealt if dealt[1].balance_of_bytes < report.balance_of_bytes else (plan, report)
 
 
 class Node(NamedTuple):
@@ -192,9 +215,12 @@ class Tree(NamedTuple):
 class Cutter:
     """One run of :func:`cut_plan`."""
 
-    def __init__(self, samples: Samples, message_cost: float) -> None:
+    def __init__(
+        self, samples: Samples, message_cost: float, storage_share: float = STORAGE_SHARE
+    ) -> None:
         self.samples = samples
         self.message_cost = message_cost
+        self.storage_share = storage_share
         n_slots, n_tokens = len(samples.arrays.tokens), len(samples.vocabulary)
         self.candidates = np.zeros(n_slots)
         self.weights = np.zeros(n_slots)
@@ -218,8 +244,10 @@ class Cutter:
             else:
                 weights[node.rows] = taking / max(len(node.rows), 1)
             works.append(total + taking)
-        n = max(len(weights), 1)
-        even = STORAGE_SHARE * sum(works) / n if sum(works) > 0 else 1.0
+        sizes = self.samples.sizes
+        even = sizes * (
+            self.storage_share * sum(works) / max(sizes.sum(), 1.0) if sum(works) > 0 else 1.0
+        )
         weights += even
         # Halfway between what was thought and what was found, so that it settles.
         self.weights = weights if len(shards) == 1 else np.sqrt(self.weights * weights)
@@ -238,8 +266,11 @@ class Cutter:
         return self._divided(self._weighed_root(n_shards))
 
     def cut(self, n_shards: int, tree: Tree) -> tuple[ShardPlan, PlanReport]:
-        """Cut into shards as in the given tree, but where the work of these samples wants it."""
-        root = self._weighed_root(n_shards)
+        """Cut into shards as in the given tree, but where the work of these samples wants it.
+
+        A tree of more leaves than shards makes pieces, of which each shard gets several.
+        """
+        root = self._weighed_root(len(tree.leaves))
         tree = self._divided(root, tree)
         best, least, candidates = tree, np.inf, self.candidates
         # What a subscription costs depends on the shard that it is in, so weights are taken again
@@ -247,20 +278,62 @@ class Cutter:
         for turn in range(ROUNDS + 1):
             works = self._weigh(tree.leaves)
             n_messages = sum(len(leaf.messages) for leaf in tree.leaves)
-            cost = max(works) * n_shards + self.message_cost * n_messages
+            cost = max(works) * len(works) + self.message_cost * n_messages
             if cost < least:
                 best, least, candidates = tree, cost, self.candidates.copy()
             if turn < ROUNDS:
                 tree = self._divided(root, tree)
-        arrays = _flattened(best)
+        numbers = np.arange(n_shards)
+        shards = best.leaves
+        if len(shards) > n_shards:
+            numbers = self._dealt(shards, candidates, n_shards)
+            shards = [
+                _joined([shards[at] for at in np.flatnonzero(numbers == shard)])
+                for shard in range(n_shards)
+            ]
+            self._weigh(shards)
+            candidates = self.candidates
+        arrays = _flattened(best, numbers.astype(np.int32))
         report = PlanReport(
-            np.array([self.samples.scale * len(leaf.rows) for leaf in best.leaves]),
-            np.array([len(leaf.messages) for leaf in best.leaves], np.int64),
-            np.array([candidates[leaf.rows].sum() for leaf in best.leaves]),
+            np.array([self.samples.scale * len(shard.rows) for shard in shards]),
+            np.array([self.samples.sizes[shard.rows].sum() for shard in shards]),
+            np.array([len(shard.messages) for shard in shards], np.int64),
+            np.array([candidates[shard.rows].sum() for shard in shards]),
             len(root.messages),
             {name: int((arrays.kinds == kind).sum()) for kind, name in _CUT_NAMES.items()},
         )
         return ShardPlan(n_shards, arrays), report
+
+    def _dealt(self, pieces: Sequence[Node], candidates: Float64s, n_shards: int) -> Int64s:
+        """Return the shard of each piece, so that work and bytes are spread.
+
+        The largest piece comes first. Of the shards that have room for it, it goes to the one that
+        gets most of its messages anyway; if none has, to the one that it fills least.
+        """
+        loads = np.array(
+            [
+                [candidates[piece.rows].sum() + TAKE_COST * len(piece.messages),
+                 self.samples.sizes[piece.rows].sum()]
+                for piece in pieces
+            ]
+        )  # fmt: skip
+        loads *= n_shards / np.maximum(loads.sum(axis=0), 1e-300)
+        goes = np.zeros((len(pieces), len(self.samples.messages.boxes)), bool)
+        for at, piece in enumerate(pieces):
+            goes[at, piece.messages] = True
+        numbers = np.empty(len(pieces), np.int64)
+        filled, gets = np.zeros((n_shards, 2)), np.zeros((n_shards, goes.shape[1]), bool)
+        for at in np.argsort(-loads.max(axis=1), kind="stable"):
+            fullest = (filled + loads[at]).max(axis=1)
+            n_new = (goes[at] & ~gets).sum(axis=1)
+            has_room = fullest <= EVEN_LOAD
+            shard = int(
+                np.lexsort((fullest, n_new, ~has_room))[0] if has_room.any() else fullest.argmin()
+            )
+            numbers[at] = shard
+            filled[shard] += loads[at]
+            gets[shard] |= goes[at]
+        return numbers
 
     def _divided(self, node: Node, like: Tree | None = None) -> Tree:
         """Return the best cuts below a node, or those of a tree by the weights as they are now."""
@@ -398,21 +471,32 @@ def _halves(node: Node, cut: Cut) -> tuple[Node, Node]:
     return left, right
 
 
-def _flattened(tree: Tree) -> PlanArrays:
-    """Return a tree as arrays; its leaves are the shards, from left to right."""
-    n_shards = len(tree.leaves)
-    kinds = np.full(2 * n_shards - 1, LEAF, np.int32)
+def _joined(pieces: Sequence[Node]) -> Node:
+    """Return a shard of several pieces."""
+    rows, messages = ([getattr(piece, name) for piece in pieces] for name in ("rows", "messages"))
+    none = np.empty(0, np.int64)
+    return Node(
+        1,
+        np.sort(np.concatenate([none, *rows])),
+        np.unique(np.concatenate([none, *messages])),
+        (0.0, 1.0),
+    )
+
+
+def _flattened(tree: Tree, piece_shards: Int32s) -> PlanArrays:
+    """Return a tree as arrays; its leaves are the pieces, from left to right."""
+    kinds = np.full(2 * len(tree.leaves) - 1, LEAF, np.int32)
     thresholds = np.zeros(len(kinds))
     children = np.empty((len(kinds), 2), np.int32)
     tokens = [np.empty(0, np.int32)] * len(kinds)
     sides = [np.empty(0, np.int8)] * len(kinds)
-    shard, n_nodes = 0, 1
+    n_leaves, n_nodes = 0, 1
     stack = [(0, tree)]
     while stack:
         node, part = stack.pop()
         if part.cut is None:
-            children[node] = shard
-            shard += 1
+            children[node] = n_leaves
+            n_leaves += 1
             continue
         kinds[node], thresholds[node] = part.cut.kind, part.cut.threshold
         if part.cut.listed is not None:
@@ -427,6 +511,7 @@ def _flattened(tree: Tree) -> PlanArrays:
         offsets_of(np.array([len(each) for each in tokens])),
         np.concatenate(tokens),
         np.concatenate(sides),
+        piece_shards,
     )
 
 

@@ -113,11 +113,11 @@ def _token_side(plan, node, token):
 
 
 @lean_kernel
-def assign_slots(plan, keys, tokens, shards):
-    """Fill the shard of each slot; -1 where its token is -1."""
+def assign_slots(plan, keys, tokens, pieces):
+    """Fill the piece of each slot; -1 where its token is -1."""
     for slot in range(len(tokens)):
         if tokens[slot] < 0:
-            shards[slot] = -1
+            pieces[slot] = -1
             continue
         node = np.int64(0)
         while plan.kinds[node] != LEAF:
@@ -127,7 +127,7 @@ def assign_slots(plan, keys, tokens, shards):
             else:
                 side = LEFT if keys[slot, kind] < plan.thresholds[node] else RIGHT
             node = np.int64(plan.children[node, side])
-        shards[slot] = plan.children[node, LEFT]
+        pieces[slot] = plan.children[node, LEFT]
 
 
 # ---- routing ------------------------------------------------------------------------------------

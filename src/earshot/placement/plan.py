@@ -3,7 +3,8 @@
 A plan is a binary tree over subscriptions. Each node cuts in two by one property of the first
 clause of a subscription: the centre of its box in x or y, the size of its box, the token that it is
 filed under (its rarest known one), or, where nothing else tells subscriptions apart, a hash of what
-it says. A leaf is a shard, so every subscription is in exactly one.
+it says. A leaf is a *piece*, so every subscription is in exactly one. A shard is one piece, or
+several, where work and bytes lie in different places.
 """
 
 from __future__ import annotations
@@ -27,10 +28,11 @@ class PlanArrays(NamedTuple):
     kinds: Int32s  # (n_nodes,) CUT_… or LEAF
     # Smaller keys go left. For CUT_TOKEN: the share of tokens that goes left of those not listed.
     thresholds: Float64s  # (n_nodes,)
-    children: Int32s  # (n_nodes, 2) left and right node; of a leaf, its shard twice
+    children: Int32s  # (n_nodes, 2) left and right node; of a leaf, its piece twice
     token_starts: Int64s  # (n_nodes + 1,) tokens listed for node i are [i]:[i+1]; CUT_TOKEN only
     tokens: Int32s  # ascending within a node
     token_sides: Int8s  # LEFT or RIGHT
+    piece_shards: Int32s  # (n_pieces,) the shard of each piece
 
 
 @dataclass(frozen=True)
@@ -41,16 +43,30 @@ class ShardPlan:
     arrays: PlanArrays
 
     def assign(self, clauses: ClauseArrays, frequencies: Int64s) -> Int32s:
-        """Return the shard of each slot from 0 on; -1 for a slot that has no clause.
+        """Return the shard of each slot from 0 on; -1 for a slot that has no clause."""
+        return self.shards_of(self.pieces(clauses, frequencies))
+
+    def shards_of(self, pieces: Int32s) -> Int32s:
+        """Return the shard of each piece; -1 for -1."""
+        return np.append(self.arrays.piece_shards, np.int32(-1))[pieces]
+
+    def pieces(self, clauses: ClauseArrays, frequencies: Int64s) -> Int32s:
+        """Return the piece of each slot from 0 on; -1 for a slot that has no clause.
 
         Any subscriptions can be assigned, not only sampled ones. Tokens beyond the frequencies are
-        ignored. The same frequencies give the same shard at any time.
+        ignored. The same frequencies give the same piece at any time.
         """
         filed = filed_tokens(clauses, frequencies)[0]
         keys, tokens = slot_keys(clauses, filed, len(frequencies))
-        shards = np.empty(len(tokens), np.int32)
-        assign_slots(self.arrays, keys, tokens, shards)
-        return shards
+        pieces = np.empty(len(tokens), np.int32)
+        assign_slots(self.arrays, keys, tokens, pieces)
+        return pieces
+
+    @property
+    def first_pieces(self) -> Int32s:
+        """The first piece of each shard, for what belongs to the shard as a whole."""
+        first = np.unique(self.arrays.piece_shards, return_index=True)[1]
+        return first.astype(np.int32)
 
     def contents(self) -> Contents:
         """Return what is to be saved."""

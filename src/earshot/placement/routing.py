@@ -1,7 +1,8 @@
 """Units, which tell what shards hold, and the router that sends messages by them.
 
-For each token that a clause of a shard is filed under, a *unit* has the box around those clauses. A
-message goes to the shards with a unit of one of its tokens whose box it meets. A clause matches
+For each token that a clause of a piece is filed under, a *unit* has the box around those clauses. A
+message goes to the shards with a unit of one of its tokens whose box it meets. (Pieces of one shard
+may be far apart, and a box around all would draw the messages in between.) A clause matches
 only messages that carry all its tokens and meet its box, so no match is lost, whatever the plan was
 cut from and however many clauses a subscription has.
 """
@@ -21,31 +22,31 @@ from earshot.placement.plan import boxes_around, filed_tokens
 
 
 class UnitArrays(NamedTuple):
-    """Which shards hold clauses filed under which tokens, and where; sorted by token, shard."""
+    """Which pieces hold clauses filed under which tokens, and where; sorted by token, piece."""
 
     tokens: Int32s  # (n_units,)
-    shards: Int32s  # (n_units,)
+    pieces: Int32s  # (n_units,)
     boxes: Float64s  # (n_units, 4) around those clauses
 
 
-def units_of(clauses: ClauseArrays, shards: Int32s, frequencies: Int64s) -> UnitArrays:
-    """Return the units of clauses whose slots were assigned to ``shards``.
+def units_of(clauses: ClauseArrays, pieces: Int32s, frequencies: Int64s) -> UnitArrays:
+    """Return the units of clauses whose slots were assigned to ``pieces``.
 
     ``frequencies`` must be those of the assignment.
     """
     filed = filed_tokens(clauses, frequencies)[0]
-    return _joined(filed, shards[clauses.subscriptions], clauses.boxes)
+    return _joined(filed, pieces[clauses.subscriptions], clauses.boxes)
 
 
 def merge_units(parts: Sequence[UnitArrays]) -> UnitArrays:
-    """Return the units of all parts, with the boxes of equal token and shard joined."""
+    """Return the units of all parts, with the boxes of equal token and piece joined."""
     if not parts:
         return _joined(np.empty(0, np.int32), np.empty(0, np.int32), np.empty((0, 4)))
     return _joined(*(np.concatenate(arrays) for arrays in zip(*parts, strict=True)))
 
 
-def _joined(tokens: Int32s, shards: Int32s, boxes: Float64s) -> UnitArrays:
-    pairs = tokens.astype(np.int64) << 32 | shards
+def _joined(tokens: Int32s, pieces: Int32s, boxes: Float64s) -> UnitArrays:
+    pairs = tokens.astype(np.int64) << 32 | pieces
     order = np.argsort(pairs, kind="stable")
     pairs = pairs[order]
     starts = np.flatnonzero(np.diff(pairs, prepend=-1))
@@ -58,15 +59,27 @@ def _joined(tokens: Int32s, shards: Int32s, boxes: Float64s) -> UnitArrays:
 
 
 class Router:
-    """Sends messages to the shards that can match them."""
+    """Sends messages to the shards that can match them.
 
-    def __init__(self, units: UnitArrays, n_shards: int) -> None:
-        outside = (units.shards < 0) | (units.shards >= n_shards)
+    Args:
+        units: What is where.
+        n_shards: Number of shards.
+        piece_shards: The shard of each piece; by default each piece is one.
+    """
+
+    def __init__(
+        self, units: UnitArrays, n_shards: int, piece_shards: Int32s | None = None
+    ) -> None:
+        if piece_shards is None:
+            piece_shards = np.arange(n_shards, dtype=np.int32)
+        outside = (units.pieces < 0) | (units.pieces >= len(piece_shards))
         if outside.any():
             raise InvalidInput(
-                f"units of shard {units.shards[outside][0]}; expected shards 0 to {n_shards - 1}"
+                f"units of piece {units.pieces[outside][0]}; expected pieces 0 to "
+                f"{len(piece_shards) - 1}"
             )
         self.units = units
+        self._shards = piece_shards[units.pieces]
         self.n_shards = n_shards
         self._starts = np.searchsorted(
             units.tokens, np.arange(int(units.tokens.max(initial=-1)) + 2)
@@ -82,7 +95,7 @@ class Router:
 
         def run(row: int, answers: Int32s, offsets: Int64s) -> int:
             next_row: int = route_messages(
-                self._starts, units.shards, units.boxes, messages, row, last_seen, answers, offsets
+                self._starts, self._shards, units.boxes, messages, row, last_seen, answers, offsets
             )
             return next_row
 

@@ -29,6 +29,8 @@ from earshot.placement.plan import boxes_around, filed_tokens, slot_keys
 
 LIST_SPLIT_ABOVE, LIST_MIN_CHILD = 64, 16
 """When a list is split by the next token; the defaults of ``block_trie``."""
+BYTES_PER_SUBSCRIPTION, BYTES_PER_CLAUSE, BYTES_PER_TOKEN = 40, 60, 8
+"""What is saved, about: ids; boxes, keys and their order; words."""
 WEIGHING_MESSAGES = 3_000
 """Messages that tell how busy a shard is; more are thinned."""
 
@@ -91,6 +93,11 @@ class Samples:
             numbers[filed[order]],
             np.ascontiguousarray(clauses.boxes[order]),
         )
+        lengths = np.diff(clauses.token_offsets)
+        n_tokens = np.bincount(clauses.subscriptions, lengths, minlength=len(tokens))
+        # Bytes that a subscription is expected to take.
+        sizes = BYTES_PER_SUBSCRIPTION + BYTES_PER_CLAUSE * counts + BYTES_PER_TOKEN * n_tokens
+        self.sizes = sizes.astype(np.float64)
         self.messages = _known_tokens(messages, numbers)
         # What one sampled subscription stands for.
         self.scale = n_subscriptions / len(tokens) if len(tokens) else 1.0
@@ -98,9 +105,8 @@ class Samples:
         self.next_tokens = np.where(next_tokens >= 0, numbers[next_tokens], -2)[order]
         self.codes = _spatial_codes(self.arrays.boxes)
         self.n_message_tokens = np.diff(messages.token_offsets)
-        n_tokens = len(self.vocabulary)
-        self.numbers = np.full(n_tokens, -1, np.int32)
-        self.marks = np.zeros(n_tokens, np.uint8)
+        self.numbers = np.full(len(self.vocabulary), -1, np.int32)
+        self.marks = np.zeros(len(self.vocabulary), np.uint8)
 
     def candidates(self, slots: Int64s, messages: Int64s) -> Float64s:
         """Return how many candidates each of a shard's slots gives, for some of the messages."""

@@ -325,7 +325,8 @@ class Shards:
         if self._territory is not None:
             moves = encode_moves(batch, self._settings.space, form=self._settings.form)
             box_shards = np.repeat(owners[moves.rows], np.diff(moves.places.offsets))
-            self._all_units.append(units_anywhere(moves.places.boxes, box_shards))
+            pieces = self._territory.plan.first_pieces[box_shards]
+            self._all_units.append(units_anywhere(moves.places.boxes, pieces))
         return self._by_shard(
             owners, lambda engine, rows: engine.move_batch(batch.take(rows), on_error=on_error)
         )

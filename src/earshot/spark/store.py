@@ -43,7 +43,7 @@ from earshot.text import Analyzer
 Placement = Literal["replicated", "sharded"]
 
 FORMAT = "earshot-spark-index"
-FORMAT_VERSION = 3
+FORMAT_VERSION = 4
 
 
 @dataclass(frozen=True)

@@ -66,7 +66,8 @@ class Territory:
     @cached_property
     def router(self) -> Router:
         """Where messages go."""
-        return Router(merge_units(self.parts), self.plan.n_shards)
+        piece_shards = self.plan.arrays.piece_shards
+        return Router(merge_units(self.parts), self.plan.n_shards, piece_shards)
 
     def route(self, rows: FileBatch) -> tuple[EncodedMessages, Int64s, Int32s]:
         """Return the accepted messages of a batch, and offsets and shards of each."""
@@ -90,24 +91,24 @@ class Territory:
         clauses = encoded.asked
         shards = np.zeros(batch.num_rows, np.int32)
         accepted = np.delete(np.arange(len(shards)), [error.row for error in encoded.rejects])
-        assigned = self.plan.assign(clauses, self.frequencies)
-        shards[accepted] = assigned
+        pieces = self.plan.pieces(clauses, self.frequencies)
+        shards[accepted] = self.plan.shards_of(pieces)
         reach = REACHES.get(settings.matcher.name, reach_of_any)
-        return shards, reach(clauses, assigned, self.frequencies, settings.semantics)
+        return shards, reach(clauses, pieces, self.frequencies, settings.semantics)
 
 
 # ---- reach --------------------------------------------------------------------------------------
 
 
 def _reach_of_boolean(
-    clauses: ClauseArrays, shards: Int32s, frequencies: Int64s, _: Any
+    clauses: ClauseArrays, pieces: Int32s, frequencies: Int64s, _: Any
 ) -> UnitArrays:
     """All words are needed, so the rarest one draws messages, inside the box."""
-    return units_of(clauses, shards, frequencies)
+    return units_of(clauses, pieces, frequencies)
 
 
 def _reach_of_ranked(
-    clauses: ClauseArrays, shards: Int32s, _: Int64s, ranking: Ranking
+    clauses: ClauseArrays, pieces: Int32s, _: Int64s, ranking: Ranking
 ) -> UnitArrays:
     """Any word can be enough, inside the box; place or text alone can where they score enough."""
     own = all_thresholds(clauses)
@@ -119,26 +120,26 @@ def _reach_of_ranked(
     rows = np.concatenate([rows[is_drawing], needs_no_word])
     everywhere = np.full(len(needs_no_word), EVERYWHERE_TOKEN, np.int32)
     tokens = np.concatenate([clauses.token_ids[is_drawing], everywhere])
-    return merge_units([UnitArrays(tokens, shards[clauses.subscriptions[rows]], boxes[rows])])
+    return merge_units([UnitArrays(tokens, pieces[clauses.subscriptions[rows]], boxes[rows])])
 
 
-def reach_of_any(clauses: ClauseArrays, shards: Int32s, _: Int64s, __: Any) -> UnitArrays:
+def reach_of_any(clauses: ClauseArrays, pieces: Int32s, _: Int64s, __: Any) -> UnitArrays:
     """Every message may be for every subscription."""
     boxes = np.tile(_ANYWHERE, (len(clauses.subscriptions), 1))
-    return units_anywhere(boxes, shards[clauses.subscriptions])
+    return units_anywhere(boxes, pieces[clauses.subscriptions])
 
 
 REACHES: dict[str, Callable[[ClauseArrays, Int32s, Int64s, Any], UnitArrays]] = {
     "boolean": _reach_of_boolean,
     "ranked": _reach_of_ranked,
 }
-"""Which messages the clauses of each shard draw, by semantics; for any other, all of them."""
+"""Which messages the clauses of each piece draw, by semantics; for any other, all of them."""
 
 
-def units_anywhere(boxes: Float64s, shards: Int32s) -> UnitArrays:
-    """Return units that draw all messages in each box to a shard, whatever they say."""
-    tokens = np.full(len(shards), EVERYWHERE_TOKEN, np.int32)
-    return merge_units([UnitArrays(tokens, shards, boxes)])
+def units_anywhere(boxes: Float64s, pieces: Int32s) -> UnitArrays:
+    """Return units that draw all messages in each box to a piece, whatever they say."""
+    tokens = np.full(len(pieces), EVERYWHERE_TOKEN, np.int32)
+    return merge_units([UnitArrays(tokens, pieces, boxes)])
 
 
 # ---- opened -------------------------------------------------------------------------------------
