@@ -16,13 +16,14 @@ import pyarrow.parquet as pq
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 
-from earshot.model.schemas import messages_schema, subscriptions_schema
+from earshot.model.schemas import Content, messages_schema, subscriptions_schema
 from earshot.spark import FileSink, build
+from earshot.spark.connectors import Sink
 from earshot.spark.folders import Folder
 from earshot.spark.match import match_task
 from earshot.spark.rows import RowReading
 from earshot.spark.store import IndexStore
-from earshot.spark.stream import BatchLog, Pipeline
+from earshot.spark.stream import BatchLog, MatchingPipeline
 
 BOX = {"min_x": 0.0, "min_y": 0.0, "max_x": 1.0, "max_y": 1.0}
 PLACE = {"x": 0.5, "y": 0.5}
@@ -49,17 +50,21 @@ class Bench:
         self.spark, self.root = spark, root
         self.store = IndexStore(root / "index")
 
-    def pipeline(self, *, form: Any = "values", merge_least: int = 1_000_000) -> Pipeline:
+    def pipeline(self, *, form: Any = "values", merge_least: int = 1_000_000) -> MatchingPipeline:
         """Return a pipeline as after a start, which has forgotten all but its checkpoint."""
+        messages = self.values([]) if form == "values" else self.files([])
         task = match_task(
-            self.values([]) if form == "values" else self.files([]), self.store, None,
+            messages, self.store, None,
             shape="rows", form=form, ids="string", stop_at_rejects=False, has_notes=True,
         )  # fmt: skip
         changes = RowReading("changes", "values", "string", source="changes")
-        return Pipeline(
-            self.spark, self.store, task, Folder(self.root / "checkpoint"),
-            FileSink(self.root / "out"), FileSink(self.root / "rejects"), changes,
-            FileSink(self.root / "change-rejects"), 1e-9, merge_least, None,
+        rejects: dict[Content, Sink | None] = {
+            "messages": FileSink(self.root / "rejects"),
+            "changes": FileSink(self.root / "change-rejects"),
+        }
+        return MatchingPipeline(
+            self.spark, self.store, Folder(self.root / "checkpoint"), FileSink(self.root / "out"),
+            rejects, None, messages, task, self.values([]), changes, 1e-9, merge_least,
         )  # fmt: skip
 
     def values(self, records: list[Any]) -> DataFrame:

@@ -18,7 +18,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 import pyarrow.compute as pc
 from pyspark.sql import DataFrame, Observation, SparkSession
@@ -26,6 +26,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 from earshot.errors import InvalidParameter
 from earshot.files import Reject, reject_table
+from earshot.model.schemas import Content
 from earshot.spark.connectors import FileSink, Sink, Stream, owned
 from earshot.spark.folders import Folder
 from earshot.spark.intake import in_order, is_taken_in, merge, take_in
@@ -56,6 +57,9 @@ KEPT_RECORDS = 100
 """Batches whose records are kept; Spark asks again only for the last one."""
 RATE_S = 10.0
 """Rates are means over so many seconds."""
+
+StartQuery: TypeAlias = Callable[[DataFrame, str, Callable[[DataFrame, int], None]], None]
+"""Starts a query over rows, under a name, with what is done with each batch."""
 
 
 class BatchRecord(NamedTuple):
@@ -199,13 +203,12 @@ def match_stream(
             "changes", arrow_schema(changes.rows),
             form=changes.form, ids=settings.ids, columns=changes.columns, space=settings.space,
         )  # fmt: skip
-    pipeline = Pipeline(
-        messages.rows.sparkSession, store, task, Folder(checkpoint), sink, rejects, change_reading,
-        change_rejects, merge_share, merge_least, on_batch,
+    pipeline = MatchingPipeline(
+        messages.rows.sparkSession, store, Folder(checkpoint), sink,
+        {"messages": rejects, "changes": change_rejects}, on_batch, messages.rows, task,
+        None if changes is None else changes.rows, change_reading, merge_share, merge_least,
     )  # fmt: skip
-    pipeline.start(
-        messages.rows, None if changes is None else changes.rows, interval, available_now
-    )
+    pipeline.start(interval, available_now)
     return pipeline
 
 
@@ -215,14 +218,9 @@ class Pipeline:
 
     _session: SparkSession
     _store: IndexStore
-    _task: MatchTask
     _checkpoint: Folder
     _sink: Sink
-    _rejects: Sink | None
-    _change_reading: RowReading | None
-    _change_rejects: Sink | None
-    _merge_share: float
-    _merge_least: int
+    _rejects: dict[Content, Sink | None]  # by what was refused
     _on_batch: Callable[[Status], None] | None
 
     def __post_init__(self) -> None:
@@ -233,77 +231,39 @@ class Pipeline:
         self._leases: list[Lease] = []
         self._queries: list[StreamingQuery] = []
         self._starting: Callable[[], None] | None = None
-        self._publishing = threading.Lock()  # held by whoever writes versions
         # Held while a batch runs, one for messages and one for changes.
         self._matching, self._changing = threading.Lock(), threading.Lock()
         self._is_stopping = False
-        self._merge: threading.Thread | None = None
-        self._merge_tag = f"earshot-merge-{self._name}"
-        self._n_changes_at_failure = 0
-        self._held = -1
         self._status = Status()
         self._telling = threading.Lock()  # held while the status is changed
         self._recent: list[tuple[float, int, int]] = []  # start, messages, updates of batches
         self.durations_s: deque[float] = deque(maxlen=KEPT_DURATIONS)  # of the last batches
-        self._clock_us = self._log.clock_us
+
+    # ---- what kinds of pipelines differ in ------------------------------------------------------
+
+    @property
+    def _writes_index(self) -> bool:
+        """Whether it takes changes into the index."""
+        return False
+
+    def _start_queries(self, query: StartQuery, available_now: bool) -> None:
+        """Start the queries, or leave some for when the first one has ended."""
+        raise NotImplementedError
+
+    @property
+    def _background(self) -> threading.Thread | None:
+        """What is still going on beside the queries."""
+        return None
 
     # ---- life -----------------------------------------------------------------------------------
 
-    def start(
-        self,
-        messages: DataFrame,
-        changes: DataFrame | None,
-        interval: str | None,
-        available_now: bool,
-    ) -> None:
+    def start(self, interval: str | None, available_now: bool) -> None:
         """Start the queries.
 
         Raises:
             InUse: The checkpoint, the index or a sink belongs to another process or pipeline.
         """
-        self._own(takes_changes=changes is not None)
-        try:
-            self._start(messages, changes, interval, available_now)
-        except BaseException:
-            self._disown()
-            raise
-
-    def _own(self, *, takes_changes: bool) -> None:
-        """Take hold of all that the pipeline writes to."""
-        told = f"the pipeline with checkpoint {self._checkpoint.path}"
-        leases = [Lease(self._checkpoint / "earshot", told)]
-        if takes_changes:
-            leases.append(self._store.lease(told))
-        try:
-            for lease in leases:
-                lease.acquire()
-                self._leases.append(lease)
-            sink = owned(self._sink, self._owner, "updates")
-            assert sink is not None
-            self._sink = sink
-            self._rejects = owned(self._rejects, self._owner, "rejected messages")
-            self._change_rejects = owned(self._change_rejects, self._owner, "rejected changes")
-        except BaseException:
-            self._disown()
-            raise
-
-    def _disown(self) -> None:
-        for lease in self._leases:
-            lease.release()
-
-    def _start(
-        self,
-        messages: DataFrame,
-        changes: DataFrame | None,
-        interval: str | None,
-        available_now: bool,
-    ) -> None:
-        settings = self._task.settings
-        warm_up_machine(settings.semantics, settings.structure)  # before workers do it all at once
-        if not self._store.is_held(self._name):
-            # Before anything is cleaned away between the look at the current version and its use.
-            self._hold(self._store.latest().number)
-
+        self._own()
         trigger: dict[str, Any] = (
             {"availableNow": True} if available_now else {"processingTime": interval or "0 seconds"}
         )
@@ -313,11 +273,39 @@ class Pipeline:
             location = f"{self._checkpoint.uri}/{name}"
             self._queries.append(writer.option("checkpointLocation", location).start())
 
-        if changes is not None:
-            query(changes, "changes", self._change_batch)
-        self._starting = partial(query, messages, "messages", self._match_batch)
-        if changes is None or not available_now:  # else when the changes are in
-            self._start_messages()
+        try:
+            settings = self._store.settings
+            # Before workers do it all at once.
+            warm_up_machine(settings.semantics, settings.structure)
+            self._start_queries(query, available_now)
+        except BaseException:
+            self._disown()
+            raise
+
+    def _own(self) -> None:
+        """Take hold of all that the pipeline writes to."""
+        told = f"the pipeline with checkpoint {self._checkpoint.path}"
+        leases = [Lease(self._checkpoint / "earshot", told)]
+        if self._writes_index:
+            leases.append(self._store.lease(told))
+        try:
+            for lease in leases:
+                lease.acquire()
+                self._leases.append(lease)
+            sink = owned(self._sink, self._owner, "updates")
+            assert sink is not None
+            self._sink = sink
+            self._rejects = {
+                content: owned(sink, self._owner, f"rejected {content}")
+                for content, sink in self._rejects.items()
+            }
+        except BaseException:
+            self._disown()
+            raise
+
+    def _disown(self) -> None:
+        for lease in self._leases:
+            lease.release()
 
     def status(self) -> Status:
         """Return what the pipeline is doing."""
@@ -328,7 +316,7 @@ class Pipeline:
             self._status,
             messages_per_s=sum(each[1] for each in recent) / span,
             updates_per_s=sum(each[2] for each in recent) / span,
-            is_merging=self._merge is not None,
+            is_merging=self._background is not None,
         )
 
     @property
@@ -341,7 +329,7 @@ class Pipeline:
             self._raise_failure()
         if self._starting is not None or any(query.isActive for query in self._queries):
             return True
-        if self._merge is None:
+        if self._background is None:
             self._disown()
         return False
 
@@ -352,9 +340,9 @@ class Pipeline:
             if until is not None and time.monotonic() > until:
                 return False
             time.sleep(0.05)
-        merging = self._merge
-        if merging is not None:
-            merging.join()
+        background = self._background
+        if background is not None:
+            background.join()
         self._disown()
         return True
 
@@ -378,17 +366,122 @@ class Pipeline:
         self._end()
 
     def _end(self) -> None:
-        """End what is running; a merge is given up, and begun anew when it is due again."""
+        """End what is running."""
         self._is_stopping = True
         try:
             for query in self._queries:
                 query.stop()
-            merging = self._merge
-            if merging is not None:
-                self._session.interruptTag(self._merge_tag)
-                merging.join()
+            self._end_background()
         finally:
             self._disown()
+
+    def _end_background(self) -> None:
+        """End what is going on beside the queries."""
+
+    # ---- inside ---------------------------------------------------------------------------------
+
+    @contextmanager
+    def _working(self, lock: threading.Lock) -> Iterator[None]:
+        with lock:
+            if self._is_stopping:
+                raise InterruptedError(
+                    "the pipeline is stopping; this batch runs at the next start"
+                )
+            yield
+
+    def _tell(self, counts: Mapping[str, float], **facts: Any) -> None:
+        """Add to the counts of the status, and set what else there is to say."""
+        with self._telling:
+            sums = {name: getattr(self._status, name) + n for name, n in counts.items()}
+            self._status = replace(self._status, **sums, **facts)
+
+    def _tell_batch(
+        self,
+        batch: int,
+        started: float,
+        counts: Mapping[str, int],
+        arrived_us: int | None,
+        **facts: Any,
+    ) -> None:
+        """Add a finished batch to the status, and say so to whoever asked."""
+        now = time.monotonic()
+        self._recent = [each for each in self._recent if each[0] > now - RATE_S]
+        self._recent.append((started, counts["messages"], counts["updates"]))
+        waited_s = None if arrived_us is None else time.time() - arrived_us / 1e6
+        self.durations_s.append(now - started)
+        self._tell(
+            {**counts, "batches": 1, "busy_s": now - started},
+            batch=batch,
+            batch_s=now - started,
+            lag_s=None if waited_s is None else max(0.0, waited_s),
+            **facts,
+        )
+        if self._on_batch is not None:
+            self._on_batch(self.status())
+
+    def _start_messages(self) -> None:
+        start, self._starting = self._starting, None
+        if start is not None:
+            start()
+
+    def _raise_failure(self) -> None:
+        for query in self._queries:
+            error = None if query.isActive else query.exception()
+            if error is not None and not self._is_stopping:
+                self._end()  # one query without the other is no pipeline
+                raise plain_failure(error) or error
+
+
+@dataclass(eq=False)
+class MatchingPipeline(Pipeline):
+    """A pipeline whose messages do not depend on those before."""
+
+    _messages: DataFrame
+    _task: MatchTask
+    _changes: DataFrame | None
+    _change_reading: RowReading | None
+    _merge_share: float
+    _merge_least: int
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self._publishing = threading.Lock()  # held by whoever writes versions
+        self._merge: threading.Thread | None = None
+        self._merge_tag = f"earshot-merge-{self._name}"
+        self._n_changes_at_failure = 0
+        self._held = -1
+        self._clock_us = self._log.clock_us
+
+    @property
+    def _writes_index(self) -> bool:
+        return self._changes is not None
+
+    @property
+    def _background(self) -> threading.Thread | None:
+        return self._merge
+
+    def _start_queries(self, query: StartQuery, available_now: bool) -> None:
+        if not self._store.is_held(self._name):
+            # Before anything is cleaned away between the look at the current version and its use.
+            self._hold(self._store.latest().number)
+        if self._changes is not None:
+            query(self._changes, "changes", self._change_batch)
+        self._starting = partial(query, self._messages, "messages", self._match_batch)
+        if self._changes is None or not available_now:  # else when the changes are in
+            self._start_messages()
+
+    def _end_background(self) -> None:
+        """Give up a merge, which is begun anew when it is due again."""
+        merging = self._merge
+        if merging is not None:
+            self._session.interruptTag(self._merge_tag)
+            merging.join()
+
+    def _hold(self, number: int) -> None:
+        """Keep the version that a batch sees, and later ones."""
+        if number != self._held:
+            self._store.hold(self._name, number)
+            self._held = number
 
     # ---- messages -------------------------------------------------------------------------------
 
@@ -399,28 +492,22 @@ class Pipeline:
             version = self._store.version(record.version)
             task = replace(self._task, version=version, clock_us=record.clock_us)
             note = self._run(rows, task, batch)
-            if note.rejects and self._rejects is not None:
+            reject_sink = self._rejects["messages"]
+            if note.rejects and reject_sink is not None:
                 refused = rejects_in(canonical_rows(rows, task.reading, task.settings.row_check))
-                self._rejects(refused, batch)
+                reject_sink(refused, batch)
             self._clock_us = latest_us(record.clock_us, note.latest_us)
             counts = {name: getattr(note, name) for name in ("messages", "updates", "rejects")}
             self._log.write(record._replace(**counts, clock_after_us=self._clock_us))
-            now = time.monotonic()
-            self._recent = [each for each in self._recent if each[0] > now - RATE_S]
-            self._recent.append((started, note.messages, note.updates))
-            waited_s = None if note.arrived_us is None else time.time() - note.arrived_us / 1e6
-            self.durations_s.append(now - started)
-            self._tell(
-                {**counts, "batches": 1, "busy_s": now - started},
-                batch=batch,
-                batch_s=now - started,
-                lag_s=None if waited_s is None else max(0.0, waited_s),
+            self._tell_batch(
+                batch,
+                started,
+                counts,
+                note.arrived_us,
                 first_version=self._status.first_version or version.number,
                 version=version.number,
                 n_subscriptions=version.n_subscriptions,
             )
-            if self._on_batch is not None:
-                self._on_batch(self.status())
 
     def _begin(self, batch: int) -> BatchRecord:
         """Return the record of a batch: the one it has, or a new one."""
@@ -472,9 +559,10 @@ class Pipeline:
 
             def write_rejects(rejects: list[Reject]) -> None:
                 refused.extend(rejects)
-                if refused and self._change_rejects is not None:
+                reject_sink = self._rejects["changes"]
+                if refused and reject_sink is not None:
                     table = rows.sparkSession.createDataFrame(reject_table(refused))
-                    self._change_rejects(table, batch)
+                    reject_sink(table, batch)
 
             took = take_in(
                 self._store, changes,
@@ -511,38 +599,3 @@ class Pipeline:
 
         self._merge = threading.Thread(target=run, name="earshot-merge", daemon=True)
         self._merge.start()
-
-    # ---- inside ---------------------------------------------------------------------------------
-
-    @contextmanager
-    def _working(self, lock: threading.Lock) -> Iterator[None]:
-        with lock:
-            if self._is_stopping:
-                raise InterruptedError(
-                    "the pipeline is stopping; this batch runs at the next start"
-                )
-            yield
-
-    def _tell(self, counts: Mapping[str, float], **facts: Any) -> None:
-        """Add to the counts of the status, and set what else there is to say."""
-        with self._telling:
-            sums = {name: getattr(self._status, name) + n for name, n in counts.items()}
-            self._status = replace(self._status, **sums, **facts)
-
-    def _hold(self, number: int) -> None:
-        """Keep the version that a batch sees, and later ones."""
-        if number != self._held:
-            self._store.hold(self._name, number)
-            self._held = number
-
-    def _start_messages(self) -> None:
-        start, self._starting = self._starting, None
-        if start is not None:
-            start()
-
-    def _raise_failure(self) -> None:
-        for query in self._queries:
-            error = None if query.isActive else query.exception()
-            if error is not None and not self._is_stopping:
-                self._end()  # one query without the other is no pipeline
-                raise plain_failure(error) or error
