@@ -12,13 +12,13 @@ import pytest
 from bench_rows import FACTS, Rows, images_of_suite, measured, target_values, write_rows
 from earshot.bench import report, reporting, suites
 from earshot.bench import topk as measuring
-from earshot.bench.checksums import AnswersDiffer
+from earshot.bench.checksums import AnswersDiffer, Digest
 from earshot.bench.plots import Image, Panel, draw
 from earshot.bench.profiles import PROFILES
 from earshot.bench.results import shared_costs
 from earshot.bench.suites import SUITES
 from earshot.bench.targets import target_table
-from earshot.bench.topk import GROUP_RULES, Digest, Method, default_method, part_label
+from earshot.bench.topk import GROUP_RULES, Method, default_method, part_label
 from earshot.model.arrays import CountedMessages
 from earshot.semantics.topk import DISSEMINATIONS
 from earshot.semantics.topk.ciq import Ciq

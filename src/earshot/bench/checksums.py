@@ -7,7 +7,9 @@ that only had time for few messages is still compared with the others on those.
 
 from __future__ import annotations
 
-from typing import NamedTuple
+import hashlib
+from collections.abc import Iterable
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -62,6 +64,23 @@ def _mixed(keys: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint64]:
     keys = (keys ^ (keys >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     keys = (keys ^ (keys >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
     return keys ^ (keys >> np.uint64(31))
+
+
+class Digest:
+    """A checksum of changes, which depends on their order."""
+
+    def __init__(self) -> None:
+        self._hash = hashlib.blake2b(digest_size=8)
+
+    def add(self, arrays: Iterable[npt.NDArray[Any]]) -> None:
+        """Take more changes."""
+        for array in arrays:
+            self._hash.update(np.ascontiguousarray(array).data)
+
+    @property
+    def value(self) -> int:
+        """The checksum of all changes so far."""
+        return int.from_bytes(self._hash.digest(), "big")
 
 
 def check_agreement(case: str, checksums: dict[str, dict[int, int]]) -> None:

@@ -14,7 +14,7 @@ from earshot.indexes import default_structure
 from earshot.workloads.blocks import named
 from earshot.workloads.synthetic import WORKLOADS
 
-_FIGURES = ("token_orders", "rt_", "ranking_", "cikm15_", "ap_", "topk_")
+_FIGURES = ("token_orders", "rt_", "ranking_", "cikm15_", "ap_", "topk_", "moving_")
 """Beginnings of the suites that redraw figures of papers."""
 
 # The rest belongs to the suites that redraw figures.
@@ -92,6 +92,27 @@ class TopkEffort:
 
 
 @dataclass(frozen=True)
+class MovingEffort:
+    """Sizes of the suites of moving subscribers; large is [VLDBJ15] Table 3."""
+
+    n_subscriptions: int = _each(300, 50_000, 1_000_000)
+    n_messages: int = _each(300, 50_000, 1_000_000)  # at the start
+    n_timestamps: int = _each(3, 10, 100)
+    arrivals: int = _each(30, 5_000, 100_000)  # in a timestamp
+    arrival_rates: tuple[int, ...] = _each(
+        (15, 30),
+        (2_500, 5_000, 7_500, 10_000, 12_500),
+        (50_000, 100_000, 150_000, 200_000, 250_000),
+    )
+    # Subscriptions, and messages at the start, of the suite moving_growth.
+    sizes: tuple[int, ...] = _each(
+        (100, 300), (25_000, 50_000, 75_000, 100_000, 125_000),
+        (500_000, 1_000_000, 1_500_000, 2_000_000, 2_500_000),
+    )  # fmt: skip
+    budget_s: float = _each(1.0, 2.0, 60.0)  # of each structure; no timestamp is begun after that
+
+
+@dataclass(frozen=True)
 class Profile:
     """Sizes and time limits of a run."""
 
@@ -102,6 +123,7 @@ class Profile:
     spark: SparkEffort = _each(*_profiles(SparkEffort))
     figures: FigureEffort = _each(*_profiles(FigureEffort))
     topk: TopkEffort = _each(*_profiles(TopkEffort))
+    moving: MovingEffort = _each(*_profiles(MovingEffort))
     n_subscriptions: int = _each(5_000, 1_000_000, 10_000_000)
     n_messages: int = _each(200, 10_000, 10_000)  # offered to each competitor
     # Of the suite match.

@@ -20,6 +20,7 @@ from earshot.bench import (
     choices,
     churn,
     matching,
+    moving,
     operations,
     placement,
     points,
@@ -107,6 +108,8 @@ AP_FANOUTS, AP_LISTS = (50, 100, 200, 400, 800), (5, 10, 20, 40, 100, 400)
 AP_DIVERGENCES = (0.0001, 0.001, 0.01, 0.1, 0.5)
 AP_BUILT_SHARES = (0.1, 0.2, 0.5, 0.9)
 AP_EXPRESSED = (3, 4, 5, 6, 7)
+
+AP_PLUS = ("ap_plus_tree", "ap_plus_k", "ap_plus_s")
 
 WINDOW_DAYS = 120
 """Length of the window by time: the paper's four months."""
@@ -277,6 +280,24 @@ ADAPTIVE_COLUMNS = (
     Column("index B/subscription", "index_bytes_per_subscription", 1), CHECKSUM,
 )  # fmt: skip
 
+MOVING_COLUMNS = (
+    Column("data", "workload"), COMPETITOR, Column("subscriptions", "n_subscriptions"),
+    Column("messages", "n_live"), Column("mobility", "mobility", None),
+    Column("velocity", "velocity", None),
+    Column("region", lambda row: f"{row['region_area']:.0e}"),
+    Column("arrivals", "arrivals"), Column("move µs", "move_us", 2),
+    Column("message µs", "message_us", 2), Column("end µs", "end_us", 2),
+    Column("insert µs", "insert_us", 2), Column("follow µs", "follow_us", 2),
+    Column("changes/move", "changes_per_move", None),
+    Column("changes/message", "changes_per_message", None),
+    Column("candidates/move", "candidates_per_move", None),
+    Column("candidates/message", "candidates_per_message", None),
+    Column("timestamps", "n_steps"), Column("build s", "build_s", 2),
+    Column("structure B/subscription", "structure_bytes", 1),
+    Column("B/subscription", "subscription_bytes", 1), Column("B/message", "message_bytes", 1),
+    CHECKSUM,
+)  # fmt: skip
+
 POINT_FACTS = (
     Column("answers", "answers_per_message", None),
     Column("candidates", "counters_per_message.candidates", None),
@@ -308,6 +329,12 @@ BOTH = (ARRIVAL, EXPIRY, TOTAL)
 MATCHING = Measure("ms per message", lambda row: 1e3 / float(row["messages_per_s"]), "matching")
 BUILDING = Measure("seconds", "build_s", "building")
 SIZE = Measure("bytes per subscription", "index_bytes_per_subscription", "size")
+MOVE, ARRIVE = Measure("µs per move", "move_us", "a move"), Measure("µs per message", "message_us",
+                                                                   "a message")  # fmt: skip
+INSERT, FOLLOW = Measure("µs per message", "insert_us", "inserting a message"), Measure(
+    "µs per move", "follow_us", "following a subscriber")  # fmt: skip
+MOVES = Measure("ms per timestamp", "moves_ms_per_timestamp", "all moves")
+STRUCTURE = Measure("MB", "structure_megabytes", "size of the structure")
 INSERTING = Measure("µs per subscription", "insert_us", "inserting")
 
 
@@ -355,6 +382,14 @@ def _adaptive(
     more = {"panels": by_field("workload")} | more
     plot = Plot(title, x, x_label, measures or (MATCHING,), **more)
     return Suite(name, adaptive.measure, plan, ADAPTIVE_COLUMNS, plot)
+
+
+def _moving(
+    name: str, plan: Any, title: str, x: str, x_label: str, *measures: Measure, **more: Any
+) -> Suite:
+    procedure = more.pop("procedure", moving.measure)
+    plot = Plot(title, x, x_label, measures, **{"panels": by_field("workload")} | more)
+    return Suite(name, procedure, plan, MOVING_COLUMNS, plot)
 
 
 def _spark(name: str, module: str, *columns: Column) -> Suite:
@@ -511,6 +546,24 @@ _ALL = (
     _adaptive("ap_expression_growth",
               adaptive.over_sizes(("ap_tweets_expressed",), keywords_min=5, keywords_max=5),
               "Growth of boolean expressions, AP-Tree", "n_subscriptions", "subscriptions"),
+    # [VLDBJ15] Figs. 19 to 25
+    _moving("moving_parts", moving.over_data(names=moving.DATA[:1]), "Moving, parts of the work",
+            "workload", "", INSERT, FOLLOW, panels=lambda rows: {"": rows},
+            procedure=moving.measure_parts),
+    _moving("moving_variants", moving.over_data(AP_PLUS), "AP+-Tree, variants", "workload", "",
+            ARRIVE, MOVE, panels=lambda rows: {"": rows}),
+    _moving("moving_data", moving.over_data(), "Moving subscribers", "workload", "", ARRIVE, MOVE,
+            STRUCTURE, panels=lambda rows: {"": rows}),
+    _moving("moving_mobility", moving.over("mobility", moving.MOBILITIES), "Mobility", "mobility",
+            "share that moves", MOVES),
+    _moving("moving_velocity", moving.over("velocity", moving.VELOCITIES), "Velocity", "velocity",
+            "times medium", MOVE),
+    _moving("moving_regions", moving.over("area", moving.AREAS), "Size of regions that move",
+            "region_area", "share of the space", MOVE, ARRIVE),
+    _moving("moving_growth", moving.over_sizes, "Growth of moving subscribers", "n_subscriptions",
+            "subscriptions and messages", MOVE, ARRIVE),
+    _moving("moving_arrivals", moving.over_arrivals, "Arrivals in a timestamp", "arrivals",
+            "messages", MOVE, ARRIVE),
     # First, so that its workers are asked before any has done other work.
     _spark("spark_memory", "spark_memory",
            Column("index MB", "index_bytes", 0, 1e-6), Column("open ms", "open_s", 1, 1e3),

@@ -14,6 +14,7 @@ from itertools import pairwise
 from typing import Any, NamedTuple
 
 from earshot.bench.churn import CHANGES_PER_CALL
+from earshot.bench.moving import DEFAULT as MOVING_DEFAULT
 from earshot.bench.points import (
     BEST_TREE,
     GROUPS,
@@ -33,7 +34,7 @@ from earshot.bench.results import (
     shared_costs,
     value_of,
 )
-from earshot.bench.suites import MAIN_DATA, RIVALS_DATA
+from earshot.bench.suites import AP_PLUS, MAIN_DATA, RIVALS_DATA
 from earshot.bench.topk import default_method
 from earshot.indexes import default_structure, structures_of
 from earshot.workloads.topk import TOPK_WORKLOADS
@@ -50,6 +51,8 @@ SECTIONS = {
     "messages of one run; of all points of a figure, the worst one is shown.",
     "top-k": "Of top-k over a window. Methods are compared on the same messages; of kmax and of "
     "Skyband, the factor counts that made a message cheapest.",
+    "moving": "Of moving subscribers, in the figures of VLDBJ15. Structures are compared on the "
+    "same timestamps, by processor time; of all points of a figure, the worst one is shown.",
 }
 """Introductions to the parts of the table."""
 
@@ -341,6 +344,23 @@ def _cost_growth(large: Row, small: Row) -> Found:
     )
 
 
+def _moving_lead(name: str, what: str) -> Callable[[Row, Row], Found]:
+    """How many times less time a row takes than another one, on the same timestamps."""
+
+    def ratio(own: Row, other: Row) -> Found:
+        costs = shared_costs(own, other)
+        if costs is None:
+            return None
+        ours, theirs = (each[name] for each in costs)
+        place = ", ".join(f"{field} {own[field]:g}" for field in MOVING_PLACE[2:])
+        return theirs / max(ours, 1e-9), (
+            f"{ours:,.2f} against {theirs:,.2f} µs {what} of `{other['competitor']}`: "
+            f"{own['workload']}, {place}"
+        )
+
+    return ratio
+
+
 def _tree_gb(row: Row) -> Found:
     size = row.get("index_bytes_per_subscription")
     return None if size is None else (
@@ -355,6 +375,9 @@ PLACE = ("workload", "message_tokens", "alpha", "threshold")
 
 ADAPTIVE_PLACE = ("workload", "n_subscriptions", "n_keywords", "region_area", "built_share")
 """The same of the figures of VLDBJ15."""
+
+MOVING_PLACE = ("workload", "n_live", "mobility", "velocity", "region_area", "arrivals")
+"""The same of moving subscribers."""
 
 PAPERS_SUBSCRIPTIONS = 10_000_000
 TREE_SIZES_GB = (1.63, 0.79, 0.89)
@@ -371,6 +394,8 @@ GROWTH = 5
 
 DEFAULT, METHOD = default_structure("boolean"), default_method().label
 REEVALUATION = ("topk_reevaluation", "topk_tuning")
+MOVING_SUITES = ("moving_data", "moving_mobility", "moving_velocity", "moving_regions",
+                 "moving_growth", "moving_arrivals")  # fmt: skip
 
 
 def _of(suite: str, competitor: str, workload: str = "headline", **more: Any) -> Any:
@@ -565,10 +590,37 @@ OF_TOPK: tuple[tuple[Any, ...], ...] = (
      where(suite="topk_subscriptions", competitor=METHOD), _cost_growth, _a_fifth),
 )  # fmt: skip
 
+OF_MOVING: tuple[tuple[Any, ...], ...] = (
+    *(
+        (f"default over the best other, {what}: {name.partition('_')[2]}", at_least(1.0, 2, " x"),
+         where(suite=name, competitor=MOVING_DEFAULT), _moving_lead(field, what),
+         beside(*MOVING_PLACE))
+        for what, field in (("a move", "move_us"), ("a message", "message_us"))
+        for name in MOVING_SUITES
+    ),
+    *(
+        (f"AP+-Tree over `{rival}`, a move", at_least(1.0, 2, " x"),
+         where(suite=MOVING_SUITES, competitor=AP_PLUS[0]), _moving_lead("move_us", "a move"),
+         beside(*MOVING_PLACE, competitor=rival))
+        for rival in ("iq_plus", "rq_plus", "ss_index", "kk_index")
+    ),
+    *(
+        (f"AP+-Tree over `{variant}`, a move", at_least(5.0, 1, " x"),
+         where(suite="moving_variants", competitor=AP_PLUS[0]), _moving_lead("move_us", "a move"),
+         beside(*MOVING_PLACE, competitor=variant))
+        for variant in AP_PLUS[1:]
+    ),
+    ("memory of a subscription", at_most(None, 0, " B"),
+     where(suite=MOVING_SUITES, competitor=MOVING_DEFAULT),
+     lambda row: row["subscription_bytes"] + row["structure_bytes"]),
+    ("memory of a live message, without the structure", at_most(None, 0, " B"),
+     where(suite=MOVING_SUITES, competitor=MOVING_DEFAULT), "message_bytes"),
+)  # fmt: skip
+
 TARGETS: tuple[Target, ...] = tuple(
     Target(section, *target)
     for section, targets in zip(
-        SECTIONS, (OF_THE_INDEX, OF_FIGURES, OF_ADAPTIVE, OF_TOPK), strict=True
+        SECTIONS, (OF_THE_INDEX, OF_FIGURES, OF_ADAPTIVE, OF_TOPK, OF_MOVING), strict=True
     )
     for target in targets
 )

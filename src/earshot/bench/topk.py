@@ -10,7 +10,6 @@ was measured is kept for the suites that show it again. See also ``bench/README.
 from __future__ import annotations
 
 import copy
-import hashlib
 import os
 import shutil
 import tempfile
@@ -24,7 +23,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from earshot import storage
-from earshot.bench.checksums import check_agreement, shown
+from earshot.bench.checksums import Digest, check_agreement, shown
 from earshot.bench.context import Context, peak_memory
 from earshot.bench.measuring import elapsed_s, rates, timed
 from earshot.bench.results import Row, basics
@@ -33,7 +32,6 @@ from earshot.model.ranking import idf_weights
 from earshot.semantics.topk import DISSEMINATIONS, find_dissemination, find_reevaluation
 from earshot.semantics.topk.contract import Dissemination, Scan
 from earshot.semantics.topk.igpt import ALL_RULES, Igpt
-from earshot.semantics.topk.kernels.arrays import Changes
 from earshot.semantics.topk.monitor import Counters, Monitor
 from earshot.semantics.topk.reevaluation import Kmax, Reevaluation, Skyband
 from earshot.workloads.topk import MAX_DISTANCE, TopkWorkload, find_topk_workload
@@ -323,23 +321,6 @@ def _messages(workload: TopkWorkload, start: int, stop: int) -> CountedMessages:
 
 
 _arrivals = lru_cache(maxsize=1)(partial(_messages, start=0))
-
-
-class Digest:
-    """A checksum of changes, which depends on their order."""
-
-    def __init__(self) -> None:
-        self._hash = hashlib.blake2b(digest_size=8)
-
-    def add(self, changes: Changes) -> None:
-        """Take more changes."""
-        for array in changes:
-            self._hash.update(np.ascontiguousarray(array).data)
-
-    @property
-    def value(self) -> int:
-        """The checksum of all changes so far."""
-        return int.from_bytes(self._hash.digest(), "big")
 
 
 def _costs(ticks: Int64s, spent_s: float, n_messages: int) -> Row:

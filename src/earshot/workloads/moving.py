@@ -12,8 +12,10 @@ wants to go elsewhere.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from functools import lru_cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -22,7 +24,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from earshot.errors import InvalidFile, InvalidParameter
-from earshot.model.arrays import Float64s, Int64s
+from earshot.model.arrays import Float64s, Int32s, Int64s, offsets_of
 from earshot.model.schemas import TIME
 
 START = datetime(2026, 5, 1, tzinfo=UTC)
@@ -59,6 +61,8 @@ class Movement:
         lifetime: Mean life of a message, in timestamps.
         area: Area of a region, as a share of that of the network's box.
         n_words: Words that there are; their frequencies follow Zipf's law.
+        keywords: Least and most words that a subscription draws.
+        tokens: Least and most words that a message draws.
         seed: Of all random numbers.
     """
 
@@ -72,6 +76,8 @@ class Movement:
     lifetime: float = 10.0
     area: float = 1e-4
     n_words: int = 20_000
+    keywords: tuple[int, int] = (1, 3)
+    tokens: tuple[int, int] = (3, 11)
     seed: int = 1
 
     def __post_init__(self) -> None:
@@ -139,33 +145,141 @@ class Tables(NamedTuple):
     positions: pa.Table  # the same
 
 
-def generate(movement: Movement, network: Network) -> Tables:
-    """Return who moves where, and what is said beside the roads."""
-    random = np.random.default_rng([movement.seed, 2])
-    low, high = network.places.min(axis=0), network.places.max(axis=0)
-    side = float((high - low).max())
-    travellers = _Travellers(movement, network, random, side)
-    subscriptions = _subscriptions(movement, random, travellers.places(), high - low)
-    step_us = movement.timestamp // timedelta(microseconds=1)
-    times, ids, points = [], [], []
-    for step in range(1, movement.n_timestamps + 1):
+class Words(NamedTuple):
+    """Words of several rows, by rank: 1 is the most frequent."""
+
+    offsets: Int64s  # (n_rows + 1,)
+    ranks: Int32s  # distinct and ascending within a row
+
+
+class Said(NamedTuple):
+    """Messages in the order of their times."""
+
+    words: Words
+    places: Float64s  # (n, 2)
+    times: Int64s
+    ends: Int64s
+
+
+class Step(NamedTuple):
+    """What happens from one timestamp to the next."""
+
+    who: Int64s  # subscribers that report, in the order of their reports
+    places: Float64s  # (n, 2) where they are
+    times: Int64s  # when they report
+    said: Said
+
+
+class Traffic:
+    """Who moves where, and what is said beside the roads, timestamp by timestamp.
+
+    Two with equal arguments tell the same.
+
+    Attributes:
+        keywords: What subscribers ask for.
+        places: Where they are to begin with.
+        sides: Width and height of a region.
+        said: The messages that live at the start.
+    """
+
+    def __init__(self, movement: Movement, network: Network) -> None:
+        self._movement, self._network = movement, network
+        self._random = random = np.random.default_rng([movement.seed, 2])
+        low, high = network.places.min(axis=0), network.places.max(axis=0)
+        self._travellers = _Travellers(movement, network, random, float((high - low).max()))
+        self._step_us = movement.timestamp // timedelta(microseconds=1)
+        self.places = self._travellers.places()
+        self.sides: tuple[float, float] = tuple((np.sqrt(movement.area) * (high - low)).tolist())
+        self.keywords = self._words(movement.n_subscriptions, movement.keywords)
+        self.said = self._messages(np.full(movement.n_messages, _START_US))
+
+    @property
+    def start_us(self) -> int:
+        """When the messages at the start are said."""
+        return _START_US
+
+    def steps(self) -> Iterator[Step]:
+        """Yield what happens in each timestamp; once."""
+        movement, random, step_us = self._movement, self._random, self._step_us
         n = max(1, round(movement.mobility * movement.n_subscriptions))
-        chosen = np.sort(random.choice(movement.n_subscriptions, n, replace=False))
-        travellers.go(chosen, movement.timestamp.total_seconds())
-        within = np.sort(random.integers(0, step_us, n))
-        times.append(_START_US + step * step_us + within)
-        ids.append(random.permutation(chosen))
-        points.append(travellers.places()[ids[-1]])
-    flat = np.concatenate(points)
-    positions = pa.table(
+        arrivals = movement.arrivals
+        if arrivals is None:
+            arrivals = max(1, round(movement.n_messages / movement.lifetime))
+        for step in range(1, movement.n_timestamps + 1):
+            chosen = np.sort(random.choice(movement.n_subscriptions, n, replace=False))
+            self._travellers.go(chosen, movement.timestamp.total_seconds())
+            who = random.permutation(chosen)
+            times, said_at = (
+                _START_US + step * step_us + np.sort(random.integers(0, step_us, each))
+                for each in (n, arrivals)
+            )
+            yield Step(who, self._travellers.places()[who], times, self._messages(said_at))
+
+    def _messages(self, times: Int64s) -> Said:
+        random, network, n = self._random, self._network, len(times)
+        life_us = self._movement.lifetime * self._step_us
+        ends = times + 1 + random.exponential(life_us, n).astype(np.int64)
+        roads = random.integers(0, len(network.ends), n)
+        starts = np.searchsorted(network.offsets, roads, side="right") - 1
+        from_, to = network.places[starts], network.places[network.ends[roads]]
+        places = from_ + (to - from_) * random.random((n, 1))
+        return Said(self._words(n, self._movement.tokens), places, times, ends)
+
+    def _words(self, n: int, least_and_most: tuple[int, int]) -> Words:
+        random, (least, most) = self._random, least_and_most
+        counts = random.integers(least, most + 1, n)
+        shares = np.cumsum(1.0 / np.arange(1, self._movement.n_words + 1))
+        drawn = np.searchsorted(shares / shares[-1], random.random(int(counts.sum())))
+        ranks = np.minimum(drawn, self._movement.n_words - 1) + 1
+        keys = np.unique(np.repeat(np.arange(n, dtype=np.int64) << 32, counts) | ranks)
+        offsets = offsets_of(np.bincount(keys >> 32, minlength=n))
+        return Words(offsets, (keys & 0xFFFFFFFF).astype(np.int32))
+
+
+def generate(movement: Movement, network: Network) -> Tables:
+    """Return who moves where, and what is said beside the roads, as tables."""
+    traffic = Traffic(movement, network)
+    width, height = traffic.sides
+    xs, ys = traffic.places.T
+    subscriptions = pa.table(
         {
-            "id": np.concatenate(ids),
-            "x": flat[:, 0],
-            "y": flat[:, 1],
-            "time": _times(np.concatenate(times)),
+            "id": np.arange(movement.n_subscriptions),
+            "keywords": _named(movement, traffic.keywords),
+            "min_x": xs - width / 2,
+            "min_y": ys - height / 2,
+            "max_x": xs + width / 2,
+            "max_y": ys + height / 2,
         }
     )
-    return Tables(subscriptions, _messages(movement, network, random, step_us), positions)
+    steps = list(traffic.steps())
+    places = np.concatenate([step.places for step in steps])
+    positions = pa.table(
+        {
+            "id": np.concatenate([step.who for step in steps]),
+            "x": places[:, 0],
+            "y": places[:, 1],
+            "time": _times(np.concatenate([step.times for step in steps])),
+        }
+    )
+    first, messages = 0, []
+    for said in (traffic.said, *(step.said for step in steps)):
+        messages.append(message_table(movement, said, first))
+        first += len(said.times)
+    return Tables(subscriptions, pa.concat_tables(messages).combine_chunks(), positions)
+
+
+def message_table(movement: Movement, said: Said, first_id: int) -> pa.Table:
+    """Return messages as a table; their ids count from the first."""
+    return pa.table(
+        {
+            "id": np.arange(first_id, first_id + len(said.times)),
+            "keywords": _named(movement, said.words),
+            "x": said.places[:, 0],
+            "y": said.places[:, 1],
+            "time": _times(said.times),
+            "end": _times(said.ends),
+        }
+    )
 
 
 class _Travellers:
@@ -239,64 +353,14 @@ class _Travellers:
         return best
 
 
-def _subscriptions(
-    movement: Movement, random: np.random.Generator, places: Float64s, extent: Float64s
-) -> pa.Table:
-    n = movement.n_subscriptions
-    width, height = (np.sqrt(movement.area) * extent).tolist()
-    return pa.table(
-        {
-            "id": np.arange(n),
-            "keywords": _words(movement, random, random.integers(1, 4, n)),
-            "min_x": places[:, 0] - width / 2,
-            "min_y": places[:, 1] - height / 2,
-            "max_x": places[:, 0] + width / 2,
-            "max_y": places[:, 1] + height / 2,
-        }
-    )
+def _named(movement: Movement, words: Words) -> pa.Array:
+    values = _names(movement.n_words).take(pa.array(words.ranks - 1))
+    return pa.ListArray.from_arrays(pa.array(words.offsets.astype(np.int32)), values)
 
 
-def _messages(
-    movement: Movement, network: Network, random: np.random.Generator, step_us: int
-) -> pa.Table:
-    life_us = movement.lifetime * step_us
-    arrivals = movement.arrivals
-    if arrivals is None:
-        arrivals = max(1, round(movement.n_messages / movement.lifetime))
-    n_first, n_later = movement.n_messages, arrivals * movement.n_timestamps
-    n = n_first + n_later
-    times = np.concatenate(
-        [
-            np.full(n_first, _START_US),
-            _START_US
-            + step_us
-            + np.sort(random.integers(0, step_us * movement.n_timestamps, n_later)),
-        ]
-    )
-    ends = times + 1 + random.exponential(life_us, n).astype(np.int64)
-    starts = np.repeat(np.arange(len(network.places)), np.diff(network.offsets))
-    roads = random.integers(0, len(network.ends), n)
-    from_, to = network.places[starts[roads]], network.places[network.ends[roads]]
-    places = from_ + (to - from_) * random.random((n, 1))
-    return pa.table(
-        {
-            "id": np.arange(n),
-            "keywords": _words(movement, random, random.integers(3, 12, n)),
-            "x": places[:, 0],
-            "y": places[:, 1],
-            "time": _times(times),
-            "end": _times(ends),
-        }
-    )
-
-
-def _words(movement: Movement, random: np.random.Generator, counts: Int64s) -> pa.Array:
-    shares = np.cumsum(1.0 / np.arange(1, movement.n_words + 1))
-    ranks = np.searchsorted(shares / shares[-1], random.random(int(counts.sum())))
-    names = pa.array([f"w{rank + 1}" for rank in range(movement.n_words)])
-    values = names.take(pa.array(np.minimum(ranks, movement.n_words - 1)))
-    offsets = np.concatenate([[0], np.cumsum(counts)]).astype(np.int32)
-    return pa.ListArray.from_arrays(pa.array(offsets), values)
+@lru_cache(maxsize=1)
+def _names(n_words: int) -> pa.Array:
+    return pa.array([f"w{rank + 1}" for rank in range(n_words)])
 
 
 def _times(times_us: Int64s) -> pa.Array:

@@ -7,6 +7,7 @@ says what that is, and in which order changes come.
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Iterator
 from dataclasses import asdict
 from datetime import timedelta
@@ -205,6 +206,16 @@ class MovingMatcher(Matcher):
             self.settings, structure=None, parameters=self._structure, space=self.space, n_threads=1
         )
 
+    def restructured(self, structure: Structure) -> MovingMatcher:
+        """Return a copy of all subscriptions and messages, with another structure."""
+        held = copy.deepcopy(self._table.arrays)
+        return MovingMatcher(
+            self.settings, self.space, structure,
+            SubscriberTable(held, self.space == "lonlat"),
+            copy.deepcopy(self._messages),
+            Dwelling(self._dwelling.arrays),
+        )  # fmt: skip
+
     # ---- events -------------------------------------------------------------------------------
 
     def subscribe(self, asked: MovingArrays) -> Changes:
@@ -335,6 +346,14 @@ class MovingMatcher(Matcher):
             found.sequences,
         )
 
+    def run_part(self, kernel: Callable[..., int], *rows: Any) -> None:
+        """Run a kernel of :mod:`earshot.semantics.moving.kernels.parts` over rows."""
+        self._make_scratch()
+        run_until_done(
+            lambda: kernel(self._arrays, self._tables, self._scratch, *rows),
+            lambda short_of: self._make_room(short_of, rows),
+        )
+
     def _make_room(self, short_of: int, rows: tuple[Any, ...]) -> None:
         if short_of == NEEDS_OUTPUT:
             self._output = larger_output(self._output)
@@ -436,6 +455,11 @@ class MovingMatcher(Matcher):
     def n_messages(self) -> int:
         """Live messages."""
         return int(self._messages.facts[N_LIVE])
+
+    @property
+    def message_rows(self) -> Int64s:
+        """Rows of the live messages."""
+        return live_rows(self._messages)
 
     def results(self, slots: Int32s) -> Results:
         """Return the messages that the slots hold, in the order of arrival."""

@@ -134,7 +134,7 @@ def _emit_messages(tables, scratch, output, event, slot, time):
 
 
 @lean_kernel
-def _find_slots(structure, tables, scratch, row):
+def find_slots(structure, tables, scratch, row):
     """Find the slots that hold a message, in their order."""
     messages = tables.messages
     start = messages.token_starts[row]
@@ -179,7 +179,7 @@ def _pass_time(structure, tables, scratch, output, event, clock):
         if facts[N_LIVE] == 0 or messages.ends[messages.heap[0]] > clock:
             break
         row = messages.heap[0]
-        _find_slots(structure, tables, scratch, row)
+        find_slots(structure, tables, scratch, row)
         drop_message(structure, tables, row)
         start = messages.token_starts[row]
         for i in range(start, start + messages.n_tokens[row]):
@@ -239,7 +239,7 @@ def publish_messages(structure, tables, scratch, output, given, clocks):
             row = _write_message(messages, given, event)
             if row < 0:
                 return NEEDS_ROWS
-            _find_slots(structure, tables, scratch, row)
+            find_slots(structure, tables, scratch, row)
             put_message(structure, tables, row)
             push_end(messages, row)
             counts[PHASE] = ARRIVING
@@ -356,7 +356,7 @@ def _foresee(subscribers, slot):
 
 
 @inlined_kernel
-def _move_slot(tables, query, slot, kind, frame, shape_row):
+def move_region(tables, query, slot, kind, frame, shape_row):
     """Let a subscription be elsewhere, and the query between where it was and is."""
     regions, polygons = tables.subscribers.regions, tables.subscribers.polygons
     is_lonlat = tables.rules[IS_LONLAT] != 0
@@ -394,7 +394,7 @@ def move_slots(structure, tables, scratch, output, slots, clocks, kinds, frames,
         slot = np.int64(slots[event])
         if counts[PHASE] != MOVING:
             if counts[PHASE] != PLACED:
-                _move_slot(tables, query, slot, kinds[event], frames[event], shape_rows[event])
+                move_region(tables, query, slot, kinds[event], frames[event], shape_rows[event])
                 counts[PHASE] = PLACED
             if not moved_slot(structure, tables, slot):
                 return NEEDS_ROOM
