@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -11,6 +13,8 @@ import pyarrow as pa
 import pytest
 
 from earshot import Circle, Engine, Message, Moving, Point, Polygon, Rectangle, Subscription
+from earshot.engine.mixed_batches import order_by_time
+from earshot.errors import EarshotError, InvalidInput
 from earshot.model.arrays import Space
 from earshot.semantics.moving import STRUCTURES
 from earshot.semantics.moving.kernels.quadtree import LEAF_MOST, TREE_QUADS
@@ -164,6 +168,94 @@ def test_a_batch_of_moves_is_told_as_one_by_one() -> None:
         n_expired += sum(row["reason"] == "expired" for row in found)
     assert n_expired > 20
     assert n_updates > n_expired + 200
+
+
+def test_messages_and_moves_together_are_told_as_one_by_one(tmp_path: Path) -> None:
+    """A batch is taken by kind: who holds what is mended by moves before a message comes or ends.
+
+    Some messages come and end within one batch, some subscribers are not told what leaves, wait for
+    a while, or end.
+    """
+    world = World("planar", 4)
+    subscriptions = [
+        replace(
+            each,
+            leaving=False if i % 5 == 0 else None,
+            dwell=SECOND if i % 7 == 0 else None,
+            cooldown=SECOND if i % 11 == 0 else None,
+            expires=NOON + i * SECOND if i % 13 == 1 else None,
+        )
+        for i, each in enumerate(world.subscriptions(0, 160))
+    ]
+    together, single = (Engine(Moving(3 * SECOND), space="planar") for _ in range(2))
+    for engine in (together, single):
+        engine.subscribe(*subscriptions)
+    together.save(tmp_path)
+    together = Engine.open(tmp_path, journal=True)
+    reasons: Counter[str] = Counter()
+    n_rejects = 0
+    for step in range(6):
+        messages = world.messages(120)
+        times = messages["time"].to_pylist()
+        ends = [each + float(world.random.exponential(1.0)) * SECOND for each in times]
+        messages = messages.append_column("end", pa.array(ends))
+        positions = world.positions(world.random.integers(0, 175, 150))  # some of nobody
+        shift = positions["time"][0].as_py() - times[0]
+        moved_at = [each - shift for each in positions["time"].to_pylist()]
+        if step == 3:
+            moved_at[7] += 20 * SECOND  # what was sent before then is late
+        positions = positions.set_column(3, "time", pa.array(moved_at))
+        is_move = order_by_time(messages["time"], positions["time"])
+        found = together.take_batch(
+            messages, positions, is_move=is_move if step % 2 else None, on_error="reject"
+        )
+        rows = {True: iter(positions.to_pylist()), False: iter(messages.to_pylist())}
+        expected, n_wrong = [], 0
+        for each in is_move.tolist():
+            row = next(rows[each])
+            try:
+                if each:
+                    told = single.move(row["id"], Point(row["x"], row["y"]), row["time"])
+                else:
+                    place = (
+                        Point(row["x"], row["y"])
+                        if row["x"] is not None
+                        else Rectangle(
+                            *(row[name] for name in ("min_x", "min_y", "max_x", "max_y"))
+                        )
+                    )
+                    told = single.publish(
+                        Message(row["id"], keywords=row["keywords"], place=place,
+                                time=row["time"], end=row["end"])
+                    )  # fmt: skip
+            except EarshotError:
+                n_wrong += 1
+            else:
+                expected += rows_of(told)
+        assert rows_of(found) == expected
+        assert len(found.rejects) == n_wrong
+        n_rejects += n_wrong
+        reasons.update(row["reason"] for row in expected)
+        assert found.n_rows == 270 - n_wrong
+    assert together.results_table().equals(single.results_table())
+    assert min(reasons[name] for name in ("match", "entered", "left", "expired", "dwelled")) > 10
+    assert n_rejects > 50
+    # The journal has the same.
+    again = Engine.open(tmp_path)
+    assert again.results_table().equals(single.results_table())
+    together.close()
+
+
+def test_an_order_that_does_not_fit_is_refused() -> None:
+    world = World("planar", 5)
+    engine = Engine(Moving(3 * SECOND), space="planar")
+    engine.subscribe(*world.subscriptions(0, 2))
+    messages, positions = world.messages(3), world.positions([0, 1])
+    with pytest.raises(InvalidInput, match="expected a NumPy array of 5 booleans, of which 2"):
+        engine.take_batch(messages, positions, is_move=np.ones(5, np.bool_))
+    with pytest.raises(InvalidInput, match="takes no positions"):
+        Engine().take_batch(messages, positions)
+    assert engine.n_messages == 0
 
 
 def test_what_has_ended_gives_its_memory_back() -> None:

@@ -76,10 +76,13 @@ def batch(ids: list[int], seconds: list[int | None]) -> FileBatch:
 def test_merging_keeps_each_order_and_lets_positions_come_first() -> None:
     messages = [batch([1, 2], [1, 5]), batch([], []), batch([3, 4], [None, 4])]
     positions = [batch([10, 11, 12], [5, None, 9])]
-    runs = [
-        (is_move, part.batch.column("id").to_pylist())
-        for is_move, part in merged_by_time(iter(messages), iter(positions))
-    ]
-    assert runs == [
-        (False, [1]), (True, [10, 11]), (False, [2]), (False, [3, 4]), (True, [12])
-    ]  # fmt: skip
+    parts = list(merged_by_time(iter(messages), iter(positions)))
+    events = []
+    for said, moved, is_move in parts:
+        queues = [
+            iter(() if each is None else each.batch.column("id").to_pylist())
+            for each in (said, moved)
+        ]
+        events.append([next(queues[int(each)]) for each in is_move])
+        assert [list(queue) for queue in queues] == [[], []]
+    assert events == [[1, 10, 11, 2], [3, 4], [12]]

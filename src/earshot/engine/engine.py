@@ -37,10 +37,11 @@ from earshot.encoding import (
     take_encoded,
 )
 from earshot.engine import rehearsal
-from earshot.engine.durable import Batch, Durable
+from earshot.engine.durable import Batch
 from earshot.engine.guard import Guard
 from earshot.engine.ids import Ids, IdTable, as_array
 from earshot.engine.journal import Journal, Record
+from earshot.engine.mixed_batches import MixedBatches
 from earshot.engine.questions import Questions
 from earshot.engine.rebuilding import Background
 from earshot.engine.rejects import OnError, by_name, by_row, check_on_error, unknown_rows
@@ -79,7 +80,7 @@ from earshot.semantics.contract import Changes, Kept, Rebuild
 from earshot.text import Analyzer
 
 
-class Engine(SingleCalls, Durable, Questions):
+class Engine(SingleCalls, Questions, MixedBatches):
     """Matches messages with subscriptions.
 
     Every call returns :class:`~earshot.engine.updates.Updates`. Batches are all or nothing: with
@@ -366,7 +367,9 @@ class Engine(SingleCalls, Durable, Questions):
                 slots = self._state.ids.slots_of(encoded.ids.take(pa.array(chosen)))
                 places = take_places(places, chosen)
             if matcher.form.moves_by_position:
-                is_live, clocks_us = self._state.live_moves(slots, encoded.times[chosen])
+                is_live, clocks_us = self._state.live_events(
+                    self._state.expiry.of(slots), encoded.times[chosen]
+                )
                 if not is_live.all():
                     ended = chosen[~is_live]
                     rejects = rejects + unknown_rows(encoded.ids, ended, encoded.rows, source)

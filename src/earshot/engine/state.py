@@ -27,6 +27,7 @@ from earshot.model.arrays import (
     AnchoredRegions,
     Int32s,
     Int64s,
+    Order,
     Reports,
     take_messages,
     take_places,
@@ -98,13 +99,16 @@ class State:
         self.ids.forget(slots)
         self.expiry.forget(slots)
 
-    def live_moves(self, slots: Int32s, times_us: Int64s) -> tuple[Bools, Int64s]:
-        """Return which reports find their subscription live, and the clock that each of them finds.
+    def live_events(self, ends_us: Int64s, times_us: Int64s) -> tuple[Bools, Int64s]:
+        """Return which events find their subscription live, and the clock that each of them finds.
 
         The others do not move the clock.
+
+        Args:
+            ends_us: When the subscription of each ends.
+            times_us: When each happens.
         """
         clocks_us = np.maximum.accumulate(np.maximum(times_us, self.clock_us))
-        ends_us = self.expiry.of(slots)
         is_live = ends_us > clocks_us
         if is_live.all():
             return is_live, clocks_us
@@ -164,6 +168,33 @@ class State:
             part = messages if len(span) == n else take_messages(messages, span)
             parts.append(matcher.publish(part))
             self.message_ids.append(encoded.ids.slice(int(span[0]), len(span)))
+        self.count_messages(encoded)
+        return joined_changes(parts) if parts else matcher.no_changes(0)
+
+    def take(
+        self, slots: Int32s, places: Reports, encoded: EncodedMessages, order: Order
+    ) -> Changes:
+        """Let subscriptions move and messages be published, in one order."""
+        matcher = self.matcher
+        messages = matcher.timed(encoded.messages, order.clocks[order.arrivals])
+        parts = []
+        for span in self._spans(order.clocks):
+            first, stop = int(span[0]), int(span[-1]) + 1
+            moves, arrivals = (
+                np.arange(*np.searchsorted(each, (first, stop)))
+                for each in (order.moves, order.arrivals)
+            )
+            of_span = Order(
+                order.clocks[span], order.moves[moves] - first, order.arrivals[arrivals] - first
+            )
+            parts.append(
+                matcher.take(
+                    slots[moves], take_places(places, moves), take_messages(messages, arrivals),
+                    of_span,
+                )
+            )  # fmt: skip
+            if len(arrivals):
+                self.message_ids.append(encoded.ids.slice(int(arrivals[0]), len(arrivals)))
         self.count_messages(encoded)
         return joined_changes(parts) if parts else matcher.no_changes(0)
 

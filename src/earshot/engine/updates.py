@@ -76,7 +76,8 @@ class Updates:
     def event_ids(self) -> pa.Array:
         """Ids of the rows that were taken.
 
-        Messages of a publication, subscriptions of a change; none where only the clock moved.
+        Messages of a publication, subscriptions of a change; nulls where both came together, none
+        where only the clock moved.
         """
         return as_array(self._event_ids)
 

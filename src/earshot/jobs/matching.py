@@ -8,10 +8,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from earshot.engine.engine import Engine
+from earshot.engine.updates import Updates
 from earshot.errors import InvalidParameter, LateRow
-from earshot.files import FileBatch, UpdateWriter, check_place, rejects_of_batch, write_table
-from earshot.jobs.merging import merged_by_time
+from earshot.files import UpdateWriter, check_place, rejects_of_batch, write_table
+from earshot.jobs.merging import Merged, merged_by_time
 from earshot.jobs.rows import FileOptions, Progress, RejectSink, message_parts, position_parts
 from earshot.model.schemas import update_fields
 
@@ -81,31 +84,50 @@ def match_files(
     started = time.perf_counter()
     fields = update_fields(matcher.has_scores, matcher.keeps_results)
     with UpdateWriter(out, None, engine.id_type, fields, files.out_format) as writer:
-        parts: Iterable[tuple[bool, FileBatch]] = (
-            (False, part) for part in message_parts(messages, engine, files)
+        parts: Iterable[Merged] = (
+            Merged(part, None, np.zeros(len(part.batch), np.bool_))
+            for part in message_parts(messages, engine, files)
         )
         if positions is not None:
             moves = position_parts(positions, engine, files)
             parts = merged_by_time(message_parts(messages, engine, files), moves)
-        for is_move, part in parts:
-            rejects.write(part.rejects)
-            take = engine.move_batch if is_move else engine.publish_batch
-            found = take(part.batch, on_error=files.on_error, source=part.source, rows=part.rows)
-            rejects.write(rejects_of_batch(found.rejects, part.batch, part.rows))
+        for merged in parts:
+            given = [part for part in merged[:2] if part is not None]
+            for part in given:
+                rejects.write(part.rejects)
+            found = _taken(engine, merged, files)
+            for part in given:
+                of_part = [each for each in found.rejects if each.source == part.source]
+                rejects.write(rejects_of_batch(of_part, part.batch, part.rows))
             writer.write(found)
-            if is_move:
-                summary.n_positions += found.n_rows
-            else:
-                summary.n_messages += found.n_rows
+            n_positions = int(np.count_nonzero(merged.is_move))
+            if merged.positions is not None:
+                source = merged.positions.source
+                n_positions -= sum(each.source == source for each in found.rejects)
+                summary.n_positions += n_positions
+            summary.n_messages += found.n_rows - n_positions
             summary.n_updates += len(found)
             summary.n_late += sum(isinstance(each, LateRow) for each in found.rejects)
             for name, n in found.counters._asdict().items():
                 summary.counters[name] += n
-            if progress is not None and not is_move:
-                progress(part.batch.num_rows)
+            if progress is not None and merged.messages is not None:
+                progress(merged.messages.batch.num_rows)
     if results is not None:
         write_table(results, engine.results_table(), stream_format=files.out_format)
     summary.match_s = time.perf_counter() - started
     summary.n_rejects = rejects.n_rows
     summary.memory, summary.engine = engine.memory(), engine.facts()
     return summary
+
+
+def _taken(engine: Engine, merged: Merged, files: FileOptions) -> Updates:
+    """Let events happen."""
+    said, moved, is_move = merged
+    if said is not None and moved is not None:
+        return engine.take_batch(
+            said.batch, moved.batch, is_move=is_move, on_error=files.on_error,
+            sources=(said.source, moved.source), rows=(said.rows, moved.rows),
+        )  # fmt: skip
+    take, part = (engine.publish_batch, said) if moved is None else (engine.move_batch, moved)
+    assert part is not None
+    return take(part.batch, on_error=files.on_error, source=part.source, rows=part.rows)

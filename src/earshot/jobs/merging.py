@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
 
 from earshot.encoding import NO_TIME_US
+from earshot.encoding.columns import Bools
 from earshot.files import FileBatch
 from earshot.model.arrays import Int64s
 
@@ -52,22 +54,37 @@ class _Queue:
         return taken
 
 
+class Merged(NamedTuple):
+    """Events that follow one another."""
+
+    messages: FileBatch | None
+    positions: FileBatch | None
+    is_move: Bools  # of each event, in order
+
+
 def merged_by_time(
     messages: Iterator[FileBatch], positions: Iterator[FileBatch]
-) -> Iterator[tuple[bool, FileBatch]]:
-    """Yield runs of either, and whether they are positions; at the same time, positions first.
+) -> Iterator[Merged]:
+    """Yield the events of both, as many at a time as are known; at one time, positions first.
 
     A row without a time stands where the row before it does. Each file keeps its own order.
     """
     said, moved = _Queue(messages), _Queue(positions)
     while not (said.is_empty and moved.is_empty):
-        if moved.is_empty or said.is_empty:
-            queue = said if moved.is_empty else moved
-            yield queue is moved, queue.take(len(queue.clocks))
+        alone = said if moved.is_empty else moved if said.is_empty else None
+        for queue in (said, moved):
+            if not queue.is_empty and not len(queue.clocks):
+                alone = queue  # no rows but rejects
+        if alone is not None:
+            n, is_moved = len(alone.clocks), alone is moved
+            taken = alone.take(n)
+            said_now, moved_now = (None, taken) if is_moved else (taken, None)
+            yield Merged(said_now, moved_now, np.full(n, is_moved))
             continue
-        n = int(np.searchsorted(moved.clocks, said.clocks[:1], side="right")[:1].sum())
-        if n or not len(moved.clocks):
-            yield True, moved.take(n)
-            continue
-        n = int(np.searchsorted(said.clocks, moved.clocks[:1], side="left")[:1].sum())
-        yield False, said.take(n)
+        until_us = min(int(queue.clocks[-1]) for queue in (said, moved))
+        is_last = moved.clocks[-1] == until_us  # so that more of that time may come
+        n_moved = int(np.searchsorted(moved.clocks, until_us, side="right"))
+        n_said = int(np.searchsorted(said.clocks, until_us, side="left" if is_last else "right"))
+        clocks = np.concatenate([moved.clocks[:n_moved], said.clocks[:n_said]])
+        is_move = np.argsort(clocks, kind="stable") < n_moved
+        yield Merged(said.take(n_said), moved.take(n_moved), is_move)

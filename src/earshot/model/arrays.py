@@ -136,6 +136,14 @@ class Reports(NamedTuple):
     clocks: Int64s  # the clock that each finds, ascending
 
 
+class Order(NamedTuple):
+    """Moves and arrivals of a batch as one sequence of events."""
+
+    clocks: Int64s  # (n,) the clock of each event, ascending
+    moves: Int64s  # (n_moves,) events that are moves
+    arrivals: Int64s  # (n_arrivals,) events that are arrivals
+
+
 class MovingArrays(NamedTuple):
     """Subscriptions that move, one row each."""
 
@@ -146,6 +154,14 @@ class MovingArrays(NamedTuple):
     dwells_us: Int64s  # 0 where there is none
     cooldowns_us: Int64s  # 0 where there is none
     is_silent: npt.NDArray[np.bool_]  # whether nobody is told what leaves
+
+
+def no_living() -> LivingMessages:
+    """Return no messages."""
+    none = np.empty(0, np.int64)
+    return LivingMessages(
+        np.zeros(1, np.int64), np.empty(0, np.int32), np.empty((0, 4)), none, none
+    )
 
 
 def no_shapes() -> ShapeArrays:

@@ -17,7 +17,7 @@ import numpy.typing as npt
 
 from earshot.encoding import EncodedMessages, Form
 from earshot.errors import InvalidInput
-from earshot.model.arrays import Float64s, Int32s, Int64s, Space
+from earshot.model.arrays import Float64s, Int32s, Int64s, Order, Space
 from earshot.model.explanations import Explanation
 from earshot.model.messages import Message
 from earshot.model.regions import RegionOrPoint
@@ -172,6 +172,13 @@ class Matcher(ABC):
     @abstractmethod
     def publish(self, messages: Any) -> Changes:
         """Take messages in their order, no subscription ending between them."""
+
+    def take(self, slots: Int32s, places: Any, messages: Any, order: Order) -> Changes:
+        """Let subscriptions report positions and messages arrive, in one order.
+
+        For semantics that move by position.
+        """
+        raise NotImplementedError(f"{self.name} takes no positions")
 
     def refused_messages(
         self, encoded: EncodedMessages, clocks_us: Int64s

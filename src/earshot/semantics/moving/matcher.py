@@ -11,6 +11,7 @@ import copy
 from collections.abc import Callable, Iterator
 from dataclasses import asdict
 from datetime import timedelta
+from itertools import pairwise
 from typing import Any, ClassVar, NamedTuple, Self
 
 import numpy as np
@@ -26,9 +27,13 @@ from earshot.model.arrays import (
     Int64s,
     LivingMessages,
     MovingArrays,
+    Order,
     Reports,
     Space,
+    no_living,
     numbers_of,
+    take_messages,
+    take_places,
 )
 from earshot.model.batches import instant
 from earshot.model.explanations import Explanation
@@ -41,13 +46,14 @@ from earshot.semantics.contract import (
     Question,
     Results,
     changes_by_row,
+    joined_changes,
 )
 from earshot.semantics.index_matcher import UNBOUNDED
 from earshot.semantics.moving import find_structure
 from earshot.semantics.moving.contract import Structure
 from earshot.semantics.moving.dwelling import Dwelling, DwellingArrays, Told
 from earshot.semantics.moving.explanation import explain_holding
-from earshot.semantics.moving.kernels import events
+from earshot.semantics.moving.kernels import events, mixing
 from earshot.semantics.moving.kernels.arrays import (
     CLOCK,
     IS_LONLAT,
@@ -64,8 +70,10 @@ from earshot.semantics.moving.kernels.arrays import (
     REASONS,
     STAMP,
     Messages,
+    Mix,
     Tables,
 )
+from earshot.semantics.moving.mixing import Due, unmixed
 from earshot.semantics.moving.safety import Safety
 from earshot.semantics.moving.tables import (
     SubscriberArrays,
@@ -86,6 +94,10 @@ from earshot.storage import Contents, Saved
 
 _LARGEST_STAMP = 1 << 30
 _FIRST_LEAST = 1024
+_MIX_LEAST = 64
+"""Moves from which on a batch is taken by kind, where anything else happens in it."""
+_WORK = [N_NODES, N_CANDIDATES, N_ENDED]
+_NONE = np.empty(0, np.int64)
 
 
 class Counters(NamedTuple):
@@ -238,6 +250,9 @@ class MovingMatcher(Matcher):
 
     def move(self, slots: Int32s, places: Reports) -> Changes:
         """Let subscriptions be where they report to be, in this order."""
+        if self._pays_to_mix(len(slots), places.clocks):
+            everything = np.arange(len(slots))
+            return self._mix(slots, places, no_living(), Order(places.clocks, everything, _NONE))
         regions = places.regions
         self._safety.forget(slots)
         shape_rows = self._table.add_polygons(regions)
@@ -270,6 +285,76 @@ class MovingMatcher(Matcher):
         clocks_us = np.maximum.accumulate(np.maximum(given.times, self._clock_us))
         self._safety.arrive(self._tables, self._scratch, given)
         return self._run(events.publish_messages, (given, clocks_us), clocks_us)
+
+    def take(
+        self, slots: Int32s, places: Reports, messages: LivingMessages, order: Order
+    ) -> Changes:
+        """Let subscriptions move and messages arrive, in one order."""
+        if len(slots) >= _MIX_LEAST:
+            return self._mix(slots, places, messages, order)
+        is_move = np.zeros(len(order.clocks), np.bool_)
+        is_move[order.moves] = True
+        runs = np.flatnonzero(np.diff(is_move, prepend=~is_move[:1])).tolist()
+        parts, n_moved, n_said = [], 0, 0
+        for start, stop in pairwise([*runs, len(is_move)]):
+            n = stop - start
+            if is_move[start]:
+                rows = np.arange(n_moved, n_moved + n)
+                parts.append(self.move(slots[rows], take_places(places, rows)))
+                n_moved += n
+            else:
+                rows = np.arange(n_said, n_said + n)
+                parts.append(self.publish(take_messages(messages, rows)))
+                n_said += n
+        return joined_changes(parts) if parts else self.no_changes(0)
+
+    def _pays_to_mix(self, n_moves: int, clocks_us: Int64s) -> bool:
+        """Whether there are many moves, and a message ends among them."""
+        if n_moves < _MIX_LEAST or not self._messages.facts[N_LIVE]:
+            return False
+        return bool(self._messages.ends[self._messages.heap[0]] <= clocks_us[-1])
+
+    def _mix(
+        self, slots: Int32s, places: Reports, messages: LivingMessages, order: Order
+    ) -> Changes:
+        """Take moves, arrivals and the ends among them, each kind as a whole.
+
+        :mod:`earshot.semantics.moving.kernels.mixing` says how.
+        """
+        given, regions = _sorted_tokens(messages), places.regions
+        self._expect_tokens(int(given.tokens.max(initial=0)) + 1)
+        self._safety.forget(slots)
+        self._safety.arrive(self._tables, self._scratch, given)
+        shape_rows = self._table.add_polygons(regions)
+        events.note_reports(slots, places.times, self._table.lasts)
+        before = self._begin()
+        first, clock_us = int(self._messages.facts[NEXT_SEQUENCE]), int(order.clocks[-1])
+        came = np.empty(len(given.times), np.int32)
+        self._until_done(mixing.write_arrivals, given, came)
+        self._until_done(mixing.find_arrivals, came, self._by_place(came))
+        due = np.empty(int(self._messages.facts[N_LIVE]), np.int32)
+        due = due[: mixing.take_due(self._messages, clock_us, due)].copy()
+        due_order = self._by_place(due)
+        sequences, ends = self._messages.sequences[due], self._messages.ends[due]
+        self._until_done(mixing.find_due, due, due_order, first, len(came))
+        found = self._output_so_far()
+        by_sequence = np.argsort(sequences)
+        mix = Mix(*order, first, sequences[by_sequence], ends[by_sequence])
+        numbers = np.empty(len(slots), np.int64)
+        mixing.order_slots(self._tables, slots, numbers, self._scratch.stack)
+        self._output.length[0] = 0
+        self._until_done(
+            mixing.move_all, slots, regions.kinds, regions.frames, shape_rows, numbers, mix
+        )
+        changed = self._output_so_far()
+        self._until_done(mixing.drop_due, due, due_order, clock_us)
+        told = unmixed(found, changed, mix, Due(sequences, ends), self._table.view.flags)
+        return self._changes_of(told, order.clocks, before)
+
+    def _by_place(self, rows: Int32s) -> Int64s:
+        order = np.empty(len(rows), np.int64)
+        mixing.order_rows(self._tables, rows, order, self._scratch.stack)
+        return order
 
     def timed(self, messages: LivingMessages, clocks_us: Int64s) -> LivingMessages:
         """Return messages in which each has a time, that of the clock if need be, and an end."""
@@ -319,22 +404,36 @@ class MovingMatcher(Matcher):
             rows: What it takes beyond those.
             clocks_us: The clock that each row finds.
         """
+        before = self._begin()
+        self._until_done(kernel, *rows)
+        found = self._output_so_far()
+        if np.any(found.rows[1:] < found.rows[:-1]):
+            order = np.argsort(found.rows, kind="stable")
+            found = Told._make(each[order] for each in found)
+        return self._changes_of(found, clocks_us, before)
+
+    def _begin(self) -> Int64s:
+        """Make ready for kernels; return the work that was done before."""
         self._make_scratch()
-        counts = self._scratch.counts
-        before = counts[[N_NODES, N_CANDIDATES, N_ENDED]]
         self._output.length[0] = 0
+        work: Int64s = self._scratch.counts[_WORK]
+        return work
+
+    def _until_done(self, kernel: Callable[..., int], *rows: Any) -> None:
         run_until_done(
             lambda: kernel(self._arrays, self._tables, self._scratch, self._output, *rows),
             lambda short_of: self._make_room(short_of, rows),
         )
+
+    def _output_so_far(self) -> Told:
         n = int(self._output.length[0])
-        found = Told._make(each[:n].copy() for each in self._output[1:])
-        if np.any(found.rows[1:] < found.rows[:-1]):
-            order = np.argsort(found.rows, kind="stable")
-            found = Told._make(each[order] for each in found)
+        return Told._make(each[:n].copy() for each in self._output[1:])
+
+    def _changes_of(self, found: Told, clocks_us: Int64s, before: Int64s) -> Changes:
+        """Return what events change, given what kernels found, event by event."""
         if self._table.n_timed:
             found = self._dwelling.told(found, clocks_us, self._table)
-        nodes, candidates, ended = (counts[[N_NODES, N_CANDIDATES, N_ENDED]] - before).tolist()
+        nodes, candidates, ended = (self._scratch.counts[_WORK] - before).tolist()
         self._n_ended += ended
         return Changes(
             changes_by_row(found.rows, len(clocks_us)),

@@ -45,6 +45,8 @@ from earshot.semantics.moving.kernels.quadtree import (
 
 _LEAST = 4096
 """Changes, or messages, up to which nothing is sorted anew."""
+_LOOSENED_MOST = 2
+"""Times that the mean entry may loosen a sum; to sort anew takes about 1 µs an entry."""
 _MORE_MESSAGES = 8
 """So many times as many messages as were seen by then say more about which words are rare."""
 
@@ -114,7 +116,7 @@ class QuadLists(Structure):
     def is_due(self, arrays: QuadListsArrays, tables: Tables) -> bool:
         """Whether many have moved or come since all was sorted, or more is known of words."""
         facts = arrays.list_facts
-        is_loose = facts[LIST_LOOSENED] > max(_LEAST, int(facts[LIST_ENTRIES]))
+        is_loose = facts[LIST_LOOSENED] > max(_LEAST, _LOOSENED_MOST * int(facts[LIST_ENTRIES]))
         # The cells of keys are made for what was there.
         if is_loose or facts[LIST_PUT] > max(_LEAST, int(facts[LIST_BUILT])):
             return True

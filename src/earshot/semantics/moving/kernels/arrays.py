@@ -20,6 +20,8 @@ UInt64s = npt.NDArray[np.uint64]
 
 REASONS = ("match", "entered", "left", "expired", "dwelled")
 MATCH, ENTERED, LEFT, EXPIRED, DWELLED = range(len(REASONS))
+HIDDEN = len(REASONS)
+"""Instead of a reason: nobody is told."""
 
 
 N_PROBES = 4
@@ -142,6 +144,17 @@ class Output(NamedTuple):
     slots: Int32s
     sequences: Int64s
     times: Int64s  # when it happens
+
+
+class Mix(NamedTuple):
+    """What moves of a batch need to know of its other events."""
+
+    clocks: Int64s  # (n,) the clock of each event, ascending
+    moves: Int64s  # (n_moves,) events that are moves
+    arrivals: Int64s  # (n_arrivals,) events that are arrivals
+    first_sequence: int  # of the first message that arrives
+    due_sequences: Int64s  # messages that end in the batch, ascending
+    due_ends: Int64s  # and when they do
 
 
 NEEDS_OUTPUT, NEEDS_ROWS, NEEDS_ROOM = 1, 2, 3

@@ -82,7 +82,7 @@ _AHEAD = 3
 
 
 @inlined_kernel
-def _emit(output, event, sign, reason, slot, sequence, time):
+def emit(output, event, sign, reason, slot, sequence, time):
     """Note a change; return whether there was room for it."""
     n = output.length[0]
     if n == len(output.rows):
@@ -104,7 +104,7 @@ def _emit_slots(tables, scratch, output, event, sign, reason, sequence, time):
     for i in range(counts[NEXT], counts[N_FOUND]):
         slot = scratch.found[i]
         is_told = sign > 0 or flags[slot] & SILENT == 0
-        if is_told and not _emit(output, event, sign, reason, slot, sequence, time):
+        if is_told and not emit(output, event, sign, reason, slot, sequence, time):
             counts[NEXT] = i
             return False
     counts[PHASE] = WAITING
@@ -119,10 +119,10 @@ def _emit_messages(tables, scratch, output, event, slot, time):
     is_silent = tables.subscribers.flags[slot] & SILENT != 0
     for i in range(counts[NEXT], n_left + counts[N_ENTERED]):
         if i < n_left:
-            is_done = is_silent or _emit(output, event, -1, LEFT, slot, scratch.found[i], time)
+            is_done = is_silent or emit(output, event, -1, LEFT, slot, scratch.found[i], time)
         else:
             sequence = scratch.entered[i - n_left]
-            is_done = _emit(output, event, 1, ENTERED, slot, sequence, time)
+            is_done = emit(output, event, 1, ENTERED, slot, sequence, time)
         if not is_done:
             counts[NEXT] = i
             return False
@@ -192,7 +192,7 @@ def _pass_time(structure, tables, scratch, output, event, clock):
 
 
 @lean_kernel
-def _write_message(messages, given, at):
+def write_message(messages, given, at):
     """Give a message a row that is free, and return that; -1 where there is no room."""
     facts = messages.facts
     start, stop = given.token_offsets[at], given.token_offsets[at + 1]
@@ -236,7 +236,7 @@ def publish_messages(structure, tables, scratch, output, given, clocks):
                     return status
             if not has_room(structure, tables, 0):
                 return NEEDS_ROOM
-            row = _write_message(messages, given, event)
+            row = write_message(messages, given, event)
             if row < 0:
                 return NEEDS_ROWS
             find_slots(structure, tables, scratch, row)
@@ -261,7 +261,7 @@ def pass_time(structure, tables, scratch, output, clock):
 
 
 @inlined_kernel
-def _search(structure, tables, scratch, slot):
+def search_changes(structure, tables, scratch, slot):
     """Find what leaves and what enters by the query, each in the order of arrival."""
     counts = scratch.counts
     counts[STAMP] += 1
@@ -300,7 +300,7 @@ def begin_slots(structure, tables, scratch, output, first, stop, is_told):
             counts[N_FOUND] = counts[N_ENTERED] = 0
             if is_told:
                 _ask_for_all(tables, scratch, slot)
-                _search(structure, tables, scratch, slot)
+                search_changes(structure, tables, scratch, slot)
             counts[NEXT] = 0
             counts[PHASE] = MOVING
         time = tables.messages.facts[CLOCK]
@@ -356,6 +356,15 @@ def _foresee(subscribers, slot):
 
 
 @inlined_kernel
+def foresee_moves(structure, tables, slots, order, at, stop):
+    """Ask for what moves behind the one at hand read."""
+    if at + 4 * _AHEAD < stop:
+        _foresee(tables.subscribers, slots[order[at + 4 * _AHEAD]])
+        foresee_slot(structure, tables, slots[order[at + 2 * _AHEAD]], False)
+        foresee_slot(structure, tables, slots[order[at + _AHEAD]], True)
+
+
+@inlined_kernel
 def move_region(tables, query, slot, kind, frame, shape_row):
     """Let a subscription be elsewhere, and the query between where it was and is."""
     regions, polygons = tables.subscribers.regions, tables.subscribers.polygons
@@ -386,10 +395,7 @@ def move_slots(structure, tables, scratch, output, slots, clocks, kinds, frames,
                 if status != DONE:
                     return status
             _order_moves(tables, counts, slots, clocks, order, scratch.stack)
-        if at + 4 * _AHEAD < counts[STOP]:
-            _foresee(tables.subscribers, slots[order[at + 4 * _AHEAD]])
-            foresee_slot(structure, tables, slots[order[at + 2 * _AHEAD]], False)
-            foresee_slot(structure, tables, slots[order[at + _AHEAD]], True)
+        foresee_moves(structure, tables, slots, order, at, counts[STOP])
         event = order[at]
         slot = np.int64(slots[event])
         if counts[PHASE] != MOVING:
@@ -398,7 +404,7 @@ def move_slots(structure, tables, scratch, output, slots, clocks, kinds, frames,
                 counts[PHASE] = PLACED
             if not moved_slot(structure, tables, slot):
                 return NEEDS_ROOM
-            _search(structure, tables, scratch, slot)
+            search_changes(structure, tables, scratch, slot)
             counts[PHASE] = MOVING
         if not _emit_messages(tables, scratch, output, event, slot, clocks[event]):
             return NEEDS_OUTPUT
@@ -413,7 +419,7 @@ def move_slots(structure, tables, scratch, output, slots, clocks, kinds, frames,
 def held_by(structure, tables, scratch, slot):
     """Find the messages that a subscription holds, in the order of arrival."""
     _ask_for_all(tables, scratch, slot)
-    _search(structure, tables, scratch, slot)
+    search_changes(structure, tables, scratch, slot)
 
 
 @lean_kernel
@@ -476,7 +482,7 @@ def _stretch(tables, query, slot, x, y, reach):
 def is_safe(structure, tables, scratch, slot, x, y, reach):
     """Whether a subscription holds the same wherever it is within reach of a position."""
     _stretch(tables, scratch.query, slot, x, y, reach)
-    _search(structure, tables, scratch, slot)
+    search_changes(structure, tables, scratch, slot)
     return scratch.counts[N_FOUND] + scratch.counts[N_ENTERED] == 0
 
 
