@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 
 from bench_rows import FACTS, measured, target_values
-from earshot.bench import points
 from earshot.bench.points import POINTS
 from earshot.workloads import synthetic
 
@@ -17,7 +16,6 @@ from earshot.workloads import synthetic
 def small(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(synthetic, "MESSAGE_BLOCK_ROWS", 64)
     monkeypatch.setattr(synthetic, "BLOCK_ROWS", 1_024)
-    monkeypatch.setattr(points, "TURNS", 2)
 
 
 def test_structures_take_turns_and_choices_are_judged(tmp_path: Path) -> None:

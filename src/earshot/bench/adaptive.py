@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
+from itertools import groupby
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -24,7 +25,7 @@ from earshot.bench.measuring import (
     Case,
     Contender,
     case_of,
-    elapsed_s,
+    cpu_s,
     first_pass,
     row_of,
     time_in_turns,
@@ -79,38 +80,42 @@ class Trial(NamedTuple):
 
 
 def measure(context: Context, trials: Iterable[Trial]) -> Iterator[Row]:
-    """Yield a row for each trial; answers to the same messages must agree."""
+    """Yield a row for each trial; those over the same subscriptions and messages take turns."""
     context.release()
-    figures = context.profile.figures
-    known: tuple[Workload, Case] | None = None
-    checksums: dict[Workload, dict[str, dict[int, int]]] = {}
+    present = [trial for trial in trials if _is_present(context, trial.choice)]
+    for workload, group in groupby(present, key=lambda trial: trial.workload):
+        yield from _measured(context, case_of(workload), list(group))
+
+
+def _is_present(context: Context, choice: Choice) -> bool:
+    known = choice.structure in structures_of("boolean")
+    if known and choice.structure in context.competitors:
+        return True
+    context.say(f"{choice.name} left out, it is not among the competitors")
+    return False
+
+
+def _measured(context: Context, case: Case, trials: list[Trial]) -> Iterator[Row]:
+    """Build all structures, compare their answers, and measure them in turns."""
+    effort = context.profile.figures.turns
+    rows: list[tuple[Contender, Row]] = []
+    sums: dict[str, dict[int, int]] = {}
     for trial in trials:
-        structure = trial.choice.structure
-        if structure not in structures_of("boolean") or structure not in context.competitors:
-            context.say(f"{trial.choice.name} left out, it is not among the competitors")
-            continue
-        if known is None or known[0] != trial.workload:
-            known = trial.workload, case_of(trial.workload)
-        case = known[1]
-        competitor = _competitor(trial)
-        told: Row = dict(trial.told)
+        competitor, told = _competitor(trial), dict(trial.told)
         if trial.built_share < 1:
             contender = _grown(context, competitor, trial, case, told)
         else:
             contender = context.built(competitor, case, ("adaptive", trial.choice))
-        first_pass(contender, case.messages, figures.effort.budget_s)
-        if contender.first_s > figures.effort.budget_s:
-            contender.elapsed_s = [contender.first_s]
-        else:
-            time_in_turns(case, [contender], figures.effort)
-        sums = checksums.setdefault(trial.workload, {})
-        point = ", ".join(f"{name} {value}" for name, value in trial.told)
-        sums[f"{trial.choice.name}, {point}"] = contender.checksums
-        check_agreement(f"{case.name}, {point}", sums)
-        row = row_of(case, contender) | told | {"prefixes": contender.prefixes}
-        competitor.close()
-        context.say(f"{case.name}, {trial.choice.name}, {point}: measured; {peak_memory()}")
-        yield row
+        first_pass(contender, case.messages, effort.budget_s)
+        point = ", ".join([trial.choice.name, *(f"{name} {value}" for name, value in trial.told)])
+        sums[point] = contender.checksums
+        check_agreement(case.name, sums)
+        context.say(f"{case.name}, {point}: built in {contender.build_s:.1f} s; {peak_memory()}")
+        rows.append((contender, told))
+    time_in_turns(case, [contender for contender, _ in rows], effort)
+    for contender, told in rows:
+        yield row_of(case, contender) | told | {"prefixes": contender.prefixes}
+        contender.competitor.close()
 
 
 def _competitor(trial: Trial) -> IndexCompetitor:
@@ -132,9 +137,7 @@ def _grown(
     first = case._replace(clauses=workload.subscriptions(0, n_built))
     contender = context.built(competitor, first, ("adaptive", trial.choice))
     insert_s = [
-        elapsed_s(
-            competitor.index.insert, workload.subscriptions(at, min(at + INSERTS_PER_CALL, n))
-        )
+        cpu_s(competitor.index.insert, workload.subscriptions(at, min(at + INSERTS_PER_CALL, n)))
         for at in range(n_built, n, INSERTS_PER_CALL)
     ]
     told["insert_us"] = 1e6 * float(np.sum(insert_s)) / max(n - n_built, 1)

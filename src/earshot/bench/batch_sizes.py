@@ -12,7 +12,7 @@ import numpy as np
 
 from earshot.bench.checksums import as_pairs, check_agreement, checksum, shown
 from earshot.bench.context import Context
-from earshot.bench.measuring import Case, Contender, Effort, elapsed_s, rates, timed
+from earshot.bench.measuring import CPU, Case, Contender, Effort, cpu_s, rates
 from earshot.bench.results import Row, basics
 from earshot.indexes import default_structure
 from earshot.model.arrays import MessageArrays, take_messages
@@ -49,7 +49,7 @@ def _rows_of_size(
     for contender in contenders:
         total = n_answers = 0
         for at, batch in enumerate(batches):
-            answers, _ = timed(contender.competitor.match, batch)
+            answers = contender.competitor.match(batch)
             total = (total + checksum(answers, at * size)) % 2**64
             n_answers += len(as_pairs(answers).slots)
         sums[contender.name] = {n_messages: total}
@@ -63,7 +63,7 @@ def _rows_of_size(
             "batch_size": size,
             "answers_per_message": n_answers / n_messages,
             "checksum": shown(sums[contender.name][n_messages]),
-            **rates(times_s[contender.name], n_messages, n_answers),
+            **rates(times_s[contender.name], n_messages, n_answers, CPU),
         }
 
 
@@ -81,7 +81,7 @@ def _with_leads(rows: list[Row], default: str) -> list[Row]:
 
 
 def _spent_s(contender: Contender, batches: list[MessageArrays]) -> float:
-    return sum(elapsed_s(contender.competitor.match, batch) for batch in batches)
+    return sum(cpu_s(contender.competitor.match, batch) for batch in batches)
 
 
 def _batch(case: Case, start: int, stop: int) -> MessageArrays:

@@ -20,8 +20,11 @@ from earshot.bench.checksums import check_agreement
 from earshot.bench.competitors import IndexCompetitor
 from earshot.bench.context import Context, open_engine
 from earshot.bench.measuring import (
+    CPU,
+    WALL,
     Case,
     Contender,
+    cpu_s,
     elapsed_s,
     first_pass,
     latencies_ns,
@@ -82,16 +85,19 @@ def _rates(
     remove: Callable[[Any], object],
     rows_of: Callable[[range], Any],
     slots_of: Callable[[Int32s], Any],
+    clock: str,
 ) -> Row:
     """Insert and remove what is made of rows and slots before; return subscriptions per second."""
+    spent_s = cpu_s if clock == CPU else elapsed_s
     per_call, inserts, removes = stage
     n = len(inserts)
     starts = range(0, n, per_call)
     added = [rows_of(inserts[at : at + per_call]) for at in starts]
     left = [slots_of(removes[at : at + per_call]) for at in starts]
-    insert_s = sum(elapsed_s(insert, part) for part in added)
-    remove_s = sum(elapsed_s(remove, part) for part in left)
+    insert_s = sum(spent_s(insert, part) for part in added)
+    remove_s = sum(spent_s(remove, part) for part in left)
     return {
+        "clock": clock,
         "changes_per_call": per_call,
         "inserts_per_s": n / insert_s,
         "removes_per_s": n / remove_s,
@@ -127,7 +133,9 @@ def _index_stages(
     inserted = workload.subscriptions(n, n + stages[-1].inserts.stop)
     index = competitor.index
     rows_of, slots_of = lambda rows: take_clauses(inserted, np.array(rows)), lambda slots: slots
-    measured = (_rates(stage, index.insert, index.remove, rows_of, slots_of) for stage in stages)
+    measured = (
+        _rates(stage, index.insert, index.remove, rows_of, slots_of, CPU) for stage in stages
+    )
     # The first change prepares what all later ones use, such as where each clause stands.
     first_change_s = 2 / next(measured)["changes_per_s"]
     n_pending = 1
@@ -145,7 +153,7 @@ def _index_stages(
         row["before_messages_per_s"] = contender.n_messages / min(before_s)
         row["slowdown"] = row["before_messages_per_s"] / row["messages_per_s"]
         if stage is stages[-1]:
-            row["rebuild_s"] = elapsed_s(competitor.index.rebuilt)
+            row["rebuild_s"] = cpu_s(competitor.index.rebuilt)
         yield row, dict(changed.checksums)
     competitor.close()
 
@@ -169,6 +177,7 @@ def _engine_rows(context: Context, workload: Workload, stages: list[Stage]) -> I
             engine.unsubscribe_batch,
             lambda rows: inserted.slice(rows.start, len(rows)),
             lambda slots: pa.array(slots, pa.int64()),
+            WALL,  # it may rebuild in a thread of its own
         )
         if stage is not stages[0]:
             yield {**facts, "n_threads": 1, **rates}
@@ -194,6 +203,7 @@ def _single_calls(context: Context, engine: Engine, workload: Workload, first: i
     taken = (each.id for each in subscriptions[: len(added)])
     removed = latencies_ns(engine.unsubscribe, taken, budget_s)
     return {
+        "clock": WALL,
         "changes_per_call": 1,
         "inserts_per_s": 1e9 * len(added) / sum(added),
         "removes_per_s": 1e9 * len(removed) / sum(removed),

@@ -25,6 +25,7 @@ from earshot.bench.measuring import (
     Contender,
     case_of,
     compile_seconds,
+    cpu_s,
     elapsed_s,
     first_pass,
     open_seconds,
@@ -120,7 +121,7 @@ class Context:
         """Build a competitor; the kernels that it uses are compiled before, once by that name."""
         if kernels not in self._compile_s:
             self._compile_s[kernels] = compile_seconds(competitor, case)
-        build_s = elapsed_s(competitor.build, case.clauses, case.space, case.n_tokens)
+        build_s = cpu_s(competitor.build, case.clauses, case.space, case.n_tokens)
         return Contender(competitor, build_s, self._compile_s[kernels])
 
     def release(self) -> None:

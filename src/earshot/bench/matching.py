@@ -12,7 +12,16 @@ import pyarrow.compute as pc
 
 from earshot.bench.checksums import AnswersDiffer
 from earshot.bench.context import Context, open_engine, run_command
-from earshot.bench.measuring import Case, elapsed_s, rates, row_of, timed_pass
+from earshot.bench.measuring import (
+    CPU,
+    WALL,
+    Case,
+    calls_of,
+    cpu_s,
+    elapsed_s,
+    rates,
+    row_of,
+)
 from earshot.bench.results import Row, basics
 from earshot.encoding import encode_messages, encode_subscriptions
 from earshot.files import read_messages
@@ -45,13 +54,15 @@ def measure_threads(context: Context, workloads: Iterable[Workload]) -> Iterator
         for _ in range(context.profile.effort.repetitions + 1):  # the first starts the threads
             for contender in contenders:
                 for n_threads in counts:
-                    spent_s = timed_pass(contender, case.messages, n_threads)
+                    match = partial(contender.competitor.match, n_threads=n_threads)
+                    calls = calls_of(contender, case.messages)
+                    spent_s = sum(elapsed_s(match, part) for part in calls)
                     times_s.setdefault((contender.name, n_threads), []).append(spent_s)
         for contender in contenders:
             best_s = {count: min(times_s[contender.name, count][1:]) for count in counts}
             for n_threads in counts:
                 contender.elapsed_s = times_s[contender.name, n_threads][1:]
-                row = row_of(case, contender) | {"n_threads": n_threads}
+                row = row_of(case, contender) | {"n_threads": n_threads, "clock": WALL}
                 yield row | {"speedup": best_s[1] / best_s[n_threads]}
 
 
@@ -64,18 +75,18 @@ def measure_text(context: Context, workloads: Iterable[Workload]) -> Iterator[Ro
         subscriptions, messages = as_tables(workload)
         analyzer, vocabulary = Analyzer(), Vocabulary()
         words = subscriptions["keywords"].combine_chunks().flatten()
-        grow_s = elapsed_s(partial(analyzer.analyze, words, vocabulary, grow=True))
+        grow_s = cpu_s(partial(analyzer.analyze, words, vocabulary, grow=True))
         bundled = datasets.bundled_messages()["text"]
         for name, column in {workload.name: messages["text"], "bundled": bundled}.items():
             analyze = partial(analyzer.analyze, column, vocabulary, grow=False)
             analyze()
-            times_s = [elapsed_s(analyze) for _ in range(TEXT_REPETITIONS)]
+            times_s = [cpu_s(analyze) for _ in range(TEXT_REPETITIONS)]
             yield {
                 **basics(name, "analyzer", size, len(column)),
                 "n_words": len(vocabulary),
                 "grow_words_per_s": len(words) / grow_s,
                 "megabytes_per_s": pc.sum(pc.binary_length(column)).as_py() / 1e6 / min(times_s),
-                **rates(times_s, len(column), 0),
+                **rates(times_s, len(column), 0, CPU),
             }
 
 
@@ -103,7 +114,7 @@ def measure_command_line(context: Context, workloads: Iterable[Workload]) -> Ite
                 f"'earshot match' found {told[0]} matches of {told[1]} messages, "
                 f"the index {n_answers} of {n_messages}"
             )
-        measured = rates([fact["match_s"] for fact in facts[1:]], n_messages, n_answers)
+        measured = rates([fact["match_s"] for fact in facts[1:]], n_messages, n_answers, WALL)
         alone = n_messages / min(alone_s[1:])
         yield {
             **basics(workload.name, "command line", workload.n_subscriptions, n_messages),

@@ -1,7 +1,10 @@
 """How a workload is measured: build, agree on the answers, then time in turns.
 
-Turns let a disturbance of the machine hit all competitors alike. Checksums are computed outside of
-the timed part. ``bench/README.md`` has the whole procedure.
+What runs on one thread of this process is measured in CPU time: other work on the machine takes
+the processor away, and a wall clock counts that. Threads, other processes and single calls are
+measured by the wall clock; rows say which (``clock``). Turns let a disturbance of the caches hit
+all competitors alike. Checksums are computed outside of the timed part. ``bench/README.md`` has the
+whole procedure.
 """
 
 from __future__ import annotations
@@ -24,6 +27,9 @@ from earshot.model.arrays import ClauseArrays, MessageArrays, Space, take_messag
 from earshot.workloads.synthetic import Workload
 
 T = TypeVar("T")
+
+CPU, WALL = "cpu", "wall"
+"""Clocks, as rows name them."""
 
 ANSWERS_PER_CALL = 50_000_000
 """A timed call is cut where its answers would take more than 200 MB."""
@@ -113,7 +119,7 @@ def first_pass(contender: Contender, messages: MessageArrays, budget_s: float) -
         # The last rate, not the mean: small batches are slow where each costs a scan.
         if start and spent_s + last_s_per_message * (length - start) > budget_s:
             break
-        answers, part_s = timed(contender.competitor.match, _part(messages, start, length))
+        answers, part_s = cpu_timed(contender.competitor.match, _part(messages, start, length))
         spent_s += part_s
         last_s_per_message = part_s / max(length - start, 1)
         total = (total + checksum(answers, start)) % 2**64
@@ -129,24 +135,43 @@ def first_pass(contender: Contender, messages: MessageArrays, budget_s: float) -
     contender.counters = Counters(*work.tolist()) if contender.prefixes else None
 
 
-def timed_pass(contender: Contender, messages: MessageArrays, n_threads: int = 1) -> float:
-    """Return the seconds for all messages of the contender's first pass, in few large calls."""
+def timed_pass(contender: Contender, messages: MessageArrays) -> float:
+    """Return the CPU seconds for all messages of the contender's first pass, on one thread."""
+    return sum(cpu_s(contender.competitor.match, part) for part in calls_of(contender, messages))
+
+
+def calls_of(contender: Contender, messages: MessageArrays) -> list[MessageArrays]:
+    """Return the messages of the contender's first pass in few large parts."""
     n = contender.n_messages
     per_call = max(1, int(ANSWERS_PER_CALL * n / max(contender.n_answers, 1)))
-    parts = [_part(messages, at, min(at + per_call, n)) for at in range(0, n, per_call)]
-    return sum(elapsed_s(contender.competitor.match, part, n_threads) for part in parts)
+    return [_part(messages, at, min(at + per_call, n)) for at in range(0, n, per_call)]
 
 
 def timed(call: Callable[..., T], *arguments: Any) -> tuple[T, float]:
-    """Return what a call gives, and the seconds that it takes."""
+    """Return what a call gives, and the seconds until it did."""
     began = time.perf_counter()
     found = call(*arguments)
     return found, time.perf_counter() - began
 
 
 def elapsed_s(call: Callable[..., Any], *arguments: Any) -> float:
-    """Return the seconds that a call takes."""
+    """Return the seconds until a call is done."""
     return timed(call, *arguments)[1]
+
+
+def cpu_timed(call: Callable[..., T], *arguments: Any) -> tuple[T, float]:
+    """Return what a call gives, and the CPU seconds of this process that it takes.
+
+    Those of the process, not of the thread: a library may have work done by another thread.
+    """
+    began = time.process_time()
+    found = call(*arguments)
+    return found, time.process_time() - began
+
+
+def cpu_s(call: Callable[..., Any], *arguments: Any) -> float:
+    """Return the CPU seconds of this process that a call takes."""
+    return cpu_timed(call, *arguments)[1]
 
 
 def row_of(case: Case, contender: Contender) -> Row:
@@ -167,7 +192,7 @@ def row_of(case: Case, contender: Contender) -> Row:
         else {key: value / max(n, 1) for key, value in contender.counters._asdict().items()},
         "checksum": shown(contender.checksums[n]),
         "checksums": {str(k): shown(value) for k, value in contender.checksums.items()},
-        **rates(contender.elapsed_s, n, contender.n_answers),
+        **rates(contender.elapsed_s, n, contender.n_answers, CPU),
     }
     if contender.default_s:
         row["default_messages_per_s"] = n / max(min(contender.default_s), 1e-9)
@@ -182,10 +207,11 @@ def latency_us(latencies_ns: list[int]) -> Row:
     return {"p50": p50, "p99": p99, "n": len(latencies_ns)}
 
 
-def rates(times_s: list[float], n_messages: int, n_answers: int) -> Row:
+def rates(times_s: list[float], n_messages: int, n_answers: int, clock: str) -> Row:
     """Return best, mean and standard deviation of the rates of repeated passes."""
     each = n_messages / np.maximum(np.array(times_s), 1e-9)
     return {
+        "clock": clock,
         "elapsed_s": times_s,
         "messages_per_s": float(each.max()),
         "messages_per_s_mean": float(each.mean()),

@@ -15,7 +15,7 @@ import numpy as np
 from earshot.bench.checksums import AnswersDiffer, Pairs, as_pairs, checksum, shown
 from earshot.bench.context import Context
 from earshot.bench.matching import real_case, real_tables
-from earshot.bench.measuring import timed
+from earshot.bench.measuring import cpu_timed, timed
 from earshot.bench.results import Row, basics
 from earshot.indexes import default_structure, index_type
 from earshot.indexes.answers import Matches
@@ -99,7 +99,7 @@ def simulate(
     router = Router(units, n_shards, piece_shards)
     shards = pieces if piece_shards is None else piece_shards[pieces]
     router.route(_first(messages))
-    (offsets, targets), route_s = timed(router.route, messages)
+    (offsets, targets), route_s = cpu_timed(router.route, messages)
     rows = np.repeat(np.arange(len(messages.boxes)), np.diff(offsets))
     done, total = [], 0
     clauses_of = _members(shards[clauses.subscriptions], n_shards)
@@ -131,7 +131,7 @@ def _matched(scene: Scene, clauses: ClauseArrays, messages: MessageArrays) -> tu
         clauses, space=scene.space, n_tokens=len(frequencies), frequencies=frequencies
     )
     index.match(_first(messages))
-    return timed(index.match, messages)
+    return cpu_timed(index.match, messages)
 
 
 def _first(messages: MessageArrays) -> MessageArrays:

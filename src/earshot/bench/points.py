@@ -42,9 +42,6 @@ MESSAGE_TOKENS = {"short": (6, 10, 15, 20), "long": (100, 250, 500, 1_000)}
 
 TOKEN_ORDERS = ("random", "df", "idf", "local")
 
-TURNS = 7
-"""Measurements of each structure where they take turns, at most."""
-
 
 class Point(NamedTuple):
     """What a figure has on its horizontal axis, in one of its four panels."""
@@ -171,7 +168,7 @@ class Store:
     def rows_together(self, data: str, size: int, trials: list[Trial]) -> Iterator[Row]:
         """Yield the rows of trials over one data set, whose structures take turns at each point."""
         built = [(trial, self.built(data, size, trial.variant)) for trial in trials]
-        effort = self.context.profile.figures.effort._replace(repetitions=TURNS)
+        effort = self.context.profile.figures.turns
         for point in trials[0].points:
             case = self.case(data, size, point)
             for _, contender in built:

@@ -55,6 +55,8 @@ class FigureEffort:
     n_long: int = _each(8, 200, 200)  # of the long groups
     # Of each index at each point of a figure.
     effort: Effort = _each(Effort(0.05, 1, 0), Effort(0.25, 2, 0), Effort(0.5, 2, 0))
+    # The same where structures take turns, for small differences.
+    turns: Effort = _each(Effort(0.05, 2, 0), Effort(0.25, 15, 0), Effort(0.5, 15, 0))
     n_judged: int = _each(4, 24, 24)  # messages of each point in the suite cikm15_choices
     n_operations: int = _each(400, 100_000, 100_000)  # of each group in the suite rt_updates
     operations_budget_s: float = _each(0.4, 5.0, 10.0)  # of each index in each group

@@ -25,7 +25,7 @@ from pyspark.sql import functions as F  # noqa: N812 - its usual name
 
 from earshot.bench.checksums import AnswersDiffer, Pairs, check_agreement, checksum, shown
 from earshot.bench.context import Context, open_engine, peak_memory
-from earshot.bench.measuring import elapsed_s, rates, timed
+from earshot.bench.measuring import WALL, elapsed_s, rates, timed
 from earshot.bench.results import Row, basics
 from earshot.engine.engine import Engine
 from earshot.files import read_messages
@@ -229,7 +229,9 @@ def _batch_rows(context: Context, made: Stage, messages: pa.Table, folder: Path)
         paths = sorted((folder / f"first-{n}").iterdir())
         sums["engine"][n] = engine_answers(engine, paths).checksum
     check_agreement(made.workload.name, sums)
-    measured = {job.name: rates(times_s[job.name], job.n_messages, job.answers.n) for job in jobs}
+    measured = {
+        job.name: rates(times_s[job.name], job.n_messages, job.answers.n, WALL) for job in jobs
+    }
     rate = {name: each["messages_per_s"] for name, each in measured.items()}
     for job in jobs:
         yield {

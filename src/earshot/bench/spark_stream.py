@@ -21,7 +21,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 from earshot.bench.checksums import shown
 from earshot.bench.context import Context
-from earshot.bench.measuring import rates
+from earshot.bench.measuring import WALL, rates
 from earshot.bench.profiles import SparkEffort
 from earshot.bench.results import Row
 from earshot.bench.spark import (
@@ -89,7 +89,7 @@ def measure_stream(context: Context, workloads: Iterable[Workload]) -> Iterator[
                 "small_batch_p50_ms": p50_ms,
                 "small_batch_p90_ms": p90_ms,
                 "n_small_batches": len(latencies_ms),
-                **rates([done.elapsed_s], done.n_messages, done.n_answers),
+                **rates([done.elapsed_s], done.n_messages, done.n_answers, WALL),
                 **more,
             }
 

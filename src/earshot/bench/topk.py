@@ -25,7 +25,7 @@ import numpy as np
 from earshot import storage
 from earshot.bench.checksums import Digest, check_agreement, shown
 from earshot.bench.context import Context, peak_memory
-from earshot.bench.measuring import elapsed_s, rates, timed
+from earshot.bench.measuring import CPU, cpu_s, cpu_timed, elapsed_s, rates, timed
 from earshot.bench.results import Row, basics
 from earshot.model.arrays import CountedMessages, Float64s, Int64s, take_messages
 from earshot.model.ranking import idf_weights
@@ -203,7 +203,7 @@ class Store:
             n = max(each["n_messages"] for each in passes)
             whole = [each for each in passes if each["n_messages"] == n]
             best = min(whole, key=lambda each: float(each["elapsed_s"]))
-            rated = rates([each["elapsed_s"] for each in whole], n, best.pop("n_changes"))
+            rated = rates([each["elapsed_s"] for each in whole], n, best.pop("n_changes"), CPU)
             self.rows[case, method] = row = best | rated | {"compile_s": self.compile_s[name]}
             self.context.say(
                 f"{case.label}: {method.label}, {n:,} messages, "
@@ -230,7 +230,7 @@ class Store:
         """Let messages arrive over a fresh copy of a state; return a row but for the rates."""
         # Copied, as opened arrays are mapped and every first touch of a page would be measured.
         monitor = copy.deepcopy(Monitor.open(storage.Saved.open(state.directory)))
-        build_s = elapsed_s(monitor.restructure, method.dissemination)
+        build_s = cpu_s(monitor.restructure, method.dissemination)
         messages = _arrivals(case.workload, stop=case.n_arrivals)
         before: Int64s = np.array(monitor.counters, np.int64)
         ticks: Int64s = np.array(monitor.ticks, np.int64)
@@ -241,7 +241,7 @@ class Store:
         stops = np.unique(np.linspace(0, case.n_arrivals, CALLS + 1).astype(int)).tolist()
         for start, n in pairwise(stops):
             part = take_messages(messages, np.arange(start, n))
-            changes, part_s = timed(monitor.publish, part)
+            changes, part_s = cpu_timed(monitor.publish, part)
             spent_s += part_s
             # Counted from the first arrival, whatever has come before it.
             digest.add(changes._replace(sequences=changes.sequences - first_sequence))
