@@ -75,8 +75,12 @@ def check_shape(index: ApTree) -> None:
             assert len(set(rows)) == len(rows) == n <= size
             for place, c in enumerate(rows, start):
                 assert tree.keys[place] == box_key(tree.quantizer, *clauses.boxes[c])
-                halves = {int(tree.prints[place]) & 0xFFFF, int(tree.prints[place]) >> 16}
-                assert halves <= {int(t) & 0xFFFF for t in _required(clauses, c)}
+                told, required = int(tree.prints[place]), set(_required(clauses, c))
+                pair = {told & 0x7FFFFFFF, told >> 32 & 0x7FFFFFFF}
+                assert pair <= required
+                n_tokens = clauses.token_offsets[c + 1] - clauses.token_offsets[c]
+                is_all = n_tokens == len(pair) and clauses.shape_rows[c] < 0
+                assert (told >> 63 == 1) == is_all
             limit = max(tree.rules[nodes.MOST_IN_LIST], int(tree.n_changes[node]))
             assert n <= limit
             return set(rows)

@@ -149,7 +149,7 @@ def empty_tree(
         edges=np.empty(0),
         keys=np.full(BLOCK, DEAD_KEY),
         rows=np.empty(0, np.int32),
-        prints=np.empty(0, np.uint32),
+        prints=np.empty(0, np.uint64),
         sample_offsets=offsets,
         sample_ranks=sample_ranks,
         sample_places=places,

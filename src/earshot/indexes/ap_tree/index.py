@@ -257,6 +257,9 @@ def _check(tree: ApTreeArrays, n_clauses: int, n_tokens: int) -> None:
     owners, places = members(lists, n_below[lists])
     entries = tree.rows[starts[owners] + places]
     demand("rows", entries >= 0, entries < n_clauses)
+    prints = tree.prints[starts[owners] + places]
+    for shift in (0, 32):
+        demand("prints", (prints >> np.uint64(shift) & nodes.TOKEN) < n_tokens)
     offsets = tree.sample_offsets
     demand("sample_offsets", len(offsets) > 0, offsets[:1] == 0, np.diff(offsets) >= 0)
     demand("sample_ranks", offsets[-1] <= len(tree.sample_ranks))

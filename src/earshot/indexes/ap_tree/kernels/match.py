@@ -5,8 +5,9 @@ keyword of the message, in the order of keywords, that may hit a cut. A cut hit 
 is visited once, with the smallest: its clauses may have any of them.
 
 A cut covers many keywords, and a cell much space, so reaching a list proves little. Its clauses
-are compared with the message's box sixteen at a time, then by two of their keywords, and those that
-are left are verified exactly.
+are compared with the message's box sixteen at a time, then by two of their keywords. A clause that
+has no others, and whose key says that it surely touches the box, matches: only its number is looked
+up. Those that are left are verified exactly.
 
 A message at a point is in one cell of each grid, so it finds a clause once. One with an extent may
 find a clause in several cells; it is reported in the cell that has the lower left corner of what
@@ -23,6 +24,8 @@ import numpy.typing as npt
 from earshot.indexes.ap_tree.kernels.nodes import (
     KEYWORDS,
     SPACE,
+    TELLS_ALL,
+    TOKEN,
     ApTreeArrays,
     cells_of,
     fill_region,
@@ -33,7 +36,14 @@ from earshot.indexes.ap_tree.kernels.partition import sort_few
 from earshot.indexes.kernels.blocks import low_bits, passes_print
 from earshot.indexes.kernels.matching import appends_answers
 from earshot.indexes.kernels.verifying import append_match
-from earshot.kernels.box_keys import BLOCK, box_limit, touching_mask, trailing_zeros
+from earshot.kernels.box_keys import (
+    BLOCK,
+    box_limit,
+    key_touches,
+    strict_limit,
+    touching_mask,
+    trailing_zeros,
+)
 from earshot.kernels.jit import inlined_kernel, lean_kernel
 from earshot.model.arrays import Float64s, Int32s, Int64s
 
@@ -157,6 +167,20 @@ def _is_first_cell(region, box, min_x, min_y):
     )
 
 
+@inlined_kernel
+def _may_have(print_, signature):
+    """Whether the message may have the two tokens of a print."""
+    halves = print_ & np.uint64(0xFFFF) | print_ >> np.uint64(16) & np.uint64(0xFFFF0000)
+    return passes_print(np.uint32(halves), signature)
+
+
+@inlined_kernel
+def _has(print_, marks):
+    """Whether the message has the two tokens of a print."""
+    one, other = np.int64(print_ & TOKEN), np.int64(print_ >> np.uint64(32) & TOKEN)
+    return marks[one] & marks[other] != 0
+
+
 @appends_answers(ApTreeArrays)
 @inlined_kernel
 def append_ap_tree(view, tokens, box, scratch, answers, n_answers, work):
@@ -165,6 +189,7 @@ def append_ap_tree(view, tokens, box, scratch, answers, n_answers, work):
     min_x, min_y, max_x, max_y = box
     is_point = min_x == max_x and min_y == max_y
     limit = box_limit(tree.quantizer, min_x, min_y, max_x, max_y)
+    strict = strict_limit(limit)
     n_ranks = np.int64(-1)  # not ranked yet
     depth = 1
     stack[0], etas[0] = 0, 0
@@ -190,12 +215,20 @@ def append_ap_tree(view, tokens, box, scratch, answers, n_answers, work):
             while mask != 0:
                 place = start + first + trailing_zeros(mask)
                 mask &= mask - np.uint32(1)
-                if not passes_print(tree.prints[place], scratch.signature):
+                print_ = tree.prints[place]
+                if not _may_have(print_, scratch.signature):
                     continue
                 c = tree.rows[place]
                 if not is_point and not _is_first_cell(
                     scratch.region, view.clauses.boxes[c], min_x, min_y
                 ):
+                    continue
+                if print_ & TELLS_ALL != 0 and key_touches(tree.keys[place], strict):
+                    if _has(print_, scratch.marks):
+                        if n_answers == len(answers):
+                            return -1
+                        answers[n_answers] = view.clauses.subscriptions[c]
+                        n_answers += 1
                     continue
                 n_answers = append_match(
                     view, c, min_x, min_y, max_x, max_y, scratch, answers, n_answers

@@ -62,6 +62,12 @@ BY_COST, KEYWORDS_FIRST, SPACE_FIRST = 0, 1, 2
 NO_RANK = np.int32(0x7FFFFFFF)
 """In place of the rank of a keyword that a clause lacks."""
 
+TELLS_ALL = np.uint64(1 << 63)
+"""Flag of a print: a message that has its two tokens and touches the clause's box matches it."""
+
+TOKEN = np.uint64(0x7FFF_FFFF)
+"""One token of a print; the other is 32 bits higher."""
+
 MAY_KEYWORDS, MAY_SPACE = 1, 2
 """Flags of a node: what may tell its clauses apart (``kP``, ``sP``)."""
 
@@ -109,7 +115,7 @@ class ApTreeArrays(NamedTuple):
     # by place of a list
     keys: npt.NDArray[np.uint64]  # (n_places + BLOCK,)
     rows: Int32s  # clauses
-    prints: npt.NDArray[np.uint32]  # low halves of two tokens that a message must have
+    prints: npt.NDArray[np.uint64]  # two tokens that a message must have, and TELLS_ALL
 
     # A sample of messages at points, for the hit probabilities; may be empty.
     sample_offsets: Int64s  # (n_sampled + 1,)
@@ -140,8 +146,8 @@ def rank_at(ranks, token_ids, start, stop, n):
 
 
 @lean_kernel
-def print_of(ranks, sign, token_ids, start, stop):
-    """Return the low halves of a clause's two rarest tokens, those of the largest sign * rank."""
+def print_of(ranks, sign, token_ids, start, stop, has_shape):
+    """Return a clause's two rarest tokens (largest sign * rank), and whether that is all of it."""
     one, other = np.int64(-1), np.int64(-1)  # the rarest, and the next
     for i in range(start, stop):
         token = np.int64(token_ids[i])
@@ -153,7 +159,9 @@ def print_of(ranks, sign, token_ids, start, stop):
         elif other < 0 or rank > sign * ranks[other]:
             other = token
     other = one if other < 0 else other
-    return np.uint32(one & 0xFFFF) | np.uint32(other & 0xFFFF) << np.uint32(16)
+    tells_all = stop - start <= 1 + (other != one) and not has_shape
+    flag = TELLS_ALL if tells_all else np.uint64(0)
+    return np.uint64(one) | np.uint64(other) << np.uint64(32) | flag
 
 
 @lean_kernel
@@ -164,7 +172,8 @@ def write_entry(tree, clauses, place, c):
     tree.rows[place] = c
     start, stop = clauses.token_offsets[c], clauses.token_offsets[c + 1]
     sign = np.int64(-1) if tree.rules[IS_RARE_FIRST] > 0 else np.int64(1)
-    tree.prints[place] = print_of(tree.ranks, sign, clauses.token_ids, start, stop)
+    has_shape = clauses.shape_rows[c] >= 0
+    tree.prints[place] = print_of(tree.ranks, sign, clauses.token_ids, start, stop, has_shape)
 
 
 # ---- where a clause goes -------------------------------------------------------------------------
