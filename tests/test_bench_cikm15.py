@@ -23,7 +23,7 @@ def test_structures_take_turns_and_choices_are_judged(tmp_path: Path) -> None:
     rows, _ = measured(tmp_path, *names, n_subscriptions=600, n_messages=8)
     parts = [row for row in rows if row["suite"] == "cikm15_parts"]
     assert {row["competitor"] for row in parts} == {"mbr_trie", "pt_quadtree", "lfilter"}
-    assert len(parts) == 3 * len(POINTS)
+    assert len(parts) == 3 * 2 * len(POINTS)
     for row in parts:
         assert len(row["elapsed_s"]) == 2
         assert row["index_bytes_per_subscription"] > 0

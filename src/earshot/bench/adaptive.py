@@ -194,11 +194,11 @@ def over_workload(
     return plan
 
 
-def over_sizes(kinds: tuple[str, ...], **changed: Any) -> Any:
+def over_sizes(*kinds: str, **changed: Any) -> Any:
     """Return a plan of the AP-Tree and rivals over numbers of subscriptions (Figs. 15, 18b)."""
 
     def plan(context: Context) -> Iterator[Trial]:
-        for kind in kinds:
+        for kind in kinds or context.profile.figures.grown:
             for size in context.profile.figures.adaptive_sizes:
                 workload = drawn(context, kind, size, **changed)
                 for choice in RIVALS:

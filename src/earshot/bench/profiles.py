@@ -20,6 +20,7 @@ _FIGURES = ("token_orders", "rt_", "ranking_", "cikm15_", "ap_", "topk_", "movin
 # The rest belongs to the suites that redraw figures.
 _MATCHED = tuple(name for name in WORKLOADS if not name.startswith(("tweets_", "usa_", "ap_")))
 _DATA, _DEFAULT = ("tweets", "gn", "yelp"), (default_structure("boolean"),)
+_AP_GROWN = ("ap_tweets", "ap_gn")
 _KMAX, _SKYBAND = (1.0, 1.5, 2.0, 2.5, 3.0, 4.0, 6.0), (1.0, 0.99, 0.98, 0.95, 0.9, 0.8)
 
 
@@ -65,6 +66,13 @@ class FigureEffort:
     adaptive_sizes: tuple[int, ...] = _each(
         (500, 1_000), (100_000, 300_000, 1_000_000), (1_000_000, 5_000_000, 20_000_000)
     )  # of ap_growth and ap_expression_growth
+    grown: tuple[str, ...] = _each(_AP_GROWN, _AP_GROWN, _AP_GROWN[:1])  # data sets of ap_growth
+    # Subscriptions of cikm15_growth.
+    lfilter_sizes: tuple[int, ...] = _each(
+        (1_000, 5_000),
+        (250_000, 500_000, 1_000_000),
+        tuple(range(2_000_000, 10_000_001, 2_000_000)),
+    )
     # Of ranking_*. Thresholds are part of a ranked index, so that each point is a build of its own.
     most_ranked: int = _each(2_000, 1_000_000, 1_000_000)
 
