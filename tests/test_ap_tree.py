@@ -165,14 +165,15 @@ def _cost(weights: list[float], chances: list[float], cuts: Any) -> float:
     return sum(sum(weights[a:b]) * sum(chances[a:b]) for a, b in pairwise(cuts))
 
 
+@pytest.mark.parametrize("is_plain", [False, True])
 @pytest.mark.parametrize("seed", range(12))
-def test_dynamic_programming_is_optimal(seed: int) -> None:
+def test_dynamic_programming_is_optimal(seed: int, is_plain: bool) -> None:
     random = np.random.default_rng(seed)
     n, n_cuts = int(random.integers(3, 11)), int(random.integers(2, 5))
     weights = random.integers(1, 30, n).astype(float).tolist()
     chances = random.choice([0.0, 0.1, 1.0, 5.0], n).tolist()
     scratch = _scratch(weights, chances, n_cuts)
-    n_made = partition.partition_optimally(n, n_cuts, scratch)
+    n_made = partition.partition_optimally(n, n_cuts, is_plain, scratch)
     best = min(
         _cost(weights, chances, (0, *inner, n)) for inner in combinations(range(1, n), n_made - 1)
     )
@@ -190,7 +191,7 @@ def test_heuristic_improves_on_even_cuts() -> None:
         for method in (
             partition.partition_evenly,
             partition.partition_heuristically,
-            partition.partition_optimally,
+            lambda n, n_cuts, scratch: partition.partition_optimally(n, n_cuts, False, scratch),
         ):
             scratch = _scratch(weights, chances, 12)
             n = method(60, 12, scratch)
@@ -323,7 +324,7 @@ def test_garbage_is_packed() -> None:
     [
         ({"fanout": 1}, "fanout is 1"),
         ({"max_list": True}, "max_list is True"),
-        ({"keyword_partition": "best"}, "expected one of heuristic, dp"),
+        ({"keyword_partition": "best"}, "expected one of heuristic, dp, plain_dp"),
         ({"priority": "none"}, "expected one of cost, keyword, space"),
         ({"rebuilds": 1}, "rebuilds is 1"),
         ({"max_divergence": 0.0}, "max_divergence is 0.0"),

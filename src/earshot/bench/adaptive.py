@@ -6,12 +6,13 @@ subscriptions arrive while it runs, an index is built from the first ones and th
 inserted; messages come after all of them.
 
 The four variants of the paper are names here: ``dp``, ``keywords first`` (KPriority), ``space
-first`` (SPriority) and ``no rebuilds`` (AP-Tree-NR); HR is the AP-Tree itself.
+first`` (SPriority) and ``no rebuilds`` (AP-Tree-NR); HR is the AP-Tree itself. ``plain dp`` finds
+the cuts of ``dp`` in as many steps as the paper.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from itertools import groupby
 from typing import Any, NamedTuple
@@ -58,9 +59,11 @@ class Choice(NamedTuple):
 
 
 AP = Choice("ap_tree")
+DP = Choice("ap_tree", "dp", (("keyword_partition", "dp"),))
+PARTITIONS = (AP, DP, Choice("ap_tree", "plain dp", (("keyword_partition", "plain_dp"),)))
 VARIANTS = (
     AP,
-    Choice("ap_tree", "dp", (("keyword_partition", "dp"),)),
+    DP,
     Choice("ap_tree", "keywords first", (("priority", "keyword"),)),
     Choice("ap_tree", "space first", (("priority", "space"),)),
     Choice("trie_quadtree"),
@@ -167,12 +170,15 @@ def over_parameter(field: str, values: tuple[Any, ...], kinds: tuple[str, ...] =
     return plan
 
 
-def over_kinds(choices: tuple[Choice, ...], **changed: Any) -> Any:
+def over_kinds(
+    choices: tuple[Choice, ...], size: Callable[[Context], int | None] = lambda _: None,
+    **changed: Any,
+) -> Any:  # fmt: skip
     """Return a plan of several structures over all data sets (Figs. 11 and 12)."""
 
     def plan(context: Context) -> Iterator[Trial]:
         for kind in KINDS:
-            workload = drawn(context, kind, **changed)
+            workload = drawn(context, kind, size(context), **changed)
             for choice in choices:
                 yield Trial(workload, choice)
 

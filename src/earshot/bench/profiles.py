@@ -63,6 +63,7 @@ class FigureEffort:
     operations_budget_s: float = _each(0.4, 5.0, 10.0)  # of each index in each group
     most_ordered: int = _each(5_000, 1_000_000, 10_000_000)  # subscriptions of token_orders
     n_adaptive: int = _each(1_000, 200_000, 5_000_000)  # subscriptions of ap_*
+    n_partitioned: int = _each(500, 20_000, 20_000)  # of ap_partitions
     adaptive_sizes: tuple[int, ...] = _each(
         (500, 1_000), (100_000, 300_000, 1_000_000), (1_000_000, 5_000_000, 20_000_000)
     )  # of ap_growth and ap_expression_growth

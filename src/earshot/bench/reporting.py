@@ -5,9 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 
 from earshot.bench.plots import draw, images_of, points_table
-from earshot.bench.results import Row, merged_rows, table
+from earshot.bench.results import Row, lead, markdown, merged_rows, table
 from earshot.bench.suites import HEADLINE_COLUMNS, SUITES, Suite
-from earshot.bench.targets import SECTIONS, target_table
+from earshot.bench.targets import DEFAULT, SECTIONS, target_table
 from earshot.errors import InvalidFile
 from earshot.workloads.synthetic import WORKLOADS
 
@@ -77,8 +77,33 @@ def page_text(results: Path) -> str:
         f"commit {facts['commit'] or 'unknown'}:"
     )
     ranked = sorted(newest.values(), key=lambda row: -float(row["messages_per_s"]))
-    pieces = [told, table(ranked, HEADLINE_COLUMNS), "## Targets", *_targets(rows)]
+    pieces = [told, table(ranked, HEADLINE_COLUMNS), *_batch_sizes(rows)]
+    pieces += ["## Targets", *_targets(rows)]
     return PAGE_TEXT + "\n\n".join(pieces) + "\n"
+
+
+BATCHES_TEXT = """\
+Everybody gains from many messages in one call, a join in SQL most of all. So a ratio over DuckDB
+holds at a batch size. Messages/s by how many of them come in one call, CPU time of one thread:"""
+
+
+def _batch_sizes(rows: list[Row]) -> list[str]:
+    """Return the rates of the default and of its rival by messages a call, where measured."""
+    rivals = [row for row in rows if row["suite"] == "batch_sizes" and lead(row) is not None]
+    newest = {
+        (row["n_subscriptions"], row["batch_size"]): row
+        for row in sorted(rivals, key=lambda row: str(row["run"]["started"]))
+    }
+    lines = [
+        (f"{size:,}", f"{batch:,}", f"{row['default_messages_per_s']:,.0f}",
+         f"{row['messages_per_s']:,.0f}", f"{lead(row):,.1f} x")
+        for (size, batch), row in sorted(newest.items())
+    ]  # fmt: skip
+    if not lines:
+        return []
+    names = sorted({row["competitor"] for row in newest.values()})
+    head = ("subscriptions", "messages a call", DEFAULT, ", ".join(names), "default is faster by")
+    return [BATCHES_TEXT, markdown(head, lines)]
 
 
 def _targets(rows: list[Row]) -> list[str]:

@@ -523,6 +523,13 @@ _ALL = (
                                                  region_area_max=1e-5),
               "AP-Tree, variants", "workload", "", MATCHING, BUILDING,
               panels=lambda rows: {"": rows}),
+    # The paper's dynamic programming takes time by the square of the keywords.
+    _adaptive("ap_partitions",
+              adaptive.over_kinds(adaptive.PARTITIONS,
+                                  lambda context: context.profile.figures.n_partitioned,
+                                  region_area_min=1e-5, region_area_max=1e-5),
+              "AP-Tree, how keywords are cut", "workload", "", MATCHING, BUILDING,
+              panels=lambda rows: {"": rows}),
     _adaptive("ap_rivals", adaptive.over_kinds(adaptive.RIVALS), "AP-Tree and others", "workload",
               "", MATCHING, BUILDING, SIZE, panels=lambda rows: {"": rows}),
     _adaptive("ap_keywords",

@@ -12,7 +12,7 @@ from earshot.errors import InvalidParameter
 from earshot.indexes.ap_tree.kernels import nodes
 from earshot.indexes.contract import Parameters
 
-KeywordPartition = Literal["heuristic", "dp"]
+KeywordPartition = Literal["heuristic", "dp", "plain_dp"]
 Priority = Literal["cost", "keyword", "space"]
 KeywordOrder = Literal["frequent", "rare"]
 
@@ -27,6 +27,8 @@ class ApTreeParameters(Parameters):
         fanout: Most cuts of a k-node and cells of an s-node, ``f`` in the paper.
         max_list: Length from which a list is split, ``theta_p``.
         keyword_partition: ``heuristic`` (HR) or ``dp``, the optimal one by dynamic programming.
+            ``plain_dp`` finds that as the paper does, in time that grows with the square of the
+            number of keywords: to compare with, not to use.
         priority: ``cost`` chooses by the cost model; ``keyword`` (KPriority) and ``space``
             (SPriority) always take the one where it gains anything.
         keyword_order: Which keywords come first: the ``rare`` ones, or the ``frequent`` ones as in
@@ -81,7 +83,7 @@ class ApTreeParameters(Parameters):
         rules[nodes.MOST_IN_LIST] = self.max_list
         rules[nodes.LEAST_DIVERGENCE] = self.max_divergence if self.rebuilds else np.inf
         rules[nodes.LEAST_SHARE] = self.min_share
-        rules[nodes.PARTITION] = ("heuristic", "dp").index(self.keyword_partition)
+        rules[nodes.PARTITION] = get_args(KeywordPartition).index(self.keyword_partition)
         rules[nodes.PRIORITY] = ("cost", "keyword", "space").index(self.priority)
         rules[nodes.IS_RARE_FIRST] = self.keyword_order == "rare"
         return rules

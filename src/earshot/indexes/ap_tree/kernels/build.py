@@ -21,9 +21,9 @@ from earshot.indexes.ap_tree.kernels.nodes import (
     BY_COST,
     CHILD_END,
     CUT_END,
-    DYNAMIC,
     EDGE_END,
     FANOUT,
+    HEURISTIC,
     KEYWORDS,
     KEYWORDS_FIRST,
     LIST,
@@ -183,7 +183,7 @@ def _choose(tree, clauses, rows, messages, etas, offset, flags, n_space, region,
         n_distinct, n_without = count_ranks(tree, clauses, rows, offset, scratch)
         if n_distinct > 0:
             n_choices = n_parts_of(tree, np.int64(len(rows))) * (n_distinct + 1)
-            if tree.rules[PARTITION] == DYNAMIC and n_choices > len(scratch.choices):
+            if tree.rules[PARTITION] != HEURISTIC and n_choices > len(scratch.choices):
                 return CHOICES_ARE_FULL, n_choices, n_distinct
             fill_chances(tree, messages, etas, n_distinct, scratch)
             keyword_cost, n_cuts = partition_keywords(

@@ -21,10 +21,11 @@ from typing import NamedTuple
 import numpy as np
 
 from earshot.indexes.ap_tree.kernels.nodes import (
-    DYNAMIC,
     FANOUT,
+    HEURISTIC,
     NO_RANK,
     PARTITION,
+    PLAIN,
     cell_of,
     cells_of,
     contains_region,
@@ -238,13 +239,14 @@ def partition_heuristically(n_distinct, n_cuts, scratch):
 
 
 @lean_kernel
-def partition_optimally(n_distinct, n_cuts, scratch):
+def partition_optimally(n_distinct, n_cuts, is_plain, scratch):
     """Cut the keywords into ``n_cuts`` parts at the least cost.
 
     [VLDBJ15] Algorithm 2 (eqs. 2 and 3), from the other end: the best ``c`` cuts of the first ``j``
     keywords. The cost of a cut is the product of two sums, for which the best begin of the last
     cut never moves back as ``j`` grows. So each ``j`` is looked for between its neighbours only,
-    every second one first, which takes f |V| log |V| steps in place of f |V|^2.
+    every second one first, which takes f |V| log |V| steps in place of f |V|^2. ``is_plain`` looks
+    everywhere, as the paper does.
     """
     m, width = n_distinct, n_distinct + 1
     n_cuts = min(n_cuts, m)
@@ -263,6 +265,8 @@ def partition_optimally(n_distinct, n_cuts, scratch):
                 low = np.int64(choices[j - step]) if j - step > 0 else c - 1
                 high = np.int64(choices[j + step]) if j + step <= m else j - 1
                 low, high = max(low, c - 1), min(high, j - 1)
+                if is_plain:
+                    low, high = c - 1, j - 1
                 best, best_cost = max(low, c - 1), np.inf
                 for i in range(low, high + 1):
                     cost = before[i] + _cost(scratch, i, j)
@@ -298,10 +302,11 @@ def partition_keywords(tree, messages, etas, n_distinct, n_without, n_clauses, s
     if n_cuts == n_distinct:
         for j in range(n_cuts + 1):
             scratch.cuts[j] = j
-    elif tree.rules[PARTITION] == DYNAMIC:
-        n_cuts = partition_optimally(n_distinct, n_cuts, scratch)
-    else:
+    elif tree.rules[PARTITION] == HEURISTIC:
         n_cuts = partition_heuristically(n_distinct, n_cuts, scratch)
+    else:
+        is_plain = tree.rules[PARTITION] == PLAIN
+        n_cuts = partition_optimally(n_distinct, n_cuts, is_plain, scratch)
     cost = np.float64(n_without) + VISIT * scratch.chances[n_distinct]
     cost += WORD * _mean_words(tree, messages, etas)
     for i in range(n_cuts):
