@@ -57,7 +57,7 @@ class FigureEffort:
     # Of each index at each point of a figure.
     effort: Effort = _each(Effort(0.05, 1, 0), Effort(0.25, 2, 0), Effort(0.5, 2, 0))
     # The same where structures take turns, for small differences.
-    turns: Effort = _each(Effort(0.05, 2, 0), Effort(0.25, 15, 0), Effort(0.5, 15, 0))
+    turns: Effort = _each(Effort(0.05, 2, 0), Effort(0.25, 15, 0), Effort(0.25, 5, 0))
     n_judged: int = _each(4, 24, 24)  # messages of each point in the suite cikm15_choices
     n_operations: int = _each(400, 100_000, 100_000)  # of each group in the suite rt_updates
     operations_budget_s: float = _each(0.4, 5.0, 10.0)  # of each index in each group
@@ -72,7 +72,7 @@ class FigureEffort:
     lfilter_sizes: tuple[int, ...] = _each(
         (1_000, 5_000),
         (250_000, 500_000, 1_000_000),
-        tuple(range(2_000_000, 10_000_001, 2_000_000)),
+        (2_000_000, 6_000_000, 10_000_000),
     )
     # Of ranking_*. Thresholds are part of a ranked index, so that each point is a build of its own.
     most_ranked: int = _each(2_000, 1_000_000, 1_000_000)
