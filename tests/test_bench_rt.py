@@ -300,8 +300,9 @@ def test_a_report_shows_every_figure(tmp_path: Path, monkeypatch: pytest.MonkeyP
         for name in (
             "token_orders-rt_plus_tree", "token_orders-rt_plus_plus_tree", "rt_trees",
             "rt_rivals-tweets", "rt_rivals-usa", "rt_growth", "rt_updates", "ranking_alpha",
-            "ranking_threshold", "cikm15_probing", "cikm15_parts", "cikm15_rivals-tweets",
-            "cikm15_rivals-usa", "cikm15_growth",
+            "ranking_threshold", "cikm15_growth",
+            *(f"cikm15_{figure}-{data}" for figure in ("probing", "parts", "rivals")
+              for data in ("tweets", "usa")),
         )
     )  # fmt: skip
     assert all(f"({image})" in written for image in drawn)

@@ -58,6 +58,7 @@ class FigureEffort:
     effort: Effort = _each(Effort(0.05, 1, 0), Effort(0.25, 2, 0), Effort(0.5, 2, 0))
     # The same where structures take turns, for small differences.
     turns: Effort = _each(Effort(0.05, 2, 0), Effort(0.25, 15, 0), Effort(0.25, 5, 0))
+    most_data: int = _each(2, 2, 1)  # data sets of figures that have two
     n_judged: int = _each(4, 24, 24)  # messages of each point in the suite cikm15_choices
     n_operations: int = _each(400, 100_000, 100_000)  # of each group in the suite rt_updates
     operations_budget_s: float = _each(0.4, 5.0, 10.0)  # of each index in each group

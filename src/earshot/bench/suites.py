@@ -131,7 +131,7 @@ def _trials(
     sizes: Callable[[Context], Iterable[int]] = lambda context: [context.profile.n_subscriptions],
 ) -> Callable[[Context], Iterator[points.Trial]]:
     def plan(context: Context) -> Iterator[points.Trial]:
-        for name in data:
+        for name in data[: context.profile.figures.most_data]:
             for size in sizes(context):
                 for variant in variants:
                     yield points.Trial(name, size, variant)
