@@ -260,7 +260,7 @@ def keys_table() -> str:
         keys = config.keys_of(kind)
         first = next(iter(keys))
         for name, (facts, hint) in keys.items():
-            only_for = config.as_toml(facts.only_for)
+            only_for = " or ".join(map(config.as_toml, facts.only_for))
             only = f" (with `{first} = {only_for}`)" if only_for else condition
             if is_dataclass(hint):
                 tables.append((hint, f"`[{name}]`", only))

@@ -713,15 +713,19 @@ def test_help_of_match_names_all_structures(folder: Folder) -> None:
 
 
 @pytest.mark.parametrize("command", ["build", "match"])
-def test_help_of_pipelines_lists_what_runs_on_spark(command: str, folder: Folder) -> None:
+def test_help_of_pipelines_lists_what_the_command_takes(command: str, folder: Folder) -> None:
     from earshot.cli.semantics import SEMANTICS_OPTIONS
-    from earshot.semantics import SEMANTICS, runs_on_spark
+    from earshot.semantics import SEMANTICS, matches_tables
 
     with pytest.raises(SystemExit):
         cli.main(["pipeline", command, "--help"])
     said = folder.capsys.readouterr().out
-    runnable = [each for name, each in SEMANTICS_OPTIONS.items() if runs_on_spark(SEMANTICS[name])]
-    listed = {option for each in runnable for option in each.all_options}
+    takes = [
+        each
+        for name, each in SEMANTICS_OPTIONS.items()
+        if command == "build" or matches_tables(SEMANTICS[name])
+    ]
+    listed = {option for each in takes for option in each.all_options}
     for each in SEMANTICS_OPTIONS.values():
         assert all((option.flag in said) == (option in listed) for option in each.all_options)
 

@@ -13,9 +13,9 @@ import pytest
 import command_line
 from command_line import rows_in
 from earshot import Engine, TopK
-from earshot.cli.semantics import read_distance, read_duration, read_window
 from earshot.errors import InvalidParameter
 from earshot.jobs import FileOptions, RejectSink, load_engine, match_files
+from earshot.model.amounts import read_distance, read_duration, read_window
 
 SUBSCRIPTIONS = """\
 id,keywords,x,y,k,alpha

@@ -18,7 +18,6 @@ from earshot.spark.config import (
     MergeConfig,
     MessagesConfig,
     PipelineConfig,
-    RankingConfig,
     RejectsConfig,
     SinkConfig,
     SubscriptionsConfig,
@@ -40,6 +39,8 @@ kind = "console"
 
 ALL = """
 semantics = "ranked"
+alpha = 0
+threshold = 0.25
 index = "s3://bucket/index"
 checkpoint = "/var/checkpoint"
 [subscriptions]
@@ -54,9 +55,6 @@ language = "en"
 stem = true
 stop_words = true
 structure = "rt_tree"
-[ranking]
-alpha = 0
-threshold = 0.25
 [messages]
 source = "kafka"
 servers = "a:9092,b:9092"
@@ -123,7 +121,8 @@ def test_every_key_is_read(tmp_path: Path) -> None:
             4, "planar", "en", True, True, "rt_tree", Ranking(0, 0.25),
         ),
         semantics="ranked",
-        ranking=RankingConfig(0.0, 0.25),
+        alpha=0.0,
+        threshold=0.25,
         messages=MessagesConfig(
             source="kafka", servers="a:9092,b:9092", topic="messages", start="latest",
             records_per_batch=1000, columns={"x": "lon", "y": "lat"}, ids="integer",
@@ -163,7 +162,7 @@ def test_every_key_has_its_meaning() -> None:
     # What is for Kafka or for files only is in one of two tables above.
     assert {name for _, name in set(found) - used} <= {name for _, name in used} | {"once", "kind"}
     topic, kind = found["messages", "topic"]
-    assert (topic.meaning, topic.is_required, topic.only_for) == ("the topic", True, "kafka")
+    assert (topic.meaning, topic.is_required, topic.only_for) == ("the topic", True, ("kafka",))
     assert type_name(kind) == "a string"
     formats, kind = found["sink", "format"]
     assert (type_name(kind), formats.default) == ('"parquet" or "ndjson"', "parquet")
@@ -189,10 +188,10 @@ def test_every_key_has_its_meaning() -> None:
         ),
         ("[messages]", "semantics = 'rankd'\n[messages]",
          r'semantics is "rankd"; did you mean ranked\? expected one of boolean, ranked'),
-        ("[messages]", "semantics = 'ranked'\n[ranking]\nalpha = 2\n[messages]",
+        ("checkpoint", "semantics = 'ranked'\nalpha = 2\ncheckpoint",
          "alpha is 2.0; expected a number from 0 to 1"),
-        ("[messages]", "[ranking]\nalpha = 1\n[messages]",
-         r'table \[ranking\] is for semantics = "ranked"; leave it out'),
+        ("checkpoint", "alpha = 1\ncheckpoint",
+         r'alpha is for semantics = "ranked" or "topk"; leave it out'),
         ("[sink]", '[subscriptions]\npath = "s"\nstructure = "block_lists"\n[sink]',
          r'structure in \[subscriptions\] is "block_lists"; .* block_trie'),
         ("[messages]", "merge = 3\n[messages]", r"merge is 3; expected a table \[merge\]"),

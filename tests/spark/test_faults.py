@@ -131,8 +131,8 @@ def wait_for_begin(log: BatchLog) -> None:
 def busy_workers() -> list[int]:
     """Return Python workers that are running right now; they are children of Spark's daemon."""
     own = descendants(os.getpid())
-    parents = {pid: int(stat[1]) for pid, stat in own if "python" in _command(pid)}
-    daemons = {pid for pid in parents if "pyspark.daemon" in _command(pid)}
+    parents = {pid: int(stat[1]) for pid, stat in own if "python" in command_of(pid)}
+    daemons = {pid for pid in parents if "pyspark.daemon" in command_of(pid)}
     leaders = {pid for pid in daemons if parents[pid] not in daemons}
     return [pid for pid, stat in own if int(stat[1]) in leaders and stat[0] == "R"]
 
@@ -155,7 +155,7 @@ def descendants(root: int) -> list[tuple[int, list[str]]]:
     return [(pid, stat) for pid, stat in found.items() if pid != root and descends(pid)]
 
 
-def _command(pid: int) -> str:
+def command_of(pid: int) -> str:
     try:
         return Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode()
     except OSError:

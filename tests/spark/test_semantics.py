@@ -13,9 +13,10 @@ from pyspark.sql import SparkSession
 from earshot import Engine, Ranking, TopK
 from earshot.errors import InvalidFile, InvalidParameter
 from earshot.files import write_table
-from earshot.model.schemas import update_fields
+from earshot.model.schemas import changes_schema, update_fields
 from earshot.spark import build, match
 from earshot.spark.config import SubscriptionsConfig, read_config
+from earshot.spark.intake import take_in
 from earshot.spark.store import IndexStore
 from earshot.workloads.datasets import bundled_messages, draw_subscriptions
 
@@ -103,16 +104,22 @@ def test_boolean_matching_refuses_what_is_for_ranking(
     assert {row["field"] for row in built.rejects.collect()} == {"threshold"}
 
 
-def test_semantics_that_keep_messages_are_refused_in_one_sentence(
-    spark: SparkSession, tmp_path: Path, subscriptions: pa.Table
+def test_tables_have_no_order_for_semantics_that_keep_messages(
+    spark: SparkSession, tmp_path: Path, messages: pa.Table
 ) -> None:
-    with pytest.raises(InvalidParameter, match="depends on the messages before") as error:
-        build(
-            spark.createDataFrame(subscriptions), tmp_path / "index",
-            semantics=TopK(window=10),
-        )  # fmt: skip
-    assert "\n" not in str(error.value)
-    assert not (tmp_path / "index").exists()
+    rows = pa.table({"id": ["a", "b"], "keywords": [["crash"], ["fire"]], "x": [150.0, 151.0],
+                     "y": [-33.0, -34.0]})  # fmt: skip
+    index = tmp_path / "index"
+    built = build(spark.createDataFrame(rows), index, semantics=TopK(window=10), n_shards=2)
+    assert (built.version.base.placement, sum(built.version.base.n_subscriptions)) == ("hashed", 2)
+    assert IndexStore(index).settings.semantics == TopK(window=10)
+    with pytest.raises(InvalidParameter, match="depends on the messages before"):
+        match(spark.createDataFrame(messages), index)
+    with pytest.raises(InvalidParameter, match="bring changes in through their"):
+        take_in(IndexStore(index), changes_schema(pa.string()).empty_table())
+    with pytest.raises(InvalidParameter, match="shards are cut by the ids"):
+        build(spark.createDataFrame(rows), tmp_path / "other", semantics=TopK(window=10),
+              placement="replicated")  # fmt: skip
 
 
 @pytest.mark.parametrize("n_shards", [None, 3])
@@ -180,9 +187,7 @@ def test_a_ranked_pipeline_from_its_file(
     (tmp_path / "messages").mkdir()
     write_table(tmp_path / "messages" / "1.ndjson", messages)
     file = tmp_path / "p.toml"
-    file.write_text(
-        FILE.format(semantics='semantics = "ranked"') + "[ranking]\nalpha = 0.4\nthreshold = 0.7\n"
-    )
+    file.write_text(FILE.format(semantics='semantics = "ranked"\nalpha = 0.4\nthreshold = 0.7'))
     facts, signal = run_pipeline(read_config(file), once=True, is_quiet=True)
     assert (facts["messages"], facts["rejects"], signal) == (300, 0, None)
     lines = json_rows_in(tmp_path / "out")

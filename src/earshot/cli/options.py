@@ -34,13 +34,13 @@ class CommandParser(argparse.ArgumentParser):
     """A parser whose help lists the semantics that run there, and ends with their structures."""
 
     semantics: dict[Option, argparse.Action] | None = None
-    is_on_spark = False
+    is_of_tables = False
 
     def format_help(self) -> str:
         """Return the help; the semantics are looked up only now, since that takes a second."""
         if self.semantics is None:
             return super().format_help()
-        listed = semantics_for(is_on_spark=self.is_on_spark)
+        listed = semantics_for(is_of_tables=self.is_of_tables)
         for option, action in self.semantics.items():
             if not any(option in each.all_options for each in listed):
                 action.help = argparse.SUPPRESS  # still taken, to say why it is refused
@@ -67,9 +67,11 @@ def add_engine(parser: CommandParser) -> None:
     add_output(parser)
 
 
-def add_building(parser: CommandParser, *, is_on_spark: bool = False) -> None:
+def add_building(
+    parser: CommandParser, *, is_on_spark: bool = False, is_of_tables: bool = False
+) -> None:
     """Add what an engine is for, how it is built, and how it takes text."""
-    parser.semantics, parser.is_on_spark = add_semantics(parser), is_on_spark
+    parser.semantics, parser.is_of_tables = add_semantics(parser), is_of_tables
     group = parser.add_argument_group("structure")
     group.add_argument("--structure", metavar="NAME", help="index structure; see below")
     group.add_argument("--space", choices=["lonlat", "planar"],

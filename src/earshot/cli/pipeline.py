@@ -24,7 +24,7 @@ from earshot.cli.options import (
 )
 from earshot.cli.output import against, counted, rejected, sayer, show, show_facts
 from earshot.cli.semantics import chosen_semantics
-from earshot.errors import MissingExtra
+from earshot.errors import InvalidParameter, MissingExtra
 
 if TYPE_CHECKING:
     from earshot.jobs import FileOptions
@@ -93,7 +93,7 @@ def add(commands: Any) -> None:
     match.add_argument("--shape", choices=["rows", "lists"], default="rows",
                        help="one row per match (default), or per message")  # fmt: skip
     match.add_argument("--format", choices=["parquet", "ndjson"], default="parquet")
-    _add_building(match)
+    _add_building(match, is_of_tables=True)
     match.set_defaults(run=run_match, compiles=True)
 
     changes = inner.add_parser(
@@ -115,8 +115,8 @@ def add(commands: Any) -> None:
     info.set_defaults(run=run_info)
 
 
-def _add_building(parser: CommandParser) -> None:
-    add_building(parser, is_on_spark=True)
+def _add_building(parser: CommandParser, *, is_of_tables: bool = False) -> None:
+    add_building(parser, is_on_spark=True, is_of_tables=is_of_tables)
     add_reading(parser, rejects="DIR")
     _add_spark(parser)
     add_output(parser)
@@ -223,6 +223,8 @@ def _subscriptions_config(arguments: argparse.Namespace, files: FileOptions) -> 
 
     space: Space = arguments.space or "lonlat"
     semantics, given = chosen_semantics(arguments)
+    if "weights" in given:
+        raise InvalidParameter("--weights is not for pipelines, in which all words weigh the same")
     return SubscriptionsConfig(
         path=arguments.subscriptions,
         columns=files.subscription_columns,

@@ -7,14 +7,13 @@ A new semantics is a class here and a line in :data:`SEMANTICS_OPTIONS`; ``earsh
 from __future__ import annotations
 
 import argparse
-import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 from earshot.cli.output import counted
 from earshot.errors import InvalidParameter
+from earshot.model.amounts import read_distance, read_duration, read_window
 
 if TYPE_CHECKING:
     from earshot.jobs import Summary
@@ -271,14 +270,14 @@ def chosen_semantics(arguments: argparse.Namespace) -> tuple[SemanticsOptions, d
     return chosen, given
 
 
-def semantics_for(*, is_on_spark: bool) -> list[SemanticsOptions]:
-    """Return every semantics, on Spark those that run there."""
-    from earshot.semantics import SEMANTICS, runs_on_spark
+def semantics_for(*, is_of_tables: bool) -> list[SemanticsOptions]:
+    """Return every semantics, or those that match tables of messages, which have no order."""
+    from earshot.semantics import SEMANTICS, matches_tables
 
     return [
         each
         for name, each in SEMANTICS_OPTIONS.items()
-        if not is_on_spark or runs_on_spark(SEMANTICS[name])
+        if not is_of_tables or matches_tables(SEMANTICS[name])
     ]
 
 
@@ -300,37 +299,3 @@ def options_named(flags: Mapping[str, str]) -> Iterator[None]:
         name, space, rest = str(error).partition(" ")
         rest = rest.replace("a timedelta", "a time")
         raise InvalidParameter(f"{flags.get(name, name)}{space}{rest}") from None
-
-
-# ---- values as texts -----------------------------------------------------------------------------
-
-
-def read_window(text: str) -> int | timedelta:
-    """Return a number of messages, or a time."""
-    if re.fullmatch("[0-9]+", text):
-        return int(text)
-    return read_duration(text, "window", "a number of messages, or a time")
-
-
-def read_duration(text: str, name: str = "lateness", expected: str = "a time") -> timedelta:
-    """Return a time such as ``90s``, ``10m``, ``2h`` or ``7d``."""
-    found = re.fullmatch(r"([0-9]+(?:\.[0-9]+)?)([smhd])", text)
-    if found is None:
-        raise InvalidParameter(f"{name} is {text!r}; expected {expected} such as 30s, 10m, 2h, 7d")
-    unit = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days"}[found[2]]
-    try:
-        duration = timedelta(**{unit: float(found[1])})
-    except OverflowError:
-        duration = timedelta.max
-    if duration > datetime.max - datetime.min:
-        raise InvalidParameter(f"{name} is {text!r}, longer than any time can be")
-    return duration
-
-
-def read_distance(text: str, space: str) -> float:
-    """Return a distance such as ``500``, ``500m`` or ``50km``; on a plane a number."""
-    found = re.fullmatch(r"([0-9]+(?:\.[0-9]+)?)(m|km)?", text)
-    if found is None or (found[2] and space == "planar"):
-        expected = "a number" if space == "planar" else "metres, such as 500, 500m or 50km"
-        raise InvalidParameter(f"max_distance is {text!r}; expected {expected}")
-    return float(found[1]) * (1000.0 if found[2] == "km" else 1.0)

@@ -97,6 +97,17 @@ class Questions:
             next_us = self._state.expiry.next_us
             return None if next_us is None else instant(next_us)
 
+    @property
+    def next_due_us(self) -> int | None:
+        """When something next happens by itself, in microseconds since 1970, if anything does.
+
+        A subscription or a message ends, or a message has dwelled.
+        """
+        with self._lock:
+            state = self._state
+            instants = (state.expiry.next_us, state.matcher.next_due_us)
+            return min((us for us in instants if us is not None), default=None)
+
     def __len__(self) -> int:
         with self._lock:
             return self._state.matcher.n_subscriptions

@@ -20,8 +20,8 @@ SEMANTICS: Registry[type[Matcher]] = Registry(
 """Every semantics by its name; a new one needs a line here."""
 
 
-def runs_on_spark(matcher: type[Matcher]) -> bool:
-    """Whether a semantics runs in tasks of Spark, which share no messages with each other."""
+def matches_tables(matcher: type[Matcher]) -> bool:
+    """Whether a semantics matches tables of messages, which have no order."""
     return not matcher.keeps_messages
 
 

@@ -270,6 +270,11 @@ class Matcher(ABC):
         """Messages that are kept."""
         return 0
 
+    @property
+    def next_due_us(self) -> int | None:
+        """When the next message ends or has dwelled, where that is known; None for never."""
+        return None
+
     def results(self, slots: Int32s) -> Results:
         """Return what the slots hold now."""
         raise NotImplementedError(f"{self.name} keeps no results")

@@ -32,6 +32,7 @@ from earshot.model.schemas import IdKind, id_type, subscriptions_schema
 from earshot.placement.cutting import cut_plan
 from earshot.placement.routing import UnitArrays, merge_units
 from earshot.spark.folders import Folder
+from earshot.spark.hashed import build_hashed, default_n_shards
 from earshot.spark.notes import (
     NOTE,
     batch_of_notes,
@@ -125,8 +126,9 @@ def build(
         columns: Names of their columns by field, where they differ.
         message_columns: The same for the messages.
         ids: Kind of the subscriptions' ids; needed for values and files.
-        semantics: What a delivery means: ``Ranking(...)``, or None for boolean matching. Those that
-            depend on earlier messages are refused.
+        semantics: What a delivery means: ``Ranking(...)``, ``TopK(...)``, ``Moving(...)``, or None
+            for boolean matching. Where messages depend on those before, shards are cut by the ids
+            of subscriptions, by default one for each core.
         space: ``lonlat`` or ``planar``.
         analyzer: How text and keywords become tokens.
         structure: Name of the index structure; by default the fastest for the semantics.
@@ -153,6 +155,12 @@ def build(
         structure, parameters,
     )  # fmt: skip
     settings = replace(settings, structure=settings.engine().structure)
+    if settings.keeps_messages and (placement == "replicated" or parameters is not None):
+        given = "parameters" if parameters is not None else "placement='replicated'"
+        raise InvalidParameter(
+            f"{given} is not for {settings.form.noun}, whose shards are cut by the ids of "
+            f"subscriptions; leave it out (n_shards=1 makes one shard)"
+        )
     sampled = None
     if messages is not None:
         message_reading = make_reading(
@@ -165,11 +173,22 @@ def build(
     with store.lease("a build"):
         store.begin(settings)
         before = store.latest() if store.version_numbers() else None
-        base, rejects = build_base(
-            canonical_rows(subscriptions, reading, None, with_origin=True), store, settings,
-            placement=placement, n_shards=n_shards, messages=sampled,
-            stop_at_rejects=on_error == "raise", unique_ids=unique_ids,
-        )  # fmt: skip
+        check = settings.row_check if settings.keeps_messages else None
+        rows = canonical_rows(subscriptions, reading, check, with_origin=True)
+        if settings.keeps_messages:
+            with plain_failures():
+                base, rejects = build_hashed(
+                    rows if unique_ids else _without_shared_ids(rows, on_error == "raise"),
+                    store, settings,
+                    n_shards=n_shards or default_n_shards(rows.sparkSession),
+                    stop_at_rejects=on_error == "raise",
+                )  # fmt: skip
+        else:
+            base, rejects = build_base(
+                rows, store, settings,
+                placement=placement, n_shards=n_shards, messages=sampled,
+                stop_at_rejects=on_error == "raise", unique_ids=unique_ids,
+            )  # fmt: skip
         version = Version(
             1 if before is None else before.number + 1,
             base,

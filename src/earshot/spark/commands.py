@@ -9,7 +9,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack, suppress
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from uuid import uuid4
@@ -30,10 +30,11 @@ from earshot.spark.intake import in_order, take_in
 from earshot.spark.kafka import connector_jars
 from earshot.spark.match import match_task, run_match
 from earshot.spark.notes import note_of_sums, note_sums, rejects_in, without_notes
+from earshot.spark.pipelines import match_stream
 from earshot.spark.prepare import ROW, SOURCE, canonical_rows, prepare
 from earshot.spark.session import SPARK_IS_GONE, Signals, spark_session
 from earshot.spark.store import IndexStore
-from earshot.spark.stream import Pipeline, match_stream
+from earshot.spark.stream import Pipeline
 from earshot.spark.view import View, view_for
 from earshot.spark.workers import Shape
 from earshot.text import Analyzer
@@ -218,7 +219,7 @@ def index_facts(index: str | Path) -> dict[str, Any]:
         "index": store.folder.path,
         **settings.facts(),
         "semantics": settings.matcher.name,
-        **asdict(settings.semantics),
+        **settings.facts()["semantics"][settings.matcher.name],
         "versions": store.version_numbers(),
         "version": version.number,
         "n_subscriptions": version.n_subscriptions,
@@ -316,6 +317,7 @@ def course_of(pipeline: Pipeline, elapsed_s: float) -> dict[str, Any]:
         "updates": status.updates,
         "rejects": status.rejects,
         "changes": status.changes,
+        "positions": status.positions,
         "merges": status.merges,
         "elapsed_s": round(elapsed_s, 3),
         "busy_s": round(status.busy_s, 3),
@@ -408,6 +410,13 @@ def _ensure_index(session: SparkSession, config: PipelineConfig, say: Say) -> No
                 f'{config.file}: semantics is "{config.semantics}", and {store.folder.path} '
                 f"holds a {name} index; leave it out, or choose another directory"
             )
+        for option, value in config.options.items():
+            built = getattr(store.settings.semantics, option)
+            if value != built:
+                raise InvalidFile(
+                    f"{config.file}: {option} is {value}, and {store.folder.path} was built with "
+                    f"{built}; say the same, or choose another directory"
+                )
         say(f"using version {version.number} of {store.folder.path}: "
             f"{version.n_subscriptions:,} subscriptions")  # fmt: skip
         return
@@ -427,11 +436,14 @@ def start_pipeline(session: SparkSession, config: PipelineConfig, *, once: bool)
     """Start the pipeline of a config, whose index is there."""
     once = once or config.trigger.once
     changes = None if config.changes is None else _stream(session, config.changes)
+    results = config.results
     return match_stream(
         _stream(session, config.messages), config.index, _sink(config), config.checkpoint,
         changes=changes,
+        positions=None if config.positions is None else _stream(session, config.positions),
         rejects=_reject_sink(config, "messages"),
         change_rejects=_reject_sink(config, "changes"),
+        position_rejects=_reject_sink(config, "positions"),
         shape=config.sink.shape,
         carry=config.sink.carry,
         keep_unmatched=config.sink.keep_unmatched,
@@ -439,6 +451,9 @@ def start_pipeline(session: SparkSession, config: PipelineConfig, *, once: bool)
         available_now=once,
         merge_share=config.merge.share,
         merge_least=config.merge.least,
+        snapshot_every=config.snapshots.every,
+        results=None if results is None else FileSink(results.path, results.format),
+        results_every=1 if results is None else results.every,
     )  # fmt: skip
 
 

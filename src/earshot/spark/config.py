@@ -11,8 +11,9 @@ import difflib
 import json
 import re
 import tomllib
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from types import NoneType, UnionType
 from typing import Any, Literal, NamedTuple, Union, get_args, get_origin, get_type_hints
@@ -21,20 +22,24 @@ from earshot.errors import InvalidFile, InvalidParameter
 from earshot.files.rejects import OnError
 from earshot.indexes import SEMANTICS as INDEXED
 from earshot.indexes import structures_of
+from earshot.model.amounts import read_distance, read_duration, read_window
 from earshot.model.arrays import Space
 from earshot.model.ranking import Ranking
 from earshot.model.schemas import IdKind
-from earshot.semantics import SEMANTICS, runs_on_spark
+from earshot.model.topk import TopK
+from earshot.semantics import SEMANTICS
 from earshot.spark.build import PlacementChoice
 from earshot.spark.connectors import FileFormat
-from earshot.spark.store import check_semantics
+from earshot.spark.state import SNAPSHOT_EVERY
 from earshot.spark.stream import MERGE_LEAST, MERGE_SHARE
 from earshot.spark.workers import Shape
 
-_RUNNABLE = " or ".join(
-    f'`"{name}"`' for name, matcher in SEMANTICS.items() if runs_on_spark(matcher)
-)
+_NAMES = ", ".join(f'`"{name}"`' for name in SEMANTICS)
 _INTERVAL = re.compile(r"\d+ (millisecond|second|minute|hour|day)s?")
+
+
+class Amount(str):
+    """A number, or a number and a unit."""
 
 
 class Facts(NamedTuple):
@@ -45,16 +50,24 @@ class Facts(NamedTuple):
     is_required: bool = False
     is_location: bool = False  # a path or URI; a relative path starts at the file's directory
     is_settings: bool = False  # whose names have dots, which TOML takes as tables unless quoted
-    only_for: str | None = None  # the value of the table's first key with which it applies
+    only_for: tuple[str, ...] = ()  # values of the table's first key with which it applies
     least: int | None = None  # the smallest number
 
 
 def _key(meaning: str, default: Any = None, **facts: Any) -> Any:
     """Return a field with the facts of its key."""
-    metadata = {"facts": Facts(meaning, default, **facts)}
+    only_for = facts.pop("only_for", None) or ()
+    only_for = (only_for,) if isinstance(only_for, str) else only_for
+    metadata = {"facts": Facts(meaning, default, only_for=only_for, **facts)}
     if isinstance(default, dict):
         return field(default_factory=dict, metadata=metadata)
     return field(default=default, metadata=metadata)
+
+
+def _option(meaning: str, only_for: str | tuple[str, ...], default: Any = None) -> Any:
+    """Return an option of a semantics, None where the file leaves it to the semantics."""
+    told = _key(meaning, default, is_required=default is None, only_for=only_for)
+    return field(default=None, metadata=told.metadata)
 
 
 def _location_key(meaning: str, only_for: str | None = None) -> Any:
@@ -91,7 +104,10 @@ class SubscriptionsConfig:
 
 @dataclass(frozen=True)
 class ChangesConfig:
-    """The table ``[changes]``: subscriptions that come, go and move while the pipeline runs."""
+    """The table ``[changes]``: subscriptions that come, go and move while the pipeline runs.
+
+    ``[positions]``, where moving subscribers are, has the same keys.
+    """
 
     source: Literal["files", "kafka"] = _key("where rows come from", is_required=True)
     path: str = _location_key("directory into which files are moved", "files")
@@ -157,13 +173,22 @@ class MergeConfig:
 
 
 @dataclass(frozen=True)
-class RankingConfig:
-    """The table ``[ranking]``: how messages are scored."""
+class SnapshotsConfig:
+    """The table ``[snapshots]``: when the states of shards are saved."""
 
-    alpha: float = _key("share of the place in the score, 0 to 1", Ranking().alpha)
-    threshold: float = _key(
-        "score that is delivered, unless a subscription names its own", Ranking().threshold
-    )
+    every: int = _key(
+        "after how many batches; a shard that lost its state applies at most so many again",
+        SNAPSHOT_EVERY, least=1,
+    )  # fmt: skip
+
+
+@dataclass(frozen=True)
+class ResultsConfig:
+    """The table ``[results]``: what subscriptions hold after a batch."""
+
+    path: str = _location_key("directory, with one below it for each batch")
+    format: FileFormat = _key("format of the files", "parquet")
+    every: int = _key("after how many batches", 1, least=1)
 
 
 @dataclass(frozen=True)
@@ -172,20 +197,51 @@ class PipelineConfig:
 
     file: Path  # the file that describes it
     semantics: str | None = _key(
-        f"what a delivery means, {_RUNNABLE}; by default that of the index, boolean for a new one"
+        f"what a delivery means, one of {_NAMES}; by default that of the index, boolean for a new "
+        f"one"
+    )
+    alpha: float | None = _option(
+        "share of the place in the score, 0 to 1", ("ranked", "topk"), Ranking().alpha
+    )
+    threshold: float | None = _option(
+        "score that is delivered, unless a subscription names its own", "ranked",
+        Ranking().threshold,
+    )  # fmt: skip
+    window: Amount | None = _option(
+        'the last so many messages, such as `100000`, or those of a time, such as `"10m"`', "topk"
+    )
+    k: int | None = _option(
+        "messages that a subscription gets, unless it names its own number", "topk", 20
+    )
+    max_distance: Amount | None = _key(
+        'where the place scores 0, such as `"50km"`, on a plane a number; by default the diameter '
+        "of the earth",
+        only_for="topk",
+    )
+    lateness: str | None = _option(
+        "how much older than the latest a message may be in a window of time", "topk", "0s"
+    )
+    lifetime: str | None = _option(
+        'how long a message lives that names no end, such as `"10m"`', "moving"
     )
     index: str = _location_key("directory of the index")
     checkpoint: str = _location_key("directory in which the pipeline remembers where it is")
     subscriptions: SubscriptionsConfig | None = _key(
         "what the index is built from, if it does not exist"
     )
-    ranking: RankingConfig | None = _key("how messages are scored", only_for="ranked")
     messages: MessagesConfig = _key("messages to match", is_required=True)
     changes: ChangesConfig | None = _key("changes of the subscriptions")
+    positions: ChangesConfig | None = _key("where subscribers are", only_for="moving")
     sink: SinkConfig = _key("where updates go", is_required=True)
+    results: ResultsConfig | None = _key(
+        "what subscriptions hold after a batch", only_for=("topk", "moving")
+    )
     rejects: RejectsConfig | None = _key("where refused rows go; else they are only counted")
     trigger: TriggerConfig = _key("when batches begin", TriggerConfig())
     merge: MergeConfig = _key("when changes are merged into a new base", MergeConfig())
+    snapshots: SnapshotsConfig = _key(
+        "when the states of shards are saved", SnapshotsConfig(), only_for=("topk", "moving")
+    )
     spark: Mapping[str, str] = _key(
         'any Spark setting, such as `"spark.driver.memory" = "8g"`', {}, is_settings=True
     )
@@ -193,16 +249,36 @@ class PipelineConfig:
     @property
     def uses_kafka(self) -> bool:
         """Whether any part needs Spark's Kafka connector."""
-        changes = None if self.changes is None else self.changes.source
-        return "kafka" in (self.sink.kind, self.messages.source, changes)
+        sources = (self.messages, self.changes, self.positions)
+        used = [each.source for each in sources if each is not None]
+        return "kafka" in (self.sink.kind, *used)
 
     @property
     def settings(self) -> Any:
         """The settings of the semantics, None where the file names none."""
         if self.semantics is None:
             return None
-        options = {} if self.ranking is None else dataclasses.asdict(self.ranking)
-        return SEMANTICS[self.semantics].settings_type(**options)
+        return SEMANTICS[self.semantics].settings_type(**self.options)
+
+    @property
+    def options(self) -> dict[str, Any]:
+        """The options of the semantics that the file gives."""
+        given = {name: getattr(self, name) for name in _OPTIONS}
+        options = {name: value for name, value in given.items() if value is not None}
+        space = "lonlat" if self.subscriptions is None else self.subscriptions.space
+        read: dict[str, Callable[[str], Any]] = {
+            "window": read_window,
+            "max_distance": partial(read_distance, space=space),
+            "lateness": read_duration,
+            "lifetime": partial(read_duration, name="lifetime"),
+        }
+        return {
+            name: read[name](value) if name in read else value for name, value in options.items()
+        }
+
+
+_OPTIONS = ("alpha", "threshold", "window", "k", "max_distance", "lateness", "lifetime")
+"""Keys at the top that are options of a semantics."""
 
 
 # ---- reading ------------------------------------------------------------------------------------
@@ -254,8 +330,12 @@ def _check(config: PipelineConfig) -> None:
     semantics = config.semantics or "boolean"
     if semantics not in SEMANTICS:
         raise _Wrong(f"semantics is {as_toml(semantics)}{_one_of(semantics, list(SEMANTICS))}")
-    check_semantics(SEMANTICS[semantics])
-    _ = config.settings  # which says what is wrong with them
+    settings = config.settings  # which says what is wrong with them
+    if SEMANTICS[semantics].keeps_messages:
+        if sink.shape != "rows" or sink.carry:
+            raise _Wrong(f"shape and carry in [sink] are not for semantics = {as_toml(semantics)}")
+        if subscriptions is not None and isinstance(settings, TopK):
+            settings.distance_in(subscriptions.space)  # which says what is missing on a plane
     if subscriptions is None:
         return
     structure = subscriptions.structure
@@ -282,10 +362,11 @@ def _table(kind: Any, content: Mapping[str, Any], table: str, file: Path) -> Any
     for name, (facts, hint) in known.items():
         is_table = dataclasses.is_dataclass(hint)
         label = f"table [{name}]" if is_table else f"{name}{where}"
-        applies = facts.only_for is None or values.get(first) == facts.only_for
+        applies = not facts.only_for or values.get(first) in facts.only_for
         if name in content and not applies:
             given = f", and {first} is {as_toml(values[first])}" if first in values else ""
-            raise _Wrong(f"{label} is for {first} = {as_toml(facts.only_for)}{given}; leave it out")
+            choices = " or ".join(map(as_toml, facts.only_for))
+            raise _Wrong(f"{label} is for {first} = {choices}{given}; leave it out")
         if name not in content:
             if facts.is_required and applies:
                 choices = f"; expected {type_name(hint)}" if get_origin(hint) is Literal else ""
@@ -323,6 +404,8 @@ def _value(hint: Any, value: Any, label: str) -> Any:
         return value
     if hint is float and type(value) in (int, float):
         return float(value)
+    if hint is Amount and type(value) in (int, float, str):
+        return Amount(value)
     raise _Wrong(f"{label} is {as_toml(value)}; expected {type_name(hint)}")
 
 
@@ -366,8 +449,8 @@ def _without_none(hint: Any) -> Any:
 
 
 _TYPE_NAMES = {
-    str: "a string", int: "an integer", float: "a number", bool: "true or false",
-    tuple: "a list of strings", Mapping: "a table of strings",
+    str: "a string", Amount: "a number or a string", int: "an integer", float: "a number",
+    bool: "true or false", tuple: "a list of strings", Mapping: "a table of strings",
 }  # fmt: skip
 
 

@@ -144,6 +144,15 @@ class Folder:
         fs.copy_files(str(source), self._of(name), destination_filesystem=self._files)
         shutil.rmtree(source)
 
+    def put_file(self, name: str, source: Path) -> None:
+        """Move a finished local file here, in place of what has that name."""
+        if self.is_local:
+            source.replace(self._of(name))
+            return
+        with source.open("rb") as file, self._files.open_output_stream(self._of(name)) as stream:
+            shutil.copyfileobj(file, stream)
+        source.unlink()
+
     @contextlib.contextmanager
     def draft(self) -> Iterator[Path]:
         """Yield a new local directory, from which :meth:`put` is a rename where that can be."""

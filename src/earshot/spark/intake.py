@@ -28,7 +28,7 @@ from earshot.engine.changes import apply_changes
 from earshot.engine.engine import Engine
 from earshot.engine.rejects import OnError
 from earshot.engine.updates import Updates
-from earshot.errors import InUse, InvalidRow, SavedIndexError
+from earshot.errors import InUse, InvalidParameter, InvalidRow, SavedIndexError
 from earshot.files import Reject
 from earshot.model.arrays import Int32s, Int64s
 from earshot.model.batches import instant, time_us
@@ -88,6 +88,11 @@ def take_in(
     version appears, so that what it writes is there whenever the version is.
     """
     version = store.latest()
+    if version.base.placement == "hashed":
+        raise InvalidParameter(
+            f"{store.folder.path} is for {store.settings.form.noun}: its subscriptions live in the "
+            f"pipelines that run over it; bring changes in through their [changes]"
+        )
     if is_taken_in(version, stream, batch):
         return Intake(version, [])
     try:
@@ -439,6 +444,7 @@ def merge(
     holds it as well.
     """
     before = store.latest()
+    assert before.base.placement != "hashed"  # whose changes are not taken in here
     noted = subscriptions(session, store, before).withColumn(NOTE, F.lit(None).cast("string"))
     base, _ = build_base(
         noted, store, store.settings,

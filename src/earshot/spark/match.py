@@ -125,6 +125,11 @@ def match_task(
         raise InvalidParameter("keep_unmatched is for shape='lists'; a message that reaches nobody "
                                "has no row in 'rows'")  # fmt: skip
     settings = store.settings
+    if settings.keeps_messages:
+        raise InvalidParameter(
+            f"{settings.form.noun} depends on the messages before, which a table has in no order; "
+            f"follow a stream with match_stream or 'earshot pipeline run'"
+        )
     schema = arrow_schema(messages)
     reading = make_reading(
         "messages", schema, form=form, ids=ids, columns=columns, space=settings.space

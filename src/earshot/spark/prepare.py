@@ -182,6 +182,8 @@ def _problems(reading: RowReading, check: RowCheck, part: Part) -> list[InvalidR
         return encode_messages(batch, *words, **located, rows=numbers).rejects
     if reading.content == "subscriptions":
         return encode_subscriptions(batch, *words, **located, rows=numbers).rejects
+    if reading.content == "positions":
+        return encode_moves(batch, reading.space, **located, rows=numbers).rejects
     operations = batch.column("op").to_numpy(zero_copy_only=False)
     errors: list[InvalidRow] = []
     for rows in waves(pa.Table.from_batches([batch])):  # an id may come again

@@ -22,28 +22,32 @@ from __future__ import annotations
 
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field
+from datetime import timedelta
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 from uuid import uuid4
 
 from earshot.encoding import Form
 from earshot.engine.engine import Engine
-from earshot.errors import InUse, InvalidParameter, SavedIndexError
+from earshot.errors import InUse, SavedIndexError
 from earshot.indexes import index_type
 from earshot.model.arrays import Space
 from earshot.model.boolean import Boolean
 from earshot.model.schemas import IdKind
-from earshot.semantics import SEMANTICS, matcher_type, runs_on_spark
+from earshot.semantics import SEMANTICS, matcher_type
 from earshot.semantics.contract import Matcher
 from earshot.spark.folders import Folder
 from earshot.spark.leases import Lease
 from earshot.spark.rows import RowCheck
 from earshot.text import Analyzer
 
-Placement = Literal["replicated", "sharded"]
+Placement = Literal["replicated", "sharded", "hashed"]
+"""All in one shard; cut by place and keywords; cut by id, for semantics that keep messages."""
 
 FORMAT = "earshot-spark-index"
 FORMAT_VERSION = 4
+
+_MICROSECOND = timedelta(microseconds=1)
 
 
 @dataclass(frozen=True)
@@ -57,13 +61,15 @@ class IndexSettings:
     structure: str | None = None  # None: the default of the semantics
     parameters: Any = None  # of that structure; None: its defaults
 
-    def __post_init__(self) -> None:
-        check_semantics(self.matcher)
-
     @property
     def matcher(self) -> type[Matcher]:
         """The semantics at work."""
         return matcher_type(self.semantics)
+
+    @property
+    def keeps_messages(self) -> bool:
+        """Whether messages depend on those before, so that shards have a state."""
+        return self.matcher.keeps_messages
 
     @property
     def form(self) -> Form:
@@ -88,7 +94,8 @@ class IndexSettings:
 
     def facts(self) -> dict[str, Any]:
         """Return them for JSON."""
-        return {**asdict(self), "semantics": {self.matcher.name: asdict(self.semantics)}}
+        options = {name: _plain(value) for name, value in asdict(self.semantics).items()}
+        return {**asdict(self), "semantics": {self.matcher.name: options}}
 
     @classmethod
     def of_facts(cls, facts: dict[str, Any]) -> IndexSettings:
@@ -98,20 +105,22 @@ class IndexSettings:
         if parameters is not None:
             parameters = index_type(facts["structure"], name).parameters_type(**parameters)
         read = {
-            "semantics": SEMANTICS[name].settings_type(**options),
+            "semantics": SEMANTICS[name].settings_type(
+                **{option: _restored(value) for option, value in options.items()}
+            ),
             "analyzer": Analyzer(**facts["analyzer"]),
             "parameters": parameters,
         }
         return cls(**{**facts, **read})
 
 
-def check_semantics(matcher: type[Matcher]) -> None:
-    """Refuse a semantics that cannot run on Spark."""
-    if not runs_on_spark(matcher):
-        raise InvalidParameter(
-            f"{matcher.form.noun} depends on the messages before, which tasks of Spark do not "
-            f"share; use Engine or 'earshot match'"
-        )
+def _plain(value: Any) -> Any:
+    """Return an option as JSON takes it."""
+    return {"us": value // _MICROSECOND} if isinstance(value, timedelta) else value
+
+
+def _restored(value: Any) -> Any:
+    return value["us"] * _MICROSECOND if isinstance(value, dict) else value
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ from __future__ import annotations
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
@@ -24,14 +24,13 @@ import pyarrow.compute as pc
 from pyspark.sql import DataFrame, Observation, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
-from earshot.errors import InvalidParameter
 from earshot.files import Reject, reject_table
 from earshot.model.schemas import Content
-from earshot.spark.connectors import FileSink, Sink, Stream, owned
+from earshot.spark.connectors import FileSink, Sink, owned
 from earshot.spark.folders import Folder
 from earshot.spark.intake import in_order, is_taken_in, merge, take_in
 from earshot.spark.leases import Lease
-from earshot.spark.match import match_task, run_match
+from earshot.spark.match import run_match
 from earshot.spark.notes import (
     NOTE,
     Note,
@@ -44,10 +43,10 @@ from earshot.spark.notes import (
 )
 from earshot.spark.owners import claim_checkpoint
 from earshot.spark.prepare import canonical_rows
-from earshot.spark.rows import RowReading, arrow_schema, make_reading
+from earshot.spark.rows import RowReading
 from earshot.spark.shards import warm_up_machine
 from earshot.spark.store import IndexStore, Version, latest_us
-from earshot.spark.workers import MatchTask, Shape
+from earshot.spark.workers import MatchTask
 
 MERGE_SHARE, MERGE_LEAST = 0.05, 20_000
 """Changes after which deltas are merged: a share of the subscriptions, and at least so many."""
@@ -123,6 +122,7 @@ class Status:
     updates: int = 0
     rejects: int = 0  # rows refused since then, of messages and changes
     changes: int = 0
+    positions: int = 0
     messages_per_s: float = 0.0  # over the last seconds
     updates_per_s: float = 0.0
     batch_s: float = 0.0  # how long the last batch took
@@ -137,84 +137,9 @@ class Status:
     merge_error: str | None = None  # what went wrong in the last one, if anything
 
 
-def match_stream(
-    messages: Stream,
-    index: str | Path,
-    sink: Sink,
-    checkpoint: str | Path,
-    *,
-    changes: Stream | None = None,
-    rejects: Sink | None = None,
-    change_rejects: Sink | None = None,
-    shape: Shape = "rows",
-    carry: Sequence[str] = (),
-    keep_unmatched: bool = False,
-    interval: str | None = None,
-    available_now: bool = False,
-    merge_share: float = MERGE_SHARE,
-    merge_least: int = MERGE_LEAST,
-    on_batch: Callable[[Status], None] | None = None,
-) -> Pipeline:
-    """Start matching a stream of messages; subscriptions may change while it runs.
-
-    *On the driver*: which version of the index each batch sees; changes, batch by batch, which have
-    to fit its memory. *In each task*: reading, analysing and matching messages, as for
-    :func:`earshot.spark.match`.
-
-    Args:
-        messages: The messages.
-        index: Directory of the index, made by :func:`earshot.spark.build`.
-        sink: Takes the updates of each batch; see :mod:`earshot.spark.connectors`.
-        checkpoint: Directory in which the pipeline remembers where it is. A pipeline that is
-            started again with the same one goes on there.
-        changes: Subscriptions that come, go and move, if they do.
-        rejects: Takes the messages that were refused; without it they are only counted.
-        change_rejects: Takes the changes that were refused; without it they are only counted.
-        shape: ``rows`` or ``lists``; see :func:`earshot.spark.match`.
-        carry: Columns of the messages that go along.
-        keep_unmatched: Let ``lists`` have the messages that reach nobody.
-        interval: How often a batch begins, such as ``1 second``; by default when the last one is
-            done.
-        available_now: Take what is there now, changes first, and end.
-        merge_share: Deltas are merged when the changes in them are this share of the subscriptions,
-        merge_least: and at least so many.
-        on_batch: Called on the driver after each batch.
-
-    Returns:
-        The running pipeline.
-    """
-    if not merge_share > 0:
-        raise InvalidParameter(f"merge_share is {merge_share}; expected more than 0")
-    if interval is not None and available_now:
-        raise InvalidParameter("interval and available_now exclude each other; give one")
-    for stream in (messages, changes):
-        if stream is not None and not stream.rows.isStreaming:
-            raise InvalidParameter("a table is not a stream: read it with readStream, or use match")
-    store = IndexStore(index)
-    settings = store.settings
-    task = match_task(
-        messages.rows, store, None,
-        shape=shape, form=messages.form, columns=messages.columns, ids=messages.ids, carry=carry,
-        keep_unmatched=keep_unmatched, stop_at_rejects=False, has_notes=True,
-    )  # fmt: skip
-    change_reading = None
-    if changes is not None:
-        change_reading = make_reading(
-            "changes", arrow_schema(changes.rows),
-            form=changes.form, ids=settings.ids, columns=changes.columns, space=settings.space,
-        )  # fmt: skip
-    pipeline = MatchingPipeline(
-        messages.rows.sparkSession, store, Folder(checkpoint), sink,
-        {"messages": rejects, "changes": change_rejects}, on_batch, messages.rows, task,
-        None if changes is None else changes.rows, change_reading, merge_share, merge_least,
-    )  # fmt: skip
-    pipeline.start(interval, available_now)
-    return pipeline
-
-
 @dataclass(eq=False)
 class Pipeline:
-    """A running pipeline; made by :func:`match_stream`."""
+    """A running pipeline; made by :func:`earshot.spark.match_stream`."""
 
     _session: SparkSession
     _store: IndexStore

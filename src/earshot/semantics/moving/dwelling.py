@@ -86,6 +86,11 @@ class Dwelling:
         n_pairs = sum(map(len, self._pairs.values()))
         return 200 * n_pairs + 100 * len(self._dues)
 
+    @property
+    def next_us(self) -> int | None:
+        """When the next message may be given, if one waits for that."""
+        return self._dues[0][0] if self._dues else None
+
     def given_to(self, slot: int) -> list[int]:
         """Return the messages that a subscription has been given and still holds."""
         pairs = self._pairs.get(slot, {})

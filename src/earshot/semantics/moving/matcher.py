@@ -560,6 +560,14 @@ class MovingMatcher(Matcher):
         """Rows of the live messages."""
         return live_rows(self._messages)
 
+    @property
+    def next_due_us(self) -> int | None:
+        """When the next message ends, or has dwelled."""
+        messages = self._messages
+        ends = [int(messages.ends[messages.heap[0]])] if messages.facts[N_LIVE] else []
+        dues = [] if self._dwelling.next_us is None else [self._dwelling.next_us]
+        return min([*ends, *dues], default=None)
+
     def results(self, slots: Int32s) -> Results:
         """Return the messages that the slots hold, in the order of arrival."""
         self._make_scratch()

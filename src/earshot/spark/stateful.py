@@ -1,0 +1,276 @@
+"""Pipelines for semantics that keep messages: top-k over a window, and moving subscribers.
+
+One streaming query takes messages, changes and positions together. The driver writes the events of
+a batch down, in their order, before anything is matched (:mod:`earshot.spark.recorded`). Then each
+shard applies them to its engine (:mod:`earshot.spark.state`), one task per shard.
+
+**Where a shard runs.** Its engine is warm in the Python worker that served it last. Spark hands out
+Python workers by their environment, so a variable with the shard's number brings a shard back to
+its own worker; and a cached row per shard brings it back to the executor of that worker.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from dataclasses import dataclass, replace
+from functools import partial, reduce
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F  # noqa: N812 - its usual name
+from pyspark.sql.pandas.types import from_arrow_schema
+
+from earshot.encoding import NO_TIME_US
+from earshot.errors import InUse
+from earshot.files import Reject, reject_table
+from earshot.model.schemas import Content, id_type, schema_of
+from earshot.spark.connectors import FileSink, owned
+from earshot.spark.hashed import shard_of
+from earshot.spark.intake import in_order
+from earshot.spark.notes import NOTE, rejects_of_notes
+from earshot.spark.prepare import ROW, SOURCE, canonical_rows
+from earshot.spark.recorded import KINDS, EventLog, merged
+from earshot.spark.rows import RowReading
+from earshot.spark.shards import SHARD
+from earshot.spark.state import SNAPSHOTS_KEPT, Report, StateTask, read_report, run_shard
+from earshot.spark.store import Version, latest_us
+from earshot.spark.stream import BatchRecord, Pipeline, StartQuery
+
+KIND = "earshot_kind"
+"""Column with the kind of an event."""
+MESSAGE_ID = "message_id"
+"""Column of messages' ids, which may be of another kind than those of subscriptions."""
+
+BEGAN = "began.json"
+"""File in a checkpoint that names the version that the pipeline began with."""
+VARIABLE = "EARSHOT_SHARD"
+"""Variable in the environment of Python workers, by which Spark tells those of shards apart."""
+_environment = threading.Lock()  # held while the variable is set
+
+
+@dataclass(eq=False)
+class StatefulPipeline(Pipeline):
+    """A pipeline whose messages depend on those before."""
+
+    _streams: dict[Content, DataFrame]  # rows as they come, of each kind
+    _readings: dict[Content, RowReading]
+    _snapshot_every: int
+    _results: FileSink | None
+    _results_every: int
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self._events = EventLog(self._checkpoint)
+        self._version = self._begin_version()
+        self._n_shards = self._version.base.n_shards
+        self._settings = self._store.settings
+        self._homes: list[DataFrame] = []
+
+    def _begin_version(self) -> Version:
+        """Return the subscriptions that the pipeline began with, which later builds do not change.
+
+        Raises:
+            InUse: The index was built anew since.
+        """
+        folder, latest = self._checkpoint / "earshot", self._store.latest()
+        try:
+            number = folder.read_json(BEGAN)["version"]
+        except FileNotFoundError:
+            self._store.hold(self._name, latest.number)
+            folder.create_json(BEGAN, {"version": latest.number})
+            return latest
+        if number != latest.number:
+            raise InUse(
+                f"checkpoint {self._checkpoint.path} has results of version {number} of "
+                f"{self._store.folder.path}, which was built anew since; bring subscriptions in as "
+                f"changes, or start with a new checkpoint and a new sink"
+            )
+        return latest
+
+    # ---- life -----------------------------------------------------------------------------------
+
+    def _own(self) -> None:
+        super()._own()
+        if self._results is not None:
+            owned(self._results, self._owner, "results")
+
+    def _start_queries(self, query: StartQuery, available_now: bool) -> None:
+        self._homes = [
+            self._session.createDataFrame(pa.table({SHARD: [shard]})).persist()
+            for shard in range(self._n_shards)
+        ]
+        query(self._all_events(), "events", self._take_batch)
+
+    def _disown(self) -> None:
+        super()._disown()
+        homes, self._homes = self._homes, []
+        for home in homes:
+            home.unpersist()
+
+    def _all_events(self) -> DataFrame:
+        """Return the rows of all kinds as one stream, in canonical columns, with their origin."""
+        parts = []
+        for kind, rows in self._streams.items():
+            reading = self._readings[kind]
+            noted = canonical_rows(rows, reading, self._settings.row_check, with_origin=True)
+            shard = F.lit(None).cast("int")
+            if kind == "messages":
+                noted = noted.withColumnRenamed("id", MESSAGE_ID)
+            else:
+                shard = shard_of("id", self._n_shards)
+            parts.append(noted.withColumns({SHARD: shard, KIND: F.lit(kind)}))
+        return reduce(partial(DataFrame.unionByName, allowMissingColumns=True), parts)
+
+    # ---- batches --------------------------------------------------------------------------------
+
+    def _take_batch(self, rows: DataFrame, batch: int) -> None:
+        with self._working(self._matching):
+            started = time.monotonic()
+            if not self._events.has(batch):
+                self._write_down(rows, batch)
+            facts = self._events.facts(batch)
+            record = BatchRecord(batch, self._version.number, -1, facts["clock_us"])
+            self._log.write(record)
+            reports = self._run(batch)
+            rejects = [(kind, Reject(**each)) for kind, each in facts["rejects"]]
+            rejects += [each for report in reports for each in report.rejects]
+            self._write_rejects(rejects, batch)
+            counts = {
+                name: sum(getattr(report, name) for report in reports)
+                for name in ("messages", "updates", "changes", "positions")
+            }
+            counts["rejects"] = len(rejects)
+            self._log.write(
+                record._replace(
+                    messages=counts["messages"],
+                    updates=counts["updates"],
+                    rejects=counts["rejects"],
+                    clock_after_us=facts["clock_after_us"],
+                )
+            )
+            self._clean(batch)
+            self._tell_batch(
+                batch,
+                started,
+                counts,
+                None,
+                first_version=self._version.number,
+                version=self._version.number,
+                n_subscriptions=sum(report.n_subscriptions for report in reports),
+            )
+
+    def _write_down(self, rows: DataFrame, batch: int) -> None:
+        """Put the events of a batch in order, and write them to the log."""
+        table = rows.toArrow()
+        kinds, notes = table.column(KIND), table.column(NOTE)
+        tables: dict[Content, pa.Table] = {}
+        rejects: list[tuple[Content, dict[str, Any]]] = []
+        for kind in KINDS:
+            if kind not in self._streams:
+                continue
+            of_kind = pc.equal(kinds, kind)
+            told = notes.filter(pc.and_(of_kind, pc.is_valid(notes)))
+            rejects += [(kind, each._asdict()) for each in rejects_of_notes(told)]
+            own = table.filter(pc.and_(of_kind, pc.is_null(notes)))
+            by_origin = self._readings[kind].form != "columns"
+            tables[kind] = in_order(self._columns_of(kind, own), by_origin=by_origin)
+        events = merged(tables)
+        before = self._events.facts(batch - 1) if self._events.has(batch - 1) else {}
+        clock_us = before.get("clock_after_us")
+        latest = [int(run.clocks[-1]) for run in events.in_order()]
+        times = [each for each in latest if each != NO_TIME_US]
+        n_messages = tables["messages"].num_rows
+        first_message = before.get("first_message", 0) + before.get("n_messages", 0)
+        facts = {
+            "clock_us": clock_us,
+            "clock_after_us": latest_us(clock_us, *times),
+            "first_message": first_message,
+            "n_messages": n_messages,
+            "rejects": rejects,
+        }
+        self._events.write(batch, events, facts)
+
+    def _columns_of(self, kind: Content, rows: pa.Table) -> pa.Table:
+        """Return rows with the columns of their kind that have anything in them, and the origin."""
+        reading = self._readings[kind]
+        schema = schema_of(kind, id_type(reading.ids))
+        if kind == "messages":
+            rows = rows.drop_columns(["id"]) if "id" in rows.schema.names else rows
+            rows = rows.rename_columns({MESSAGE_ID: "id"})
+        names = [name for name in schema.names if name in rows.schema.names]
+        kept = [name for name in names if name == "time" or rows[name].null_count < rows.num_rows]
+        kept += [SOURCE, ROW, *([SHARD] if kind != "messages" else [])]
+        return rows.select(kept)
+
+    def _run(self, batch: int) -> list[Report]:
+        """Let all shards take a batch, and write its updates."""
+        draft, name = f"_batch={batch:08d}", f"batch={batch:08d}"
+        results = self._results if (batch + 1) % self._results_every == 0 else None
+        task = self._task(batch, results, draft if results and results.folder.is_local else name)
+        found = self._shards(task)
+        if isinstance(self._sink, FileSink):
+            self._sink(found, batch)
+        else:  # others may run a plan several times, and shards would have to go back each time
+            found = found.persist()
+            try:
+                found.count()
+                self._sink(found, batch)
+            finally:
+                found.unpersist()
+        if results is not None and results.folder.is_local:
+            results.folder.rename(draft, name)
+        return [read_report(self._checkpoint, batch, shard) for shard in range(self._n_shards)]
+
+    def _task(self, batch: int, results: FileSink | None, name: str) -> StateTask:
+        return StateTask(
+            self._name,
+            self._checkpoint.uri,
+            self._store.folder.uri,
+            self._version,
+            self._settings,
+            self._readings["messages"].ids,
+            0,
+            batch,
+            self._snapshot_every,
+            None if results is None else f"{results.folder.uri}/{name}",
+            "parquet" if results is None else results.format,
+        )
+
+    def _shards(self, task: StateTask) -> DataFrame:
+        """Return the updates of all shards."""
+        environment = self._session.sparkContext.environment
+        schema = from_arrow_schema(task.schema)
+        parts = []
+        with _environment:
+            try:
+                for shard, home in enumerate(self._homes):
+                    environment[VARIABLE] = str(shard)
+                    own = replace(task, shard=shard)
+                    parts.append(home.mapInArrow(partial(run_shard, own), schema))
+            finally:
+                environment.pop(VARIABLE, None)
+        return reduce(DataFrame.union, parts)
+
+    def _write_rejects(self, rejects: list[tuple[Content, Reject]], batch: int) -> None:
+        for kind in self._streams:
+            refused = [each for content, each in rejects if content == kind]
+            sink = self._rejects.get(kind)
+            if refused and sink is not None:
+                sink(self._session.createDataFrame(reject_table(refused)), batch)
+
+    def _clean(self, batch: int) -> None:
+        """Remove what no shard can need any more to be brought up to date."""
+        (self._checkpoint / "earshot" / "reports").remove(f"{batch - 1:08d}")
+        if (batch + 1) % self._snapshot_every:
+            return
+        states = self._checkpoint / "earshot" / "states"
+        oldest = []
+        for shard in range(self._n_shards):
+            names = (states / f"{shard:04d}").names()
+            # A shard that was saved once may have to go back to where the pipeline began.
+            known = len(names) >= SNAPSHOTS_KEPT
+            oldest.append(int(names[-SNAPSHOTS_KEPT].partition("-")[0]) if known else -1)
+        self._events.remove_before(min(min(oldest) + 1, batch))

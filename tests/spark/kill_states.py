@@ -1,0 +1,165 @@
+"""Kill a stateful pipeline at random moments, many times; its updates must be the engine's.
+
+    python tests/spark/kill_states.py topk --kills 20
+
+Runs ``earshot pipeline run`` over a feed of messages, changes and positions, on executors in
+processes of their own, and kills the driver, an executor, a daemon of Python workers or a worker.
+At the end the updates in the sink are compared, subscription by subscription and in their order,
+with those of one engine that takes the recorded events one by one.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections import Counter
+from contextlib import suppress
+from pathlib import Path
+
+import numpy as np
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
+from earshot import Engine
+from earshot.files import write_table
+from earshot.spark.folders import Folder
+from earshot.spark.recorded import EventLog
+from earshot.spark.stream import BatchLog
+from spark.state_events import Feed, expected, updates_in
+from spark.test_faults import command_of, descendants, wait_until_gone
+from spark.test_state import CASES, FILE, POSITIONS
+
+VICTIMS = ("driver", "executor", "daemon", "worker")
+CLUSTER = "local-cluster[2,1,1024]"
+SPARK = """
+[spark]
+"spark.driver.memory" = "1g"
+"spark.sql.shuffle.partitions" = 2
+"spark.executor.extraJavaOptions" = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
+"spark.driver.extraJavaOptions" = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
+[snapshots]
+every = 4
+"""
+
+
+class Soak:
+    """A pipeline, what it is fed with, and what was killed."""
+
+    def __init__(self, root: Path, semantics: str, master: str) -> None:
+        self.root, self.master = root, master
+        self.semantics, text = CASES[semantics]
+        self.feed = Feed(root / "feed", self.semantics)
+        write_table(root / "subscriptions.parquet", self.feed.subscriptions)
+        more = POSITIONS if semantics == "moving" else ""
+        (root / "p.toml").write_text(FILE.format(semantics=text, more=more) + SPARK)
+        self.kept = root / "kept" / "earshot" / "events"
+        self.kept.mkdir(parents=True)
+        self.n_rounds = 0
+        self.process: subprocess.Popen[bytes] | None = None
+
+    def start(self, *, once: bool = False) -> subprocess.Popen[bytes]:
+        command = [sys.executable, "-m", "earshot", "pipeline", "run", str(self.root / "p.toml")]
+        command += ["--master", self.master, "--quiet", *(["--once"] if once else [])]
+        log = (self.root / "log").open("ab")
+        self.process = subprocess.Popen(command, start_new_session=True, stderr=log, stdout=log)
+        return self.process
+
+    def feed_on(self) -> None:
+        """Add a round where the pipeline has taken the last ones, and keep what it wrote down."""
+        if self.n_rounds <= self.n_batches + 3:
+            self.feed.add(self.n_rounds, n_messages=40)
+            self.n_rounds += 1
+        self.keep()
+
+    def keep(self) -> None:
+        events = self.root / "checkpoint" / "earshot" / "events"
+        for path in sorted(events.glob("[0-9]*")):
+            if not (self.kept / path.name).exists():
+                shutil.copytree(path, self.kept / path.name)
+
+    @property
+    def n_batches(self) -> int:
+        """Batches that are done."""
+        done = [each.batch for each in BatchLog(self.root / "checkpoint").records() if each.is_done]
+        return max(done, default=-1) + 1
+
+    def victims(self, kind: str) -> list[int]:
+        assert self.process is not None
+        if kind == "driver":
+            return [self.process.pid]
+        own = descendants(self.process.pid)
+        commands = {pid: command_of(pid) for pid, _ in own}
+        if kind == "executor":
+            return [pid for pid in commands if "CoarseGrainedExecutorBackend" in commands[pid]]
+        daemons = {pid for pid in commands if "pyspark.daemon" in commands[pid]}
+        parents = {pid: int(stat[1]) for pid, stat in own}
+        leaders = {pid for pid in daemons if parents[pid] not in daemons}
+        return sorted(leaders if kind == "daemon" else daemons - leaders)
+
+    def kill(self, kind: str, random: np.random.Generator) -> bool:
+        """Kill one of a kind; return whether there was one."""
+        found = self.victims(kind)
+        if not found:
+            return False
+        assert self.process is not None
+        others = [pid for pid, _ in descendants(self.process.pid)]
+        with suppress(ProcessLookupError):
+            os.kill(int(random.choice(found)), signal.SIGKILL)
+        if kind == "driver":
+            self.process.wait()
+            wait_until_gone(others)
+        return True
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("semantics", choices=list(CASES))
+    parser.add_argument("--kills", type=int, default=20)
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--master", default=CLUSTER)
+    arguments = parser.parse_args()
+    random = np.random.default_rng(arguments.seed)
+    with tempfile.TemporaryDirectory(prefix="earshot-kills-") as name:
+        soak = Soak(Path(name), arguments.semantics, arguments.master)
+        killed: Counter[str] = Counter()
+        n_starts = 0
+        while killed.total() < arguments.kills:
+            if soak.process is None or soak.process.poll() is not None:
+                soak.start()
+                n_starts += 1
+                first = soak.n_batches
+            # At least a batch of progress between two kills of a driver, else at any moment.
+            until = time.monotonic() + float(random.uniform(0.2, 4.0))
+            kind = VICTIMS[killed.total() % len(VICTIMS)]
+            while time.monotonic() < until or (kind == "driver" and soak.n_batches == first):
+                soak.feed_on()
+                time.sleep(0.1)
+                if soak.process is None or soak.process.poll() is not None:
+                    break
+            if soak.kill(kind, random):
+                killed[kind] += 1
+                print(f"{time.strftime('%X')} {kind} after {soak.n_batches} batches", flush=True)
+        if soak.process is not None and soak.process.poll() is None:
+            soak.kill("driver", random)
+        assert soak.start(once=True).wait() == 0, (soak.root / "log").read_text()[-3000:]
+        soak.keep()
+        log = EventLog(Folder(soak.root / "kept"))
+        assert log.batches() == list(range(soak.n_batches))
+        engine = Engine(soak.semantics, space="planar")
+        wanted, n = expected(engine, soak.feed.subscriptions, log)
+        found, n_found = updates_in(soak.root / "out")
+        assert found == wanted, "updates differ"
+        assert n_found == n > 0
+        told = ", ".join(f"{n} {kind}s" for kind, n in killed.items())
+        print(f"{arguments.semantics}: {told} killed, {n_starts + 1} starts, {soak.n_batches} "
+              f"batches, {n:,} updates, all equal")  # fmt: skip
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,142 @@
+"""Semantics that keep messages on Spark: shards with a state give what one engine gives."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from dataclasses import replace
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from pyspark.sql import SparkSession
+
+from earshot import Engine, Moving, TopK
+from earshot.files import write_table
+from earshot.spark import state
+from earshot.spark.config import read_config
+from earshot.spark.folders import Folder
+from earshot.spark.hashed import number_words
+from earshot.spark.recorded import EventLog, merged
+from earshot.spark.state import StateTask
+from earshot.spark.store import Base, IndexSettings, IndexStore, Version
+
+from .state_events import Feed, expected, update_of, updates_in
+
+FILE = """
+{semantics}
+index = "index"
+checkpoint = "checkpoint"
+[subscriptions]
+path = "subscriptions.parquet"
+space = "planar"
+n_shards = 3
+[messages]
+source = "files"
+path = "feed/messages"
+files_per_batch = 1
+[changes]
+source = "files"
+path = "feed/changes"
+files_per_batch = 1
+{more}
+[sink]
+kind = "files"
+path = "out"
+[rejects]
+path = "rejects"
+"""
+POSITIONS = '[positions]\nsource = "files"\npath = "feed/positions"\nfiles_per_batch = 1'
+CASES = {
+    "topk": (
+        TopK(50, k=3, max_distance=10),
+        'semantics = "topk"\nwindow = 50\nk = 3\nmax_distance = 10',
+    ),
+    "moving": (Moving(timedelta(seconds=12)), 'semantics = "moving"\nlifetime = "12s"'),
+}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_a_pipeline_gives_what_the_engine_gives(
+    spark: SparkSession, tmp_path: Path, name: str
+) -> None:
+    from earshot.spark.commands import run_pipeline
+
+    semantics, text = CASES[name]
+    feed = Feed(tmp_path / "feed", semantics)
+    write_table(tmp_path / "subscriptions.parquet", feed.subscriptions)
+    file = tmp_path / "p.toml"
+    file.write_text(FILE.format(semantics=text, more=POSITIONS if name == "moving" else ""))
+    for start in range(2):
+        for number in range(3):
+            feed.add(3 * start + number)
+        facts, signal = run_pipeline(read_config(file), once=True, is_quiet=True)
+        # A window of so many messages knows no late ones; nor does a clock that has not begun.
+        n_late = 0 if name == "topk" else 3 - (start == 0)
+        assert (facts["batches"], facts["messages"], signal) == (3, 3 * 81 - n_late, None)
+    log = EventLog(Folder(tmp_path / "checkpoint"))
+    wanted, n = expected(Engine(semantics, space="planar"), feed.subscriptions, log)
+    found, n_found = updates_in(tmp_path / "out")
+    assert found == wanted
+    assert n_found == n > 500
+
+
+# ---- shards without Spark -----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_shards_that_lose_their_states_give_what_the_engine_gives(
+    tmp_path: Path, name: str
+) -> None:
+    """States are lost, left behind, or ahead of a task that is tried again."""
+    semantics, _ = CASES[name]
+    feed = Feed(tmp_path / "feed", semantics)
+    task = begun(tmp_path, feed)
+    random = np.random.default_rng(11)
+    told: Any = defaultdict(list)
+    n = n_replayed = 0
+    for batch in range(12):
+        feed.add(batch, n_messages=30)
+        task.log.write(batch, merged(feed.tables(batch)), {})
+        for shard in range(N_SHARDS):
+            own = replace(task, shard=shard, batch=batch)
+            for _ in range(int(random.integers(1, 3))):
+                if random.random() < 0.3:
+                    state._states.clear()
+                found = pa.Table.from_batches(state._run(own), own.schema)
+                report = state.read_report(Folder(task.checkpoint), batch, shard)
+                assert report.updates == found.num_rows
+                n_replayed += report.replayed
+            for row in found.sort_by(state.SEQUENCE).to_pylist():
+                told[row["subscription_id"]].append(update_of(row))
+            n += found.num_rows
+    wanted, n_wanted = expected(Engine(semantics, space="planar"), feed.subscriptions, task.log)
+    assert told == wanted
+    assert n == n_wanted > 500
+    assert n_replayed > 20
+    assert all(len(replace(task, shard=shard).snapshots.names()) == 2 for shard in range(N_SHARDS))
+
+
+N_SHARDS = 3
+
+
+def begun(root: Path, feed: Feed) -> StateTask:
+    """Return the task of a pipeline over an index without Spark; each shard has some rows."""
+    settings = IndexSettings("string", feed.semantics, "planar")
+    store = IndexStore(root / "index")
+    folder = store.base_folder("base")
+    Path(folder.path, "shards").mkdir(parents=True)
+    for shard in range(N_SHARDS):
+        engine = settings.engine()
+        number_words(engine, feed.subscriptions)
+        engine.subscribe_batch(feed.subscriptions.filter(feed.is_of(shard, feed.subscriptions)))
+        engine.save(Path(folder.path, "shards", str(shard)))
+    names = tuple(map(str, range(N_SHARDS)))
+    base = Base("base", "hashed", (0,) * N_SHARDS, (0,) * N_SHARDS, names)
+    (root / "checkpoint").mkdir()
+    return StateTask(
+        "test", Folder(root / "checkpoint").uri, store.folder.uri, Version(1, base), settings,
+        "string", 0, 0, snapshot_every=4,
+    )  # fmt: skip
