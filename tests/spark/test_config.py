@@ -5,20 +5,23 @@ from __future__ import annotations
 import re
 import tomllib
 from dataclasses import is_dataclass
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from earshot.errors import InvalidFile
+from earshot.model.moving import Moving
 from earshot.model.ranking import Ranking
-from earshot.semantics import SEMANTICS
+from earshot.model.topk import TopK
 from earshot.spark.config import (
     ChangesConfig,
     MergeConfig,
     MessagesConfig,
     PipelineConfig,
     RejectsConfig,
+    ResultsConfig,
     SinkConfig,
     SubscriptionsConfig,
     TriggerConfig,
@@ -90,6 +93,44 @@ spark.sql.shuffle.partitions = 7
 spark.ui.enabled = true
 """
 
+TOPK = """
+semantics = "topk"
+window = "10m"
+k = 5
+alpha = 0.25
+max_distance = "50km"
+lateness = "30s"
+index = "index"
+checkpoint = "checkpoint"
+[subscriptions]
+path = "subscriptions.parquet"
+[messages]
+source = "files"
+path = "messages"
+[sink]
+kind = "console"
+[results]
+path = "results"
+every = 3
+[snapshots]
+every = 8
+"""
+
+MOVING = """
+semantics = "moving"
+lifetime = "2h"
+index = "index"
+checkpoint = "checkpoint"
+[messages]
+source = "files"
+path = "messages"
+[positions]
+source = "files"
+path = "positions"
+[sink]
+kind = "console"
+"""
+
 
 def read(tmp_path: Path, text: str) -> PipelineConfig:
     (tmp_path / "p.toml").write_text(text)
@@ -146,6 +187,20 @@ def test_every_key_is_read(tmp_path: Path) -> None:
     assert config.uses_kafka
 
 
+def test_options_of_semantics_stand_beside_it(tmp_path: Path) -> None:
+    config = read(tmp_path, TOPK)
+    wanted = TopK(timedelta(minutes=10), 5, 0.25, 50_000.0, timedelta(seconds=30))
+    assert config.settings == wanted
+    assert config.subscriptions is not None
+    assert config.subscriptions.semantics == wanted
+    assert config.results == ResultsConfig(str(tmp_path / "results"), "parquet", 3)
+    assert config.snapshots.every == 8
+    config = read(tmp_path, MOVING)
+    assert config.settings == Moving(timedelta(hours=2))
+    assert config.positions is not None
+    assert config.positions.path == str(tmp_path / "positions")
+
+
 def test_every_key_has_its_meaning() -> None:
     tables = {"": keys_of(PipelineConfig)}
     for name, (_, hint) in tables[""].items():
@@ -154,7 +209,7 @@ def test_every_key_has_its_meaning() -> None:
     found = {(table, name): each for table in tables for name, each in tables[table].items()}
     assert all(facts.meaning for facts, _ in found.values())
     assert all(is_dataclass(hint) or type_name(hint) for _, hint in found.values())
-    described = tomllib.loads(ALL)
+    described = {**tomllib.loads(MOVING), **tomllib.loads(TOPK), **tomllib.loads(ALL)}
     inner = {name: value for name, value in described.items() if name in tables}
     used = {("", name) for name in described}
     used |= {(table, name) for table in inner for name in inner[table]}
@@ -192,6 +247,13 @@ def test_every_key_has_its_meaning() -> None:
          "alpha is 2.0; expected a number from 0 to 1"),
         ("checkpoint", "alpha = 1\ncheckpoint",
          r'alpha is for semantics = "ranked" or "topk"; leave it out'),
+        ("checkpoint", "semantics = 'topk'\ncheckpoint", "window is missing: the last so many"),
+        ("checkpoint", "semantics = 'topk'\nwindow = '1x'\ncheckpoint",
+         "window is '1x'; expected a number of messages, or a time such as 30s"),
+        ("checkpoint", "semantics = 'moving'\nlifetime = '0s'\ncheckpoint",
+         "lifetime is .*; expected a timedelta greater than 0"),
+        ("[sink]", '[positions]\nsource = "files"\n[sink]',
+         r'table \[positions\] is for semantics = "moving"; leave it out'),
         ("[sink]", '[subscriptions]\npath = "s"\nstructure = "block_lists"\n[sink]',
          r'structure in \[subscriptions\] is "block_lists"; .* block_trie'),
         ("[messages]", "merge = 3\n[messages]", r"merge is 3; expected a table \[merge\]"),
@@ -227,14 +289,6 @@ def test_mistakes_are_refused_in_one_sentence(
     assert said.startswith(f"{tmp_path / 'p.toml'}: ")
     assert re.search(reason, said), said
     assert "\n" not in said
-
-
-def test_what_spark_cannot_run_is_said_beforehand(tmp_path: Path) -> None:
-    kept = [name for name, matcher in SEMANTICS.items() if matcher.keeps_messages]
-    assert kept
-    for name in kept:
-        with pytest.raises(InvalidFile, match="do not share; use Engine or 'earshot match'"):
-            read(tmp_path, f'semantics = "{name}"{LEAST}')
 
 
 def test_a_file_that_is_not_there(tmp_path: Path) -> None:
