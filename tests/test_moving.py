@@ -12,9 +12,19 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from earshot import Circle, Engine, Message, Moving, Point, Polygon, Rectangle, Subscription
+from earshot import (
+    Circle,
+    Engine,
+    Everywhere,
+    Message,
+    Moving,
+    Point,
+    Polygon,
+    Rectangle,
+    Subscription,
+)
 from earshot.engine.mixed_batches import order_by_time
-from earshot.errors import EarshotError, InvalidInput
+from earshot.errors import EarshotError, InvalidInput, UnknownSubscription
 from earshot.model.arrays import Space
 from earshot.semantics.moving import STRUCTURES
 from earshot.semantics.moving.kernels.quadtree import LEAF_MOST, TREE_QUADS
@@ -296,62 +306,134 @@ def test_what_has_ended_gives_its_memory_back() -> None:
     assert structure < sizes[-1][1]
 
 
-def is_within(region: Any, x: float, y: float) -> bool:
+def test_one_long_life_keeps_no_other_ids(tmp_path: Path) -> None:
+    """Ids of messages that have ended go, though an older message lives on."""
+    engine = Engine(Moving(2 * SECOND), space="planar")
+    engine.subscribe(Subscription(1, ["road"], region=Circle(0, 0, 1)))
+    n, end = 3000, NOON + 1000 * SECOND
+    first = Message("first", "road", place=Point(0, 0), time=NOON, end=end)
+    engine.publish(first)
+    for step in range(1, 15):
+        engine.publish_batch(pa.table({
+            "id": [f"message {step * n + number:06}" for number in range(n)],
+            "keywords": [["road"]] * n,
+            "x": [5.0] * (n - 1) + [0.0],
+            "y": [0.0] * n,
+            "time": [NOON + step * SECOND] * n,
+        }))  # fmt: skip
+        last = f"message {step * n + n - 1:06}"
+        assert [engine.results(1)[at].message_id for at in (0, -1)] == ["first", last]
+        assert engine.memory()["message_ids"] < 20 * 6 * n
+    engine.save(tmp_path)
+    for each in (engine, Engine.open(tmp_path)):
+        gone = [update.message_id for update in each.advance(NOON + 60 * SECOND)]
+        assert gone == [f"message {step * n + n - 1:06}" for step in (13, 14)]
+        each.publish(replace(first, id="second", time=NOON + 61 * SECOND))
+        assert [result.message_id for result in each.results(1)] == ["first", "second"]
+        assert [update.message_id for update in each.advance(end)] == ["first", "second"]
+
+
+def is_within(region: Any, x: float, y: float, space: Space) -> bool:
     """Whether a client that knows its safe region may stay silent."""
     match region:
         case Rectangle(min_x, min_y, max_x, max_y):
-            return bool(min_x <= x <= max_x and min_y <= y <= max_y)
+            is_beside = min_x <= x <= max_x if min_x <= max_x else x >= min_x or x <= max_x
+            return bool(is_beside and min_y <= y <= max_y)
         case Circle(centre_x, centre_y, radius):
-            return bool(np.hypot(x - centre_x, y - centre_y) <= radius)
+            if space == "planar":
+                return bool(np.hypot(x - centre_x, y - centre_y) <= radius)
+            a, b = np.radians([[centre_x, centre_y], [x, y]])
+            h = np.sin((b - a) / 2) ** 2 @ [np.cos(a[1]) * np.cos(b[1]), 1]
+            return bool(2 * 6_371_008.8 * np.arcsin(np.sqrt(h)) <= radius)
         case Point(at_x, at_y):
             return (x, y) == (at_x, at_y)
     return True
 
 
-def test_clients_that_report_only_when_they_must_hold_the_same() -> None:
-    """Within a safe region a client stays silent, and gets what one gets that always reports."""
+@pytest.mark.parametrize("space", ["planar", "lonlat"])
+def test_clients_that_report_only_when_they_must_hold_the_same(
+    space: Space, tmp_path: Path
+) -> None:
+    """Within a safe region a client stays silent, and gets what one gets that always reports.
+
+    It does so whatever its region is, after saving, after others have ended, and after a rebuild.
+    """
     random = np.random.default_rng(5)
-    always, rarely = (Engine(Moving(9 * SECOND), space="planar") for _ in range(2))
-    n = 24
-    places = 0.3 * random.random((n, 2))
+    always, rarely = (Engine(Moving(9 * SECOND), space=space) for _ in range(2))
+    n, unit = 32, 111_195.0 if space == "lonlat" else 1.0
+    places = 0.3 * random.random((n, 2)) + (179.9, 10.0)
+    places[1::4, 0] -= 0.5  # a polygon lies on one side when it is given
+    others = [Subscription(n + i, ["c"], region=Circle(0, 0, 1)) for i in range(90)]
+
+    def region(i: int, x: float, y: float) -> Any:
+        if i % 4 == 0:
+            return Rectangle(wrapped(x - 0.03), y - 0.05, wrapped(x + 0.03), y + 0.05)
+        if i % 4 == 1:
+            return Polygon([[(x - 0.04, y - 0.04), (x + 0.04, y - 0.04), (x, y + 0.04)]])
+        return Circle(wrapped(x), y, 0.05 * unit)
+
+    def wrapped(x: float) -> float:
+        return x - 360 * (x > 180) if space == "lonlat" else x
+
     subscriptions = [
-        Subscription(i, ["a", "b"][: 1 + i % 2], region=Circle(x, y, 0.05))
-        if i % 3
-        else Subscription(i, ["a"], region=Rectangle(x - 0.03, y - 0.05, x + 0.03, y + 0.05))
+        Subscription(i, ["a", "b"][: 1 + i % 3 % 2], region=region(i, x, y))
         for i, (x, y) in enumerate(places.tolist())
     ]
     for engine in (always, rarely):
-        engine.subscribe(*subscriptions)
-    safe = {i: rarely.safe_region(i) for i in range(n)}
-    n_reports = n_held = 0
+        engine.subscribe(*others, *subscriptions)
+    safe = dict(enumerate(rarely.safe_regions(range(n))))
+    n_reports, n_held, n_outdated = np.zeros(4, np.int64), 0, 0
 
     def report(i: int, time: datetime) -> None:
-        nonlocal n_reports
-        n_reports += 1
-        rarely.move(i, Point(*places[i].tolist()), time)
+        n_reports[i % 4] += 1
+        x, y = places[i].tolist()
+        rarely.move(i, Point(wrapped(x), y), time)
         safe[i] = rarely.safe_region(i)
 
     for step in range(60):
         time = NOON + step * SECOND
         places += random.normal(0, 0.004, (n, 2))
         for i, (x, y) in enumerate(places.tolist()):
-            always.move(i, Point(x, y), time)
-            if not is_within(safe[i], x, y):
+            always.move(i, Point(wrapped(x), y), time)
+            if not is_within(safe[i], wrapped(x), y, space):
                 report(i, time)
-        x, y = (0.3 * random.random(2)).tolist()
-        words = ["a", "b"][: int(random.integers(0, 3))]
-        message = Message(step, keywords=words, place=Point(x, y), time=time)
+        x, y = (0.6 * random.random(2) + (179.6, 9.9)).tolist()
+        words = [f"word {step}", *["a", "b"][: int(random.integers(0, 3))]]
+        message = Message(step, keywords=words, place=Point(wrapped(x), y), time=time)
         always.publish(message)
         rarely.publish(message)
-        for key in map(int, rarely.outdated_safe_regions()):
-            safe[key] = rarely.safe_region(key)
-            if not is_within(safe[key], *places[key].tolist()):
+        outdated = list(map(int, rarely.outdated_safe_regions()))
+        n_outdated += len(outdated)
+        for key, found in zip(outdated, rarely.safe_regions(outdated), strict=True):
+            safe[key] = found
+            at_x, at_y = places[key].tolist()
+            if not is_within(found, wrapped(at_x), at_y, space):
                 report(key, time)
         for i in range(n):
             assert always.results(i) == rarely.results(i)
             n_held += len(always.results(i))
-    assert n_reports < 60 * n / 3
+        if step == 15:
+            rarely.unsubscribe(*(each.id for each in others))  # slots are numbered anew
+        if step == 30:
+            rarely.save(tmp_path)
+            rarely = Engine.open(tmp_path)
+        if step == 45:
+            rarely.rebuild()
+    assert (n_reports < 60 * n / 4 * np.array([0.34, 0.9, 0.34, 0.34])).all()
     assert n_held > 50
+    assert n_outdated > 30
+
+
+def test_safe_regions_of_one_named_twice_are_refused() -> None:
+    engine = Engine(Moving(9 * SECOND), space="planar")
+    engine.subscribe(Subscription(1, ["a"], region=Circle(0, 0, 1)), Subscription(2, ["a"]))
+    with pytest.raises(InvalidInput, match="named twice"):
+        engine.safe_regions([1, 1])
+    with pytest.raises(UnknownSubscription):
+        engine.safe_regions([1, 3])
+    assert engine.safe_regions([2, 1]) == [Everywhere(), Circle(0, 0, 64 * (1 - 1e-6))]
+    with pytest.raises(InvalidInput, match="no safe regions"):
+        Engine().safe_regions([])
 
 
 def test_the_first_batch_of_subscriptions_is_sorted_before_messages_come() -> None:

@@ -21,6 +21,7 @@ class MessageIdArrays(NamedTuple):
 
     data: npt.NDArray[np.uint8]  # bytes of all ids, in sequence; eight each for integers
     offsets: Int64s  # (n_ids + 1,) for strings, empty for integers
+    sequences: Int64s  # (n_ids,) of each
 
 
 class MessageIds:
@@ -28,23 +29,28 @@ class MessageIds:
 
     Kept as runs of which each is at most half as long as the one before, so that adding is cheap on
     average, one at a time or many; short ones are always joined, so that there are few. Ids are all
-    64-bit integers or all strings; the first decides. They begin with sequence number ``first``.
+    64-bit integers or all strings; the first decides. In front of the runs are the ids of messages
+    that outlived most of their time, with the sequence number of each.
 
     Attributes:
         next: Sequence number of the next message.
     """
 
     def __init__(
-        self, kind: IdKind | None = None, first: int = 0, arrays: MessageIdArrays | None = None
+        self, kind: IdKind | None = None, next_: int = 0, arrays: MessageIdArrays | None = None
     ) -> None:
         self.kind = kind
         self._runs: list[pa.Array] = []
         self._firsts: list[int] = []  # sequence number that each run begins with
-        self.next = first  # sequence number
-        if arrays is not None and kind == "integer":
-            self.append(pa.array(arrays.data.view(np.int64)))
-        elif arrays is not None and kind == "string":
-            self.append(strings_of(arrays.offsets, arrays.data))
+        self.next = next_  # sequence number
+        self._old: pa.Array = pa.array([], self.type)
+        self._old_sequences: Int64s = np.empty(0, np.int64)
+        if arrays is not None and kind is not None:
+            self._old_sequences = arrays.sequences
+            if kind == "integer":
+                self._old = pa.array(arrays.data.view(np.int64))
+            else:
+                self._old = strings_of(arrays.offsets, arrays.data)
 
     @property
     def type(self) -> pa.DataType:
@@ -54,7 +60,12 @@ class MessageIds:
     @property
     def nbytes(self) -> int:
         """Bytes of memory."""
-        return sum(int(run.get_total_buffer_size()) for run in self._runs)
+        held = (self._old, *self._runs)
+        n_bytes = sum(int(run.get_total_buffer_size()) for run in held)
+        return n_bytes + self._old_sequences.nbytes
+
+    def __len__(self) -> int:
+        return len(self._old) + sum(map(len, self._runs))
 
     def check_kind(self, ids: pa.Array) -> None:
         """Refuse ids of another kind than those that are there."""
@@ -72,6 +83,7 @@ class MessageIds:
         self.check_kind(ids)
         if self.kind is None:
             self.kind = id_kind(ids.type)
+            self._old = pa.array([], self.type)
         first = self.next
         self.next += len(ids)
         # Large strings: the ids of a whole window may take more than 2 GiB.
@@ -92,27 +104,49 @@ class MessageIds:
         n = 0
         for number in np.unique(numbers).tolist():
             chosen = np.flatnonzero(numbers == number)
-            parts.append(self._runs[number].take(pa.array(sequences[chosen] - firsts[number])))
+            if number < 0:
+                run, at = self._old, np.searchsorted(self._old_sequences, sequences[chosen])
+            else:
+                run, at = self._runs[number], sequences[chosen] - firsts[number]
+            parts.append(run.take(pa.array(at)))
             places[chosen] = np.arange(n, n + len(chosen))
             n += len(chosen)
         return parts[0] if len(parts) == 1 else pa.concat_arrays(parts).take(pa.array(places))
 
     def forget_before(self, sequence: int) -> None:
         """Drop the ids of messages before this one."""
+        n_old = int(np.searchsorted(self._old_sequences, sequence))
+        if n_old:
+            self._old = _without_first(self._old, n_old)
+            self._old_sequences = self._old_sequences[n_old:]
         while self._runs and self._firsts[0] + len(self._runs[0]) <= sequence:
             del self._runs[0], self._firsts[0]
         if self._runs and self._firsts[0] < sequence:
-            run = self._runs[0].slice(sequence - self._firsts[0])
-            if 2 * run.offset > len(run) + run.offset:  # else most of what it holds is in use
-                run = run.take(pa.array(np.arange(len(run))))
-            self._runs[0], self._firsts[0] = run, sequence
+            self._runs[0] = _without_first(self._runs[0], sequence - self._firsts[0])
+            self._firsts[0] = sequence
 
-    @property
-    def first(self) -> int:
-        """Sequence number of the first id that is there, or that will be."""
-        return self._firsts[0] if self._firsts else self.next
+    def keep(self, sequences: Int64s) -> None:
+        """Drop the ids of all messages but these, in their order."""
+        self._old = self.ids_of(sequences)
+        self._old_sequences = sequences
+        self._runs, self._firsts = [], []
 
     @property
     def arrays(self) -> MessageIdArrays:
         """The ids as arrays, to be saved."""
-        return MessageIdArrays(*id_bytes(pa.concat_arrays([pa.array([], self.type), *self._runs])))
+        sequences = [
+            np.arange(first, first + len(run))
+            for first, run in zip(self._firsts, self._runs, strict=True)
+        ]
+        return MessageIdArrays(
+            *id_bytes(pa.concat_arrays([self._old, *self._runs])),
+            np.concatenate([self._old_sequences, *sequences]),
+        )
+
+
+def _without_first(ids: pa.Array, n: int) -> pa.Array:
+    """Return all ids but the first ones."""
+    left = ids.slice(n)
+    if 2 * left.offset > len(left) + left.offset:  # else most of what it holds is in use
+        left = left.take(pa.array(np.arange(len(left))))
+    return left

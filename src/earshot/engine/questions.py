@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
+from collections.abc import Sequence
 from dataclasses import asdict
 from datetime import datetime
 from typing import Any
@@ -156,14 +157,21 @@ class Questions:
 
         Wherever it is within that region, it holds what it holds now, less what ends. A message
         that arrives may change that: :meth:`outdated_safe_regions` names whose region no longer
-        holds. A report ends it as well, and so do saving and opening: ask again. A region without
-        extent, a point, says that every move has to be reported.
+        holds. A report ends it as well. A region without extent, a point, says that every move has
+        to be reported. Saved engines know the regions that were given out; a journal does not.
         """
+        return self.safe_regions([checked_id(subscription_id, "subscription")])[0]
+
+    def safe_regions(self, ids: Sequence[Id]) -> list[RegionOrPoint]:
+        """Return the safe region of each of these subscriptions, of which none is named twice."""
         with self._lock:
             self._settle()
-            ids = id_array([checked_id(subscription_id, "subscription")])
-            slot = int(self._state.ids.slots_of(ids)[0])
-            return self._state.matcher.safe_region(slot)
+            given = id_array([checked_id(each, "subscription") for each in ids])
+            slots = self._state.ids.slots_of(given)
+            if len(np.unique(slots)) < len(slots):
+                raise InvalidInput("a subscription is named twice; name each once")
+            with self._lock.change():
+                return self._state.matcher.safe_regions(slots)
 
     def outdated_safe_regions(self) -> list[Id]:
         """Return whose safe regions no longer hold, since the last call; tell them a new one.

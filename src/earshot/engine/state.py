@@ -52,6 +52,8 @@ from earshot.semantics.contract import (
 from earshot.text import Analyzer, TokenLists, Vocabulary
 from earshot.text.vocabulary import VocabularyArrays
 
+_IDS_LEAST = 8192
+"""Ids of messages that are kept, whether these are gone or not."""
 _NO_SCORES = np.empty(0, np.float64)
 
 
@@ -257,7 +259,7 @@ class State:
         message_ids: Ids | None = None
         if changes.sequences is not None:
             message_ids = self.message_ids.ids_of(changes.sequences)
-            self.message_ids.forget_before(self.matcher.first_sequence)
+            self._forget_messages()
         elif times_us is None:  # only a publication has messages of its own
             message_ids = ()
         if times_us is None:
@@ -265,6 +267,14 @@ class State:
         return Updates(
             event_ids, rejects or [], changes, self.ids, self.matcher.reasons, times_us, message_ids
         )
+
+    def _forget_messages(self) -> None:
+        """Forget the ids of messages that are gone, where they are all or most of those before."""
+        self.message_ids.forget_before(self.matcher.first_sequence)
+        if len(self.message_ids) > max(_IDS_LEAST, 2 * self.matcher.n_messages):
+            sequences = self.matcher.sequences()
+            if sequences is not None:
+                self.message_ids.keep(sequences)
 
     def _end_expired(self, clock_us: int) -> None:
         if self.expiry.is_due(clock_us):
@@ -387,7 +397,7 @@ class State:
             "engine": self.matcher.name,
             "id_kind": self.ids.kind,
             "message_id_kind": self.message_ids.kind,
-            "first_message": self.message_ids.first,
+            "next_message": self.message_ids.next,
             "clock_us": self.clock_us,
             "has_learned": self.has_learned,
         }
@@ -415,7 +425,7 @@ class State:
         self.ids = IdTable(facts["id_kind"], saved.group("ids", IdArrays))
         self.message_ids = MessageIds(
             facts["message_id_kind"],
-            facts["first_message"],
+            facts["next_message"],
             saved.group("message_ids", MessageIdArrays),
         )
         self.expiry = Expiry(saved.group("expiry", ExpiryArrays))

@@ -265,6 +265,13 @@ class Matcher(ABC):
         """Sequence before which no message is kept."""
         return 0
 
+    def sequences(self) -> Int64s | None:
+        """Return the sequences of the messages that are kept, ascending.
+
+        None where they follow one another from the first on.
+        """
+        return None
+
     @property
     def n_messages(self) -> int:
         """Messages that are kept."""
@@ -279,8 +286,8 @@ class Matcher(ABC):
         """Return what the slots hold now."""
         raise NotImplementedError(f"{self.name} keeps no results")
 
-    def safe_region(self, slot: int) -> RegionOrPoint:
-        """Return where a subscription need not report its position."""
+    def safe_regions(self, slots: Int32s) -> list[RegionOrPoint]:
+        """Return where subscriptions, each named once, need not report their positions."""
         raise InvalidInput(f"{self.form.noun} has no safe regions; use Engine(Moving(...))")
 
     def outdated_safe_regions(self) -> Int32s:

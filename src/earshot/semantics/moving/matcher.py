@@ -21,6 +21,7 @@ from earshot.encoding import NO_TIME_US, EncodedMessages, Form
 from earshot.errors import InvalidParameter, described
 from earshot.kernels.resuming import run_until_done
 from earshot.model.arrays import (
+    CIRCLE,
     EVERYWHERE,
     EVERYWHERE_TOKEN,
     Int32s,
@@ -38,7 +39,7 @@ from earshot.model.arrays import (
 from earshot.model.batches import instant
 from earshot.model.explanations import Explanation
 from earshot.model.moving import Moving
-from earshot.model.regions import RegionOrPoint
+from earshot.model.regions import Circle, Everywhere, Point, Rectangle, RegionOrPoint
 from earshot.semantics.contract import (
     Changes,
     Kept,
@@ -74,7 +75,7 @@ from earshot.semantics.moving.kernels.arrays import (
     Tables,
 )
 from earshot.semantics.moving.mixing import Due, unmixed
-from earshot.semantics.moving.safety import Safety
+from earshot.semantics.moving.safety import Areas, Safety, SafetyArrays
 from earshot.semantics.moving.tables import (
     SubscriberArrays,
     SubscriberTable,
@@ -133,6 +134,7 @@ class MovingMatcher(Matcher):
         messages: Messages,
         dwelling: Dwelling,
         arrays: Any = None,
+        safety: SafetyArrays | None = None,
     ) -> None:
         self.settings = settings
         self.space = space
@@ -145,7 +147,7 @@ class MovingMatcher(Matcher):
         self._arrays = structure.build(self._tables, space) if arrays is None else arrays
         self._scratch = new_scratch(64, 64)
         self._output = new_output(256)
-        self._safety = Safety()
+        self._safety = Safety(space, safety)
         self._first_sequence = 0
         self._n_ended = _FIRST_LEAST  # messages, since the first sequence was looked for
         self._has_ended = False  # whether a subscription has, since slots were last looked through
@@ -193,6 +195,7 @@ class MovingMatcher(Matcher):
             "messages": self._messages,
             "dwelling": self._dwelling.arrays,
             "structure": self._arrays,
+            "safety": self._safety.arrays,
         }
         return Contents(facts, groups)
 
@@ -210,6 +213,7 @@ class MovingMatcher(Matcher):
             saved.group("messages", Messages),
             Dwelling(saved.group("dwelling", DwellingArrays)),
             saved.group("structure", structure.arrays_type),
+            saved.group("safety", SafetyArrays),
         )
 
     def rehearsal(self) -> MovingMatcher:
@@ -283,6 +287,7 @@ class MovingMatcher(Matcher):
         given = _sorted_tokens(messages)
         self._expect_tokens(int(given.tokens.max(initial=0)) + 1)
         clocks_us = np.maximum.accumulate(np.maximum(given.times, self._clock_us))
+        self._make_scratch()
         self._safety.arrive(self._tables, self._scratch, given)
         return self._run(events.publish_messages, (given, clocks_us), clocks_us)
 
@@ -323,6 +328,7 @@ class MovingMatcher(Matcher):
         """
         given, regions = _sorted_tokens(messages), places.regions
         self._expect_tokens(int(given.tokens.max(initial=0)) + 1)
+        self._make_scratch()
         self._safety.forget(slots)
         self._safety.arrive(self._tables, self._scratch, given)
         shape_rows = self._table.add_polygons(regions)
@@ -497,7 +503,7 @@ class MovingMatcher(Matcher):
             if kept is not None:
                 self._table = self._table.only(kept)
                 self._dwelling.renumber(kept)
-                self._safety.renumber(kept)
+                self._safety = self._safety.renewed(kept)
         if kept is not None or self._structure.is_due(self._arrays, self._tables):
             self._arrays = self._structure.build(self._tables, self.space, self._arrays)
         return None if kept is None else Kept(kept)
@@ -525,6 +531,7 @@ class MovingMatcher(Matcher):
             )
             self._table = self._table.with_tokens(tokens)
             events.weigh_messages(messages)
+            self._safety = self._safety.renewed()
         self._messages = messages
         self._arrays = self._structure.build(self._tables, self.space)
         self._scratch, self._output = new_scratch(64, 64), new_output(256)
@@ -555,6 +562,10 @@ class MovingMatcher(Matcher):
         """Live messages."""
         return int(self._messages.facts[N_LIVE])
 
+    def sequences(self) -> Int64s:
+        """Return the sequences of the live messages, ascending."""
+        return np.sort(self._messages.sequences[live_rows(self._messages)])
+
     @property
     def message_rows(self) -> Int64s:
         """Rows of the live messages."""
@@ -581,15 +592,16 @@ class MovingMatcher(Matcher):
         ends = np.cumsum([0, *map(len, found)])
         return Results(ends, np.concatenate([np.empty(0, np.int64), *found]))
 
-    def safe_region(self, slot: int) -> RegionOrPoint:
-        """Return where a subscription need not report its position."""
+    def safe_regions(self, slots: Int32s) -> list[RegionOrPoint]:
+        """Return where subscriptions, each named once, need not report their positions."""
+        kinds, places, reaches = self.safe_areas(slots)
+        rows = zip(kinds.tolist(), places.tolist(), reaches.tolist(), strict=True)
+        return [_area(kind, x, y, reach, self.space) for kind, (x, y), reach in rows]
+
+    def safe_areas(self, slots: Int32s) -> Areas:
+        """Return the same as arrays."""
         self._make_scratch()
-        return self._safety.give(
-            self._table.view.regions, slot, self.space == "lonlat",
-            lambda x, y, reach: bool(
-                events.is_safe(self._arrays, self._tables, self._scratch, slot, x, y, reach)
-            ),
-        )  # fmt: skip
+        return self._safety.give(self._arrays, self._tables, self._scratch, slots)
 
     def outdated_safe_regions(self) -> Int32s:
         """Return the slots whose safe regions no longer hold, once each."""
@@ -610,6 +622,7 @@ class MovingMatcher(Matcher):
             "messages": bytes_of(self._messages),
             "structure": bytes_of(self._arrays),
             "dwelling": self._dwelling.nbytes,
+            "safe_regions": self._safety.nbytes,
             "working_memory": bytes_of(self._scratch, self._output),
         }
 
@@ -617,6 +630,20 @@ class MovingMatcher(Matcher):
     def arrays(self) -> tuple[Any, ...]:
         """None: events touch few of them."""
         return ()
+
+
+def _area(kind: int, x: float, y: float, reach: float, space: Space) -> RegionOrPoint:
+    """Return a safe region as an object."""
+    if kind == EVERYWHERE:
+        return Everywhere()
+    if reach == 0.0:
+        return Point(x, y)
+    if kind == CIRCLE:
+        return Circle(x, y, reach)
+    west, east = x - reach, x + reach
+    if space == "lonlat":
+        west, east = west + 360 * (west < -180), east - 360 * (east > 180)
+    return Rectangle(west, y - reach, east, y + reach)
 
 
 def _sorted_tokens(messages: LivingMessages) -> LivingMessages:

@@ -16,7 +16,7 @@ from earshot.kernels.jit import inlined_kernel, kernel, lean_kernel
 from earshot.kernels.processor import prefetch
 from earshot.kernels.resuming import DONE
 from earshot.kernels.verify import mark_tokens
-from earshot.model.arrays import CIRCLE, EVERYWHERE, POSITION
+from earshot.model.arrays import EVERYWHERE, POSITION
 from earshot.semantics.moving.kernels.arrays import (
     CLOCK,
     ENTERED,
@@ -52,7 +52,6 @@ from earshot.semantics.moving.kernels.ordering import (
 )
 from earshot.semantics.moving.kernels.regions import (
     copy_region,
-    holds,
     inner_box,
     place_region,
     set_region,
@@ -68,7 +67,7 @@ from earshot.semantics.moving.kernels.structures import (
     put_slot,
     search,
 )
-from earshot.semantics.moving.kernels.words import bits_of, row_has_words
+from earshot.semantics.moving.kernels.words import bits_of
 
 WAITING, ENDING, ARRIVING, MOVING, PLACED = range(5)
 """Phases of an event: nothing is found so far; what was found is being told. At the last, a
@@ -451,53 +450,3 @@ def weigh_messages(messages):
     for row in range(messages.facts[N_ROWS]):
         start = messages.token_starts[row]
         messages.words[row] = bits_of(messages.tokens, start, start + messages.n_tokens[row])
-
-
-# ---- safe regions --------------------------------------------------------------------------------
-
-
-@lean_kernel
-def _stretch(tables, query, slot, x, y, reach):
-    """Let the query be between what every position within reach holds, and what some of them do."""
-    regions, polygons = tables.subscribers.regions, tables.subscribers.polygons
-    is_lonlat = tables.rules[IS_LONLAT] != 0
-    for which in range(2):
-        sign = 2 * which - 1
-        copy_region(regions, slot, query.regions, which)
-        frames = query.regions.frames
-        is_circle = query.regions.kinds[which] == CIRCLE
-        least = np.inf
-        for k in range(2, 3) if is_circle else range(2):
-            frames[which, k] += sign * reach
-            least = min(least, frames[which, k])
-        if least < 0.0:  # no place is held wherever it is
-            for k in range(8):
-                query.regions.boxes[which, k] = -np.inf if k % 4 >= 2 else np.inf
-        else:
-            place_region(query.regions, which, is_lonlat, polygons, x, y)
-        inner_box(query.regions, which, is_lonlat, query.inner, which)
-
-
-@kernel
-def is_safe(structure, tables, scratch, slot, x, y, reach):
-    """Whether a subscription holds the same wherever it is within reach of a position."""
-    _stretch(tables, scratch.query, slot, x, y, reach)
-    search_changes(structure, tables, scratch, slot)
-    return scratch.counts[N_FOUND] + scratch.counts[N_ENTERED] == 0
-
-
-@kernel
-def mark_unsafe(tables, scratch, slots, positions, reaches, is_unsafe):
-    """Mark the slots that hold a message of the table at some positions within reach alone."""
-    subscribers, messages, query = tables.subscribers, tables.messages, scratch.query
-    is_lonlat, polygons = tables.rules[IS_LONLAT] != 0, subscribers.polygons
-    for i in range(len(slots)):
-        slot = np.int64(slots[i])
-        _stretch(tables, query, slot, positions[i, 0], positions[i, 1], reaches[i])
-        for row in range(len(messages.boxes)):
-            box = messages.boxes[row]
-            always = holds(query.regions, 0, is_lonlat, polygons, box[0], box[1], box[2], box[3])
-            ever = holds(query.regions, 1, is_lonlat, polygons, box[0], box[1], box[2], box[3])
-            if always != ever and row_has_words(subscribers, slot, messages, row):
-                is_unsafe[i] = True
-                break
