@@ -43,7 +43,7 @@ class MessageIds:
         self._runs: list[pa.Array] = []
         self._firsts: list[int] = []  # sequence number that each run begins with
         self.next = next_  # sequence number
-        self._old: pa.Array = pa.array([], self.type)
+        self._old: pa.Array = pa.nulls(0, self.type)
         self._old_sequences: Int64s = np.empty(0, np.int64)
         if arrays is not None and kind is not None:
             self._old_sequences = arrays.sequences
@@ -83,7 +83,7 @@ class MessageIds:
         self.check_kind(ids)
         if self.kind is None:
             self.kind = id_kind(ids.type)
-            self._old = pa.array([], self.type)
+            self._old = pa.nulls(0, self.type)
         first = self.next
         self.next += len(ids)
         # Large strings: the ids of a whole window may take more than 2 GiB.
