@@ -29,7 +29,8 @@ def small(monkeypatch: pytest.MonkeyPatch) -> None:
     """Small sizes, and scans under two names: real structures take long to compile."""
     smoke = PROFILES["smoke"]
     sizes = replace(smoke.moving, n_subscriptions=40, n_messages=40, arrivals=10, sizes=(20, 40),
-                    arrival_rates=(5, 10))  # fmt: skip
+                    arrival_rates=(5, 10), clients=(5, 20), elaps_messages=30,
+                    elaps_arrivals=(4,))  # fmt: skip
     monkeypatch.setitem(PROFILES, "smoke", replace(smoke, moving=sizes))
     for words in moving.WORDS.values():
         monkeypatch.setitem(words, "n_words", 30)
@@ -49,7 +50,7 @@ def test_every_suite_gives_the_rows_of_its_figure(tmp_path: Path) -> None:
     assert counts["moving_velocity"] == counts["moving_regions"] == 2 * 5 * 2
     assert counts["moving_growth"] == 2 * 2 * 2
     assert counts["moving_arrivals"] == 2 * 2
-    for row in (row for row in rows if row["suite"] not in ("moving_parts",)):
+    for row in (row for row in rows if "move_us" in row):
         assert row["n_steps"] == row["n_timestamps"] == 3
         assert row["n_moves"] == 3 * round(row["mobility"] * row["n_subscriptions"])
         assert row["n_messages"] == 3 * row["arrivals"]
@@ -58,10 +59,15 @@ def test_every_suite_gives_the_rows_of_its_figure(tmp_path: Path) -> None:
     shown = [row for row in rows if row["suite"] == "moving_regions"]
     assert 4 < len({row["checksum"] for row in shown}) <= 2 * 5  # equal for equal points
     assert sum(row["changes_per_move"] for row in shown) > 0
+    heard = [row for row in rows if row["suite"] == "moving_safe" and row["n_subscriptions"] == 20]
+    assert [row["competitor"] for row in heard] == ["quad_lists", "quad_lists safe"]
+    assert len({row["checksum"] for row in heard}) == 1
+    assert heard[0]["reports_per_timestamp"] == 20 > heard[1]["reports_per_timestamp"]
     for row in rows:
         row["run"] = FACTS | {"started": "2026"}
     values = target_values(rows)
-    assert {"default over the best other, a move: data", "memory of a subscription"} <= set(values)
+    assert {"default over the best other, a move: data", "memory of a subscription",
+            "reports saved by safe regions, by clients"} <= set(values)  # fmt: skip
     assert len(images_of_suite("moving_mobility", shown)) == 1
 
 

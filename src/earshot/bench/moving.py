@@ -138,6 +138,104 @@ def measure_parts(context: Context, trials: Iterable[Trial]) -> Iterator[Row]:
         }
 
 
+class SafeTrial(NamedTuple):
+    """A structure on a case in which clients report every move, or only from unsafe places."""
+
+    case: Case
+    structure: str
+    is_safe: bool
+
+    @property
+    def name(self) -> str:
+        """Name in tables and figures."""
+        return f"{self.structure} safe" if self.is_safe else self.structure
+
+
+def measure_safe(context: Context, trials: Iterable[SafeTrial]) -> Iterator[Row]:
+    """Yield reports and processing time of each trial; in the end all hold the same."""
+    context.release()
+    store: Store = context.shared.setdefault("moving", Store(context))
+    held: dict[Case, dict[str, dict[int, int]]] = {}
+    for trial in trials:
+        case = trial.case
+        matcher = store.started(case).matcher.restructured(find_structure(trial.structure))
+        # Those who wait for others are compared after as many timestamps.
+        row, sums = _heard(matcher, trial, context.profile.moving.budget_s)
+        held.setdefault(case, {})[trial.name] = sums
+        check_agreement(case.label, held[case])
+        context.say(
+            f"{case.label}: {trial.name}, {row['reports_per_timestamp']:,.0f} reports and "
+            f"{row['ms_per_timestamp']:,.1f} ms a timestamp; {peak_memory()}"
+        )
+        n = case.movement.n_subscriptions
+        yield basics(case.name, trial.name, n, case.movement.n_messages) | case.told() | row
+
+
+def _heard(matcher: MovingMatcher, trial: SafeTrial, budget_s: float) -> tuple[Row, dict[int, int]]:
+    """Let clients report when they must; return what that took, and what they held at times."""
+    case, n_reports, n_sent, number = trial.case, 0, 0, 0
+    seconds, sums = 0.0, dict[int, int]()
+    n = case.movement.n_subscriptions
+    everybody, at = np.arange(n, dtype=np.int32), case.traffic().places.copy()
+    centres, reaches = np.zeros((n, 2)), np.zeros(n)
+
+    def timed(call: Callable[..., Any], *arguments: Any) -> Any:
+        nonlocal seconds
+        began = time.thread_time()
+        found = call(*arguments)
+        matcher.settle()
+        seconds += time.thread_time() - began
+        return found
+
+    def send(slots: Int32s) -> None:
+        nonlocal n_sent
+        n_sent += len(slots)
+        _, centres[slots], reaches[slots] = timed(matcher.safe_areas, slots)
+
+    def hear(slots: Int32s, clock_us: int) -> None:
+        nonlocal n_reports
+        n_reports += len(slots)
+        if len(slots):
+            timed(matcher.move, slots, reports_of(at[slots], clock_us))
+            if trial.is_safe:
+                send(slots)
+
+    def outside(slots: Int32s) -> Int32s:
+        if not trial.is_safe:
+            return slots
+        away = np.linalg.norm(at[slots] - centres[slots], axis=1) > reaches[slots]
+        found: Int32s = slots[away]
+        return found
+
+    if trial.is_safe:
+        send(everybody[:1])  # compiles
+        seconds = 0.0
+        send(everybody)
+    for number, step in enumerate(case.traffic().steps(), 1):
+        clock_us = int(step.times[0]) // 1_000_000 * 1_000_000
+        at[step.who] = step.places
+        timed(matcher.advance, clock_us)
+        hear(outside(everybody), clock_us)
+        timed(matcher.publish, messages_of(step.said, clock_us))
+        if trial.is_safe:
+            outdated = timed(matcher.outdated_safe_regions)
+            send(outdated)
+            hear(outside(outdated), clock_us)
+        digest = Digest()
+        digest.add(each for each in matcher.results(everybody[:_PARTS_MOST])[:2])
+        sums[number] = digest.value
+        if seconds > budget_s:
+            break
+    return {
+        "n_steps": number,
+        "reports_per_timestamp": n_reports / number,
+        "regions_sent_per_timestamp": n_sent / number,
+        "ms_per_timestamp": 1e3 * seconds / number,
+        "checksum": shown(sums[number]),
+        "checksums": {str(step): shown(value) for step, value in sums.items()},
+    }, sums
+
+
 # ---- arrays --------------------------------------------------------------------------------------
 
 
@@ -447,3 +545,32 @@ def over_arrivals(context: Context) -> Iterator[Trial]:
     for arrivals in context.profile.moving.arrival_rates:
         for structure in structures():
             yield Trial(case_of(context, arrivals=arrivals), structure)
+
+
+def _elaps(context: Context, n: int, arrivals: int) -> Case:
+    """Return a case of the paper's comparison with Elaps: circles, and everybody moves."""
+    sizes = context.profile.moving
+    return case_of(
+        context, n_subscriptions=n, n_messages=sizes.elaps_messages, arrivals=arrivals,
+        mobility=1.0,
+    )._replace(is_round=True)  # fmt: skip
+
+
+def _safe_trials(case: Case) -> Iterator[SafeTrial]:
+    for name in (DEFAULT, *(each for each in ("ap_plus_tree",) if each in STRUCTURES)):
+        for is_safe in (False, True):
+            yield SafeTrial(case, name, is_safe)
+
+
+def over_clients(context: Context) -> Iterator[SafeTrial]:
+    """Yield safe regions over the number of clients (Fig. 26)."""
+    sizes = context.profile.moving
+    for n in sizes.clients:
+        yield from _safe_trials(_elaps(context, n, sizes.elaps_arrivals[0]))
+
+
+def over_clients_arrivals(context: Context) -> Iterator[SafeTrial]:
+    """Yield safe regions over the number of arrivals in a timestamp (Fig. 27)."""
+    sizes = context.profile.moving
+    for arrivals in sizes.elaps_arrivals:
+        yield from _safe_trials(_elaps(context, sizes.clients[-1], arrivals))

@@ -107,10 +107,10 @@ class TopkEffort:
 class MovingEffort:
     """Sizes of the suites of moving subscribers; large is [VLDBJ15] Table 3."""
 
-    n_subscriptions: int = _each(300, 50_000, 1_000_000)
-    n_messages: int = _each(300, 50_000, 1_000_000)  # at the start
+    n_subscriptions: int = _each(300, 20_000, 1_000_000)
+    n_messages: int = _each(300, 20_000, 1_000_000)  # at the start
     n_timestamps: int = _each(3, 10, 100)
-    arrivals: int = _each(30, 5_000, 100_000)  # in a timestamp
+    arrivals: int = _each(30, 2_000, 100_000)  # in a timestamp
     arrival_rates: tuple[int, ...] = _each(
         (15, 30),
         (2_500, 5_000, 7_500, 10_000, 12_500),
@@ -118,9 +118,17 @@ class MovingEffort:
     )
     # Subscriptions, and messages at the start, of the suite moving_growth.
     sizes: tuple[int, ...] = _each(
-        (100, 300), (25_000, 50_000, 75_000, 100_000, 125_000),
+        (100, 300), (10_000, 20_000, 30_000, 40_000, 50_000),
         (500_000, 1_000_000, 1_500_000, 2_000_000, 2_500_000),
     )  # fmt: skip
+    # Of the suites moving_safe: clients, messages at the start, and arrivals in a timestamp.
+    clients: tuple[int, ...] = _each(
+        (10, 30), (10, 100, 1_000, 10_000), (10, 100, 1_000, 10_000, 100_000, 1_000_000)
+    )
+    elaps_messages: int = _each(100, 50_000, 1_000_000)
+    elaps_arrivals: tuple[int, ...] = _each(
+        (10, 20), (500, 1_000, 2_500), (10_000, 20_000, 30_000, 40_000, 50_000)
+    )
     budget_s: float = _each(1.0, 2.0, 60.0)  # of each structure; no timestamp is begun after that
 
 

@@ -292,7 +292,9 @@ MOVING_COLUMNS = (
     Column("changes/message", "changes_per_message", None),
     Column("candidates/move", "candidates_per_move", None),
     Column("candidates/message", "candidates_per_message", None),
-    Column("timestamps", "n_steps"), Column("build s", "build_s", 2),
+    Column("timestamps", "n_steps"), Column("reports/timestamp", "reports_per_timestamp"),
+    Column("regions sent/timestamp", "regions_sent_per_timestamp"),
+    Column("ms/timestamp", "ms_per_timestamp", 1), Column("build s", "build_s", 2),
     Column("structure B/subscription", "structure_bytes", 1),
     Column("B/subscription", "subscription_bytes", 1), Column("B/message", "message_bytes", 1),
     CHECKSUM,
@@ -333,6 +335,8 @@ MOVE, ARRIVE = Measure("µs per move", "move_us", "a move"), Measure("µs per me
                                                                    "a message")  # fmt: skip
 INSERT, FOLLOW = Measure("µs per message", "insert_us", "inserting a message"), Measure(
     "µs per move", "follow_us", "following a subscriber")  # fmt: skip
+PROCESSING = Measure("ms per timestamp", "ms_per_timestamp", "processing")
+REPORTS = Measure("reports per timestamp", "reports_per_timestamp", "reports")
 MOVES = Measure("ms per timestamp", "moves_ms_per_timestamp", "all moves")
 STRUCTURE = Measure("MB", "structure_megabytes", "size of the structure")
 INSERTING = Measure("µs per subscription", "insert_us", "inserting")
@@ -572,6 +576,11 @@ _ALL = (
             "subscriptions and messages", MOVE, ARRIVE),
     _moving("moving_arrivals", moving.over_arrivals, "Arrivals in a timestamp", "arrivals",
             "messages", MOVE, ARRIVE),
+    # [VLDBJ15] Figs. 26 and 27
+    _moving("moving_safe", moving.over_clients, "Safe regions", "n_subscriptions", "subscriptions",
+            PROCESSING, REPORTS, procedure=moving.measure_safe),
+    _moving("moving_safe_arrivals", moving.over_clients_arrivals, "Safe regions over arrivals",
+            "arrivals", "messages", PROCESSING, REPORTS, procedure=moving.measure_safe),
     # First, so that its workers are asked before any has done other work.
     _spark("spark_memory", "spark_memory",
            Column("index MB", "index_bytes", 0, 1e-6), Column("open ms", "open_s", 1, 1e3),

@@ -361,6 +361,12 @@ def _moving_lead(name: str, what: str) -> Callable[[Row, Row], Found]:
     return ratio
 
 
+def _reports_saved(own: Row, other: Row) -> Found:
+    ours, theirs = (row["reports_per_timestamp"] for row in (own, other))
+    note = f"{ours:,.1f} instead of {theirs:,.1f} in a timestamp, {own['arrivals']:,} arrivals"
+    return theirs / max(ours, 1e-9), note
+
+
 def _tree_gb(row: Row) -> Found:
     size = row.get("index_bytes_per_subscription")
     return None if size is None else (
@@ -615,6 +621,19 @@ OF_MOVING: tuple[tuple[Any, ...], ...] = (
          where(suite="moving_variants", competitor=AP_PLUS[0]), _moving_lead("move_us", "a move"),
          beside(*MOVING_PLACE, competitor=variant))
         for variant in AP_PLUS[1:]
+    ),
+    *(
+        (f"reports saved by safe regions, {what}", at_least(5.0, 1, " x"),
+         where(suite=suite, competitor=f"{MOVING_DEFAULT} safe"), _reports_saved,
+         beside(*MOVING_PLACE, competitor=MOVING_DEFAULT))
+        for what, suite in (("by clients", "moving_safe"), ("by arrivals", "moving_safe_arrivals"))
+    ),
+    *(
+        (f"time of `{name} safe` over `{name}`", at_most(3.0, 2, " x"),
+         where(suite=("moving_safe", "moving_safe_arrivals"), competitor=f"{name} safe"),
+         lambda row, other: row["ms_per_timestamp"] / max(other["ms_per_timestamp"], 1e-9),
+         beside(*MOVING_PLACE, competitor=name))
+        for name in (MOVING_DEFAULT, AP_PLUS[0])
     ),
     ("memory of a subscription", at_most(None, 0, " B"),
      where(suite=MOVING_SUITES, competitor=MOVING_DEFAULT),
