@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+import sys
 from collections import Counter
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
@@ -24,7 +26,7 @@ from earshot import (
     Subscription,
 )
 from earshot.engine.mixed_batches import order_by_time
-from earshot.errors import EarshotError, InvalidInput, UnknownSubscription
+from earshot.errors import EarshotError, InvalidInput, LateRow, UnknownSubscription
 from earshot.model.arrays import Space
 from earshot.semantics.moving import STRUCTURES
 from earshot.semantics.moving.kernels.quadtree import LEAF_MOST, TREE_QUADS
@@ -254,6 +256,76 @@ def test_messages_and_moves_together_are_told_as_one_by_one(tmp_path: Path) -> N
     again = Engine.open(tmp_path)
     assert again.results_table().equals(single.results_table())
     together.close()
+
+
+def test_single_events_take_the_short_way(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A position and a message go without Arrow; what is unusual or wrong is for batches."""
+    engine = Engine(Moving(3 * SECOND), space="planar")
+    engine.subscribe(Subscription(1, ["road"], region=Circle(0, 0, 1), expires=NOON + 9 * SECOND))
+    engine.publish(Message(0, "road", place=Point(0, 0), time=NOON))
+    with monkeypatch.context() as patched:
+        for name in ("message_batch", "region_batch"):
+            patched.setattr(f"earshot.engine.engine.{name}", None)
+        told = [
+            *engine.publish(Message(1, "Road", place=Point(5, 0), time=NOON, end=NOON + SECOND)),
+            *engine.move(1, Point(4.5, 0), NOON),
+            *engine.publish(Message(2, keywords=["new", "road"], place=Rectangle(3, 0, 5, 1))),
+            *engine.move(1, Point(9, 0), NOON + SECOND),
+        ]
+    assert [(each.sign, each.message_id, each.reason) for each in told] == [
+        ("-", 0, "left"), ("+", 1, "entered"), ("+", 2, "match"), ("-", 1, "expired"),
+        ("-", 2, "left"),
+    ]  # fmt: skip
+    engine.move(1, Circle(4, 0, 2))
+    assert [each.message_id for each in engine.results(1)] == [2]
+    with pytest.raises(LateRow, match="before the last position"):
+        engine.move(1, Point(0, 0), NOON)
+    with pytest.raises(LateRow, match="too late"):
+        engine.publish(Message(3, "road", place=Point(0, 0), time=NOON - 9 * SECOND))
+    with pytest.raises(InvalidInput, match="not after its time"):
+        engine.publish(Message(3, "road", place=Point(0, 0), time=NOON, end=NOON))
+    with pytest.raises(UnknownSubscription):
+        engine.move(1, Point(0, 0), NOON + 9 * SECOND)
+
+
+def test_moves_that_change_nothing_cost_no_python(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Calls of functions, and so Python objects, are as many for 4,000 moves as for 100."""
+    random = np.random.default_rng(6)
+    engine = Engine(Moving(1000 * SECOND), space="planar", rebuild_in_background=False)
+    n = 4000
+    engine.subscribe_batch(pa.table({
+        "id": np.arange(n), "keywords": [["road"]] * n, "x": random.random(n),
+        "y": random.random(n), "radius": np.full(n, 0.001),
+    }))  # fmt: skip
+    engine.publish_batch(pa.table({
+        "id": np.arange(200), "keywords": [["road"]] * 200, "x": 2 + random.random(200),
+        "y": random.random(200), "time": [NOON] * 200,
+    }))  # fmt: skip
+    monkeypatch.setattr("earshot.semantics.moving.quad_lists._LEAST", 10**6)  # nothing is sorted
+
+    def n_calls(n_moves: int, seconds: int) -> int:
+        batch = pa.table({
+            "id": np.arange(n_moves), "x": random.random(n_moves), "y": random.random(n_moves),
+            "time": pa.array([NOON + seconds * SECOND] * n_moves),
+        })  # fmt: skip
+        calls = 0
+
+        def count(*_: Any) -> None:
+            nonlocal calls
+            calls += 1
+
+        gc.disable()
+        sys.setprofile(count)
+        try:
+            updates = engine.move_batch(batch)
+        finally:
+            sys.setprofile(None)
+            gc.enable()
+        assert len(updates) == 0
+        return calls
+
+    n_calls(50, 1)
+    assert abs(n_calls(n, 2) - n_calls(100, 3)) < 20
 
 
 def test_an_order_that_does_not_fit_is_refused() -> None:

@@ -11,6 +11,7 @@ from earshot.encoding.forms import REGIONS, Form
 from earshot.encoding.messages import EncodedMessages, encode_messages, take_encoded
 from earshot.encoding.singles import (
     encode_message,
+    encode_position,
     encode_region,
     encode_subscription,
     is_usual_id,
@@ -33,6 +34,7 @@ __all__ = [
     "encode_message",
     "encode_messages",
     "encode_moves",
+    "encode_position",
     "encode_region",
     "encode_subscription",
     "encode_subscriptions",

@@ -17,11 +17,14 @@ import numpy as np
 from earshot.encoding.columns import NEVER_US, NO_TIME_US
 from earshot.encoding.forms import Form
 from earshot.encoding.messages import EncodedMessages
-from earshot.encoding.subscriptions import EncodedSubscriptions
+from earshot.encoding.subscriptions import EncodedMoves, EncodedSubscriptions
 from earshot.model.arrays import (
     EVERYWHERE_TOKEN,
+    POSITION,
+    AnchoredRegions,
     ClauseArrays,
     Int32s,
+    LivingMessages,
     MessageArrays,
     RegionArrays,
     Space,
@@ -49,6 +52,9 @@ _EVERYWHERE_BOX = (-np.inf, -np.inf, np.inf, np.inf)
 _ONE_BOX = np.array([0, 1], np.int64)
 _NO_THRESHOLDS = np.empty(0, np.float64)
 _NO_SHAPES = no_shapes()
+_POSITIONS = np.array([POSITION], np.int8)
+_NO_ROWS = np.array([-1], np.int32)
+_NO_SPANS = np.empty((0, 4))
 _ONE_CIRCLE = circle_shape_arrays(np.zeros((1, 3)))
 
 
@@ -59,22 +65,39 @@ def encode_message(
 
     Its ``ids`` are a tuple.
     """
-    if type(message) is not Message or form.keeps_words or not is_usual_id(message.id):
+    if type(message) is not Message or form.is_point or not is_usual_id(message.id):
         return None
-    if message.end is not None:
+    if message.end is not None and not form.moves_by_position:
         return None
     box = _message_box(message.place, space)
-    time = _time_us(message.time, NO_TIME_US)
+    time, end = _time_us(message.time, NO_TIME_US), _time_us(message.end, NO_TIME_US)
     said = _utf8(message.keywords if message.text is None else (message.text,), analyzer)
-    if box is None or time is None or said is None:
+    if box is None or time is None or end is None or said is None:
         return None
-    found = analyzer.analyze_utf8(said, vocabulary, grow=False).ids
+    if message.end is not None and message.time is not None and end <= time:
+        return None
+    found = analyzer.analyze_utf8(said, vocabulary, grow=form.keeps_words).ids
     ids = found if message.keywords is None else _distinct(found)
     tokens = np.empty(len(ids) + 1, np.int32)
     tokens[0] = EVERYWHERE_TOKEN
     tokens[1:] = ids
-    arrays = MessageArrays(np.array([0, len(tokens)]), tokens, np.array([box]))
-    return EncodedMessages((message.id,), arrays, np.array([time]), np.zeros(1, np.int64), [])
+    offsets, boxes, times = np.array([0, len(tokens)]), np.array([box]), np.array([time])
+    arrays: Any = MessageArrays(offsets, tokens, boxes)
+    if form.moves_by_position:
+        arrays = LivingMessages(offsets, tokens, boxes, times, np.array([end]))
+    return EncodedMessages((message.id,), arrays, times, np.zeros(1, np.int64), [])
+
+
+def encode_position(place: Any, time: datetime | None, space: Space) -> EncodedMoves | None:
+    """Encode where a moving subscriber is as the encoder of batches does; without ids."""
+    if type(place) is not Point or not _are_numbers((place.x, place.y)):
+        return None
+    us = _time_us(time, NO_TIME_US)
+    if us is None or point_problem(place.x, place.y, space) is not None:
+        return None
+    frames = np.array([[place.x, place.y, 0.0, 0.0]])
+    regions = AnchoredRegions(_POSITIONS, frames, _NO_ROWS, _NO_SHAPES, _NO_SPANS)
+    return EncodedMoves((), regions, np.array([us]), np.zeros(1, np.int64), [])
 
 
 def encode_subscription(

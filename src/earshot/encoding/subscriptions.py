@@ -53,7 +53,7 @@ class EncodedSubscriptions(NamedTuple):
 class EncodedMoves(NamedTuple):
     """The places of a batch of moves."""
 
-    ids: pa.Array
+    ids: Any  # Arrow array
     places: Any  # RegionArrays, AnchoredRegions, or (n, 3) Cartesian points
     times: Int64s  # when, NO_TIME_US where nobody says or asks
     rows: Int64s  # number of each at its source
