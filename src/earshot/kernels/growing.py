@@ -14,11 +14,18 @@ from earshot.model.arrays import (
     ShapeArrays,
     all_thresholds,
     box_clauses,
+    concat_clauses,
     largest_token,
 )
 
 _HALVES = 1 << 20
 """Rows up to which an array grows by half; larger ones grow by a quarter."""
+_MOVED_BYTES = 1 << 25
+"""Bytes from which on an array is enlarged where it is: the system moves its pages, and nothing is
+copied. So little at a time is enough, and there is never a second copy."""
+_MOVED_SHARE = 16
+_COLLECTED = 1 << 16
+"""Clauses from which on parts that were collected are joined."""
 
 
 def resized(array: npt.NDArray[Any], n: int, fill: Any = 0) -> npt.NDArray[Any]:
@@ -61,16 +68,28 @@ class GrowingArray:
     def append(self, rows: npt.NDArray[Any]) -> None:
         """Add rows at the end."""
         start = self._n
-        self._rows = with_room(self._rows, start + len(rows), fill=None)
+        self._make_room(start + len(rows))
         self._n += len(rows)
         self._rows[start : self._n] = rows
 
     def resize(self, n: int) -> None:
         """Grow to ``n`` rows, new ones filled, or give up those beyond."""
-        self._rows = with_room(self._rows, n, fill=None)
+        self._make_room(n)
         if n > self._n:
             self._rows[self._n : n] = self._fill
         self._n = n
+
+    def _make_room(self, n: int) -> None:
+        n_now = len(self._rows)
+        if n > n_now and self._rows.nbytes >= _MOVED_BYTES and self._rows.flags.owndata:
+            n_roomy = max(n, n_now + n_now // _MOVED_SHARE)
+            try:
+                self._rows.resize((n_roomy, *self._rows.shape[1:]))
+            except ValueError:
+                pass  # somebody has a view of it
+            else:
+                return
+        self._rows = with_room(self._rows, n, fill=None)
 
     @property
     def dtype(self) -> np.dtype[Any]:
@@ -154,6 +173,45 @@ class GrowingClauses:
         self._ring_offsets.append(shapes.ring_offsets[1:] + n_rings)
         self._vertex_offsets.append(shapes.vertex_offsets[1:] + len(self._vertices))
         self._vertices.append(shapes.vertices)
+
+
+class CollectedClauses:
+    """Clauses that wait, in the order they came: few calls cost little, many leave no copy behind.
+
+    Small parts are kept as they came until they are many, then join those before.
+    """
+
+    def __init__(self) -> None:
+        self._joined: GrowingClauses | None = None
+        self._small: list[ClauseArrays] = []
+        self._n_small = 0
+
+    @property
+    def parts(self) -> list[ClauseArrays]:
+        """All clauses, in a few parts; valid until the next are appended."""
+        return [*([] if self._joined is None else [self._joined.view]), *self._small]
+
+    def append(self, clauses: ClauseArrays) -> None:
+        """Add clauses at the end."""
+        self._small.append(clauses)
+        self._n_small += len(clauses.subscriptions)
+        if self._n_small >= _COLLECTED:
+            self._join()
+
+    def joined(self) -> ClauseArrays:
+        """Return all clauses; valid until the next are appended. There must be some."""
+        if self._small:
+            self._join()
+        assert self._joined is not None
+        return self._joined.view
+
+    def _join(self) -> None:
+        clauses = concat_clauses(self._small)
+        if self._joined is None:
+            self._joined = GrowingClauses(clauses)
+        else:
+            self._joined.append(clauses)
+        self._small, self._n_small = [], 0
 
 
 class GrowingScoring:

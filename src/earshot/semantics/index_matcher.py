@@ -24,6 +24,7 @@ from earshot.indexes import default_structure, index_type, open_index
 from earshot.indexes.answers import Counters
 from earshot.indexes.contract import Index, Snapshot
 from earshot.indexes.ranked_contract import RankedIndex, RankedParameters
+from earshot.kernels.growing import CollectedClauses
 from earshot.model.arrays import (
     EVERYWHERE_TOKEN,
     ClauseArrays,
@@ -33,7 +34,6 @@ from earshot.model.arrays import (
     RegionArrays,
     Space,
     box_clauses,
-    concat_clauses,
     gather_ranges,
     largest_token,
     with_tokens,
@@ -67,7 +67,7 @@ class IndexMatcher(Matcher):
         self.n_threads = n_threads
         self._index = index
         # Clauses that were subscribed since the last use of the index.
-        self._pending: list[ClauseArrays] = []
+        self._pending = CollectedClauses()
         self._n_pending = 0
         # Slots among these that have ended already.
         self._ended: list[Int32s] = []
@@ -185,13 +185,14 @@ class IndexMatcher(Matcher):
     def _drop_pending(self) -> Kept:
         """Give up what ended before anything was built, and the words that only it had."""
         index = self._index
-        n_tokens = 1 + max(map(largest_token, self._pending))
+        n_tokens = 1 + max(map(largest_token, self._pending.parts))
         clauses, old_slots = self._live_pending()
         tokens = kept_tokens(index.used_tokens(clauses, n_tokens))
         if tokens is not None:
             clauses = with_tokens(clauses, tokens)
             self._index = index.rebuilt_of(_nothing(), tokens)
-        self._pending, self._n_pending = [clauses], len(old_slots)
+        self._pending, self._n_pending = CollectedClauses(), len(old_slots)
+        self._pending.append(clauses)
         self._ended, self._n_ended = [], 0
         return Kept(old_slots, tokens)
 
@@ -252,12 +253,12 @@ class IndexMatcher(Matcher):
         if self._n_pending:
             if self._index.n_slots == 0:
                 # As a rebuild of what is pending, so that it is built as the index was.
-                pending = Snapshot(self._pending, np.ones(self._n_pending, np.bool_))
-                self._index, _ = self._index.rebuilt(pending, n_threads=self.n_threads)
+                clauses = self._pending.joined()
+                self._index = self._index.rebuilt_of(clauses, n_threads=self.n_threads)
             else:
-                self._index.insert(concat_clauses(self._pending))
+                self._index.insert(self._pending.joined())
             # Only now: what failed to go in is tried again.
-            self._pending, self._n_pending = [], 0
+            self._pending, self._n_pending = CollectedClauses(), 0
         if self._n_ended:
             self._index.remove(np.concatenate(self._ended))
             self._ended, self._n_ended = [], 0
@@ -270,7 +271,7 @@ class IndexMatcher(Matcher):
             is_live[ended - first] = False
         parts = [
             each._replace(subscriptions=each.subscriptions - first)
-            for each in (_nothing(), *self._pending)
+            for each in (_nothing(), *self._pending.parts)
         ]
         return Snapshot(parts, is_live).live_clauses()
 

@@ -46,6 +46,7 @@ from earshot.indexes.block_trie.kernels.build import (
     fill_codes,
     fill_lists,
     fill_root_list,
+    find_simple,
     place_summaries,
     sort_tokens_by_frequency,
 )
@@ -57,7 +58,7 @@ from earshot.indexes.block_trie.kernels.match import (
     BlockTrieScratch,
 )
 from earshot.indexes.contract import BuildInput, Index, Parameters
-from earshot.indexes.kernels.blocks import SIGNATURE_WORDS, n_summary_keys
+from earshot.indexes.kernels.blocks import SIGNATURE_WORDS, fill_summaries, n_summary_keys
 from earshot.indexes.kernels.matching import View
 from earshot.indexes.quantizing import quantizer_of
 from earshot.kernels.box_keys import BLOCK, DEAD_KEY, Quantizer, build_keys
@@ -118,19 +119,18 @@ class BlockTrie(Index):
         n_required = np.empty(n, np.int32)
         sort_tokens_by_frequency(clauses, frequencies, sorted_tokens, n_required)
         n_slots = int(clauses.subscriptions.max(initial=-1)) + 1
-        per_slot = np.bincount(clauses.subscriptions, minlength=n_slots)
-        is_simple = (
-            (n_required == np.diff(clauses.token_offsets))
-            & (clauses.shape_rows < 0)
-            & (per_slot[clauses.subscriptions] == 1)
-        ).astype(np.uint8)
-        order, root_starts = build_roots(clauses.token_offsets, sorted_tokens, len(frequencies))
+        is_simple = np.empty(n, np.uint8)
+        in_order = find_simple(clauses, n_required, n_slots, is_simple)
+        # What is needed for building alone lies where arrays are filled later, so that there is
+        # little beside them: the order of the lists among the rows of entries, codes among keys.
+        entry_rows = np.zeros(2 * n + BLOCK, np.int32)
+        order = entry_rows[:n]
+        root_starts = build_roots(clauses.token_offsets, sorted_tokens, len(frequencies), order)
         root_nodes, node_tokens, nodes, depths = build_nodes(
             order, root_starts, clauses.token_offsets, sorted_tokens, n_required, is_simple,
             parameters.split_above, parameters.min_child,
         )  # fmt: skip
         n_summaries, longest = place_summaries(nodes)
-        in_order = n == n_slots and bool((clauses.subscriptions == np.arange(n)).all())
         n_blocks = (n + BLOCK - 1) // BLOCK
         slot_clauses = np.empty(0 if in_order else n_slots, np.int32)
         if not in_order:
@@ -141,7 +141,7 @@ class BlockTrie(Index):
             node_tokens=node_tokens,
             nodes=_at_cache_line(nodes.reshape(-1)),
             keys=np.full(2 * n + BLOCK, DEAD_KEY),
-            entry_rows=np.zeros(2 * n + BLOCK, np.int32),
+            entry_rows=entry_rows,
             entry_tokens=np.full(n + BLOCK, -1, np.int32),
             root_codes=np.full(n_blocks * BLOCK * CODE_COLUMNS, NO_CODE, np.uint16),
             root_checks=np.zeros(n_blocks, np.uint16),
@@ -151,7 +151,7 @@ class BlockTrie(Index):
             root_summary=np.array([n_summaries], np.int64),
         )
         clause_keys = np.empty(n, np.uint64)
-        codes = np.empty(n, np.int64)
+        codes = arrays.keys[n : 2 * n].view(np.int64)
         tokens = (clauses.token_offsets, sorted_tokens, n_required, is_simple)
 
         def fill_keys(start: int, stop: int) -> None:
@@ -164,14 +164,16 @@ class BlockTrie(Index):
                 clauses.subscriptions, start, stop,
             )  # fmt: skip
 
-        def fill_root() -> None:
-            fill_root_list(arrays, np.sort(codes), clause_keys, *tokens)
+        def fill_blocks(start: int, stop: int) -> None:
+            first, last = start * BLOCK, min(stop * BLOCK, n)
+            fill_root_list(arrays, codes, clause_keys, *tokens, first, last)
 
         with ThreadPoolExecutor(n_threads) as pool:
             list(pool.map(fill_keys, *_cut(n, n_threads)))
-            root = pool.submit(fill_root)
             list(pool.map(fill_nodes, *_cut(len(nodes), 16 * n_threads)))
-            root.result()
+            codes.sort()
+            list(pool.map(fill_blocks, *_cut(n_blocks, n_threads)))
+        fill_summaries(arrays.keys, n, n, arrays.summary_keys, n_summaries)
         return arrays
 
     def _quantizer(self) -> Quantizer:

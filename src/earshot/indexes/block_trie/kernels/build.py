@@ -47,21 +47,43 @@ def sort_tokens_by_frequency(clauses, frequencies, sorted_tokens, n_required):
 
 
 @kernel
-def build_roots(token_offsets, sorted_tokens, n_tokens):
-    """Sort clauses by their rarest token; return their order and where each token's begin."""
+def find_simple(clauses, n_required, n_slots, is_simple):
+    """Fill which clauses are their slot's only one, have a box and no forbidden token.
+
+    Returns whether clause i is that of slot i throughout.
+    """
+    n = len(clauses.subscriptions)
+    in_order = n == n_slots
+    for c in range(n):
+        in_order &= clauses.subscriptions[c] == c
+    counts = np.zeros(0 if in_order else n_slots, np.uint8)  # 2 for several
+    if not in_order:
+        for c in range(n):
+            slot = clauses.subscriptions[c]
+            counts[slot] = min(np.int64(counts[slot]) + 1, 2)
+    for c in range(n):
+        n_tokens = clauses.token_offsets[c + 1] - clauses.token_offsets[c]
+        is_single = in_order or counts[clauses.subscriptions[c]] == 1
+        is_box = clauses.shape_rows[c] < 0
+        is_simple[c] = np.uint8(is_single and is_box and n_required[c] == n_tokens)
+    return in_order
+
+
+@kernel
+def build_roots(token_offsets, sorted_tokens, n_tokens, order):
+    """Fill ``order`` with the clauses by their rarest token; return where each token's begin."""
     n = len(token_offsets) - 1
     starts = np.zeros(n_tokens + 1, np.int64)
     for c in range(n):
         starts[sorted_tokens[token_offsets[c]] + 1] += 1
     for t in range(n_tokens):
         starts[t + 1] += starts[t]
-    order = np.empty(n, np.int32)
     ends = starts[:-1].copy()
     for c in range(n):
         token = sorted_tokens[token_offsets[c]]
         order[ends[token]] = c
         ends[token] += 1
-    return order, starts
+    return starts
 
 
 @kernel
@@ -317,12 +339,15 @@ def fill_lists(
 
 @kernel
 def fill_root_list(
-    arrays, sorted_codes, clause_keys, token_offsets, sorted_tokens, n_required, is_simple
-):
-    """Fill the root list: all clauses in spatial order, each with codes of its rarest tokens."""
+    arrays, sorted_codes, clause_keys, token_offsets, sorted_tokens, n_required, is_simple,
+    first, last,
+):  # fmt: skip
+    """Fill a part of the root list: clauses in spatial order, each with codes of its rarest tokens.
+
+    The part begins with a block. ``sorted_codes`` may be where its keys go.
+    """
     n = len(sorted_codes)
-    arrays.root_checks[:] = 0
-    for k in range(n):
+    for k in range(first, last):
         c = np.int32(sorted_codes[k] & 0xFFFFFFFF)
         arrays.keys[n + k] = clause_keys[c]
         arrays.entry_rows[n + k] = c
@@ -334,7 +359,6 @@ def fill_root_list(
             is_checked |= code >= N_EXACT_CODES
         if is_checked:
             arrays.root_checks[block] |= np.uint16(1 << e)
-    fill_summaries(arrays.keys, n, n, arrays.summary_keys, arrays.root_summary[0])
 
 
 @kernel
