@@ -81,7 +81,9 @@ class GrowingArray:
 
     def _make_room(self, n: int) -> None:
         n_now = len(self._rows)
-        if n > n_now and self._rows.nbytes >= _MOVED_BYTES and self._rows.flags.owndata:
+        if n <= n_now:
+            return
+        if self._rows.nbytes >= _MOVED_BYTES and self._rows.flags.owndata:
             n_roomy = max(n, n_now + n_now // _MOVED_SHARE)
             try:
                 self._rows.resize((n_roomy, *self._rows.shape[1:]))

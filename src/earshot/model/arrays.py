@@ -34,6 +34,10 @@ EARTH_RADIUS_M = 6_371_008.8
 """Radius of the sphere on which longitude/latitude distances are computed (haversine)."""
 
 
+TAKEN_ROWS = 1 << 20
+"""Rows of a ragged array that are taken at a time."""
+
+
 class ShapeArrays(NamedTuple):
     """Regions that are not boxes; checked exactly behind their bounding boxes.
 
@@ -217,7 +221,7 @@ def numbers_of(kept: Int32s, n: int) -> Int32s:
 
 def take_clauses(clauses: ClauseArrays, rows: npt.NDArray[Any]) -> ClauseArrays:
     """Return the given rows of ``clauses``, in that order, with the shapes that they use."""
-    offsets, positions = gather_ranges(clauses.token_offsets, rows)
+    offsets, token_ids = take_ranges(clauses.token_offsets, clauses.token_ids, rows)
     shape_rows = clauses.shape_rows[rows]
     has_shape = shape_rows >= 0
     used, numbers = np.unique(shape_rows[has_shape], return_inverse=True)
@@ -225,7 +229,7 @@ def take_clauses(clauses: ClauseArrays, rows: npt.NDArray[Any]) -> ClauseArrays:
     return ClauseArrays(
         clauses.subscriptions[rows],
         offsets,
-        clauses.token_ids[positions],
+        token_ids,
         clauses.boxes[rows],
         shape_rows,
         _take_shapes(clauses.shapes, used),
@@ -336,6 +340,26 @@ def gather_ranges(offsets: Int64s, rows: npt.NDArray[Any]) -> tuple[Int64s, Int6
     shifts = np.repeat(starts - new_offsets[:-1], lengths)
     positions = np.arange(new_offsets[-1], dtype=np.int64) + shifts
     return new_offsets, positions
+
+
+def take_ranges(
+    offsets: Int64s, values: npt.NDArray[Any], rows: npt.NDArray[Any]
+) -> tuple[Int64s, npt.NDArray[Any]]:
+    """Return the offsets and elements of the chosen rows of a ragged array.
+
+    Rows are taken a part at a time, so that little memory is needed beside what comes out.
+    """
+    n = len(rows)
+    parts = [slice(start, min(start + TAKEN_ROWS, n)) for start in range(0, n, TAKEN_ROWS)]
+    new_offsets = np.zeros(n + 1, np.int64)
+    for part in parts:
+        new_offsets[1:][part] = offsets[rows[part] + 1] - offsets[rows[part]]
+    np.cumsum(new_offsets, out=new_offsets)
+    taken = np.empty(new_offsets[-1], values.dtype)
+    for part in parts:
+        _, positions = gather_ranges(offsets, rows[part])
+        taken[new_offsets[part.start] : new_offsets[part.stop]] = values[positions]
+    return new_offsets, taken
 
 
 def concat_offsets(parts: Sequence[Int64s]) -> Int64s:
