@@ -33,7 +33,8 @@ def typed(values: list[Any]) -> pa.Array:
 
 
 def copied(arrays: IdArrays) -> IdArrays:
-    return IdArrays(arrays.data.copy(), arrays.offsets.copy(), arrays.table.copy())
+    copies: list[Any] = [each.copy() for each in arrays]
+    return IdArrays(*copies)
 
 
 @pytest.mark.parametrize("ids", [integers, strings], ids=["integers", "strings"])
@@ -182,11 +183,49 @@ def test_a_null_is_no_id(ids: pa.Array) -> None:
         id_bytes(ids)
 
 
-def test_ids_in_sequence_come_back_without_a_look_up() -> None:
+def test_ids_in_sequence_take_no_memory() -> None:
     table = IdTable()
-    table.append(pa.array(range(100, 200)))
-    wanted = np.array([7, 0, 99] * 10, np.int32)
-    assert table.ids_of(wanted).to_pylist() == [107, 100, 199] * 10
-    table.append(pa.array([5]))  # no longer a sequence
-    wanted = np.array([100, 7] * 20, np.int32)
-    assert table.ids_of(wanted).to_pylist() == [5, 107] * 20
+    for start in range(0, 100_000, 1_000):
+        table.append(pa.array(range(start, start + 1_000)))
+    assert table.nbytes < 1_000
+    table.append(ints(-5))  # no longer a sequence
+    table.append(ints(100_000))
+    assert table.nbytes < 2_000
+    assert table.ids_of(slots(100_000, 7, 100_001)).to_pylist() == [-5, 7, 100_000]
+    table = IdTable(table.kind, copied(table.arrays))
+    assert table.slots_of(ints(100_000, 7, -5)).tolist() == [100_001, 7, 100_000]
+    table.forget(slots(7, 100_000))
+    assert table.contains(ints(6, 7, 8, -5, 100_000)).tolist() == [True, False, True, False, True]
+    assert table.live_slots().tolist() == [*range(7), *range(8, 100_000), 100_001]
+    with pytest.raises(DuplicateSubscription, match="subscription 8 exists already"):
+        table.append(ints(7, 8))
+    table.append(ints(7))
+    assert table.slots_of(ints(7, 8)).tolist() == [100_002, 8]
+
+
+def test_ids_that_ascend_need_no_table() -> None:
+    table = IdTable()
+    for start in range(0, 300_000, 3_000):  # in sequence at first
+        table.append(pa.array(range(start, start + 3_000, 1 if start < 30_000 else 3)))
+    assert len(table.arrays.table) == 64
+    table = IdTable(table.kind, copied(table.arrays))
+    assert table.slots_of(ints(0, 29_999, 30_003, 299_997)).tolist() == [0, 29_999, 30_001, 119_999]
+    assert not table.contains(ints(-1, 30_001, 299_998, 2**62, -(2**63))).any()
+    table.append(ints(300_000))  # what was opened is not copied to be enlarged
+    assert len(table.arrays.values) == 120_000
+    table.forget(slots(0, 119_999))
+    kept = table.live_slots()
+    assert len(kept) == 119_999
+    assert len(table.renumbered(kept).arrays.table) == 64
+    assert table.renumbered(kept).ids_of(slots(0, 119_998)).to_pylist() == [1, 300_000]
+
+
+def test_the_largest_ids_do_not_overflow() -> None:
+    table = IdTable()
+    least, most = -(2**63), 2**63 - 1
+    table.append(ints(most - 1, most))
+    table.append(ints(least))
+    assert table.slots_of(ints(least, most, most - 1)).tolist() == [2, 1, 0]
+    table = IdTable()
+    table.append(ints(least, most))
+    assert table.contains(ints(least, 0, most)).tolist() == [True, False, True]

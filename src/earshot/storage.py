@@ -35,7 +35,7 @@ import xxhash
 from earshot.errors import InvalidInput, SavedIndexError, described
 
 FORMAT = "earshot-arrays"
-VERSION = 6
+VERSION = 7
 FACTS = "facts.json"
 _DRAFT = "facts.json.draft"
 _JOURNAL_LOCK = "journal.lock"
@@ -338,7 +338,12 @@ class Saved:
     @property
     def n_bytes(self) -> int:
         """Bytes of the arrays."""
-        return sum(array.nbytes for array in self._arrays.values())
+        return sum(self.array_bytes.values())
+
+    @property
+    def array_bytes(self) -> dict[str, int]:
+        """Bytes of each array, by its part and name."""
+        return {name: int(array.nbytes) for name, array in self._arrays.items()}
 
     def has(self, name: str) -> bool:
         """Whether there is a group of that name."""

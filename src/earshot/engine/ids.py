@@ -2,6 +2,10 @@
 
 Ids are all 64-bit integers or all strings; the first batch decides, and the first one after all
 subscriptions have ended. They come back unchanged.
+
+Integers that ascend from the first slot on need no hash table, and those in sequence no memory at
+all (:mod:`earshot.engine.ascending_ids`). All others are in the table, and so are those that come
+after them.
 """
 
 from __future__ import annotations
@@ -14,7 +18,8 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from earshot.engine.kernels import FREE, GONE, enter_ids, find_ids, gather_integers
+from earshot.engine.ascending_ids import AscendingIds
+from earshot.engine.kernels import FREE, GONE, enter_ids, find_ids, gather_ids
 from earshot.errors import DuplicateSubscription, InvalidInput, UnknownSubscription
 from earshot.kernels.growing import GrowingArray
 from earshot.model.arrays import Int32s, Int64s, gather_ranges
@@ -30,8 +35,13 @@ Ids: TypeAlias = Any
 class IdArrays(NamedTuple):
     """What is saved of a table of ids."""
 
-    data: Bytes  # bytes of all ids, slot by slot; eight each for integers
-    offsets: Int64s  # (n_slots + 1,) for strings, empty for integers
+    # Of the first slots, where their ids ascend; see earshot.engine.ascending_ids.
+    bounds: Int64s
+    values: Int64s
+    gone: Bytes
+    # Of the others, the rows of the table.
+    data: Bytes  # bytes of all ids, row by row; eight each for integers
+    offsets: Int64s  # (n_rows + 1,) for strings, empty for integers
     table: Int32s  # (2**k,) hash table; see earshot.engine.kernels
 
 
@@ -41,13 +51,12 @@ class IdTable:
     def __init__(self, kind: IdKind | None = None, arrays: IdArrays | None = None) -> None:
         self.kind = kind
         arrays = arrays or _ended(kind, 0)
+        self._ascending = AscendingIds(arrays.bounds, arrays.values, arrays.gone)
         self._data = GrowingArray(arrays.data)
         self._offsets = GrowingArray(arrays.offsets)
         self._table = arrays.table
-        # Number of ids when they were last looked at, and the first where they were in sequence.
-        self._sequence: tuple[int, int | None] = -1, None
         # Places of the table that are taken, removed ids included; they are never freed.
-        self._n_taken = len(self)
+        self._n_taken = self._n_rows
 
     @classmethod
     def without_ids(cls, kind: IdKind | None, n_slots: int) -> IdTable:
@@ -55,17 +64,26 @@ class IdTable:
         return cls(kind, _ended(kind, n_slots))
 
     def __len__(self) -> int:
+        return len(self._ascending) + self._n_rows
+
+    @property
+    def _n_rows(self) -> int:
         return len(self._data) // 8 if self.kind == "integer" else max(len(self._offsets) - 1, 0)
 
     @property
     def arrays(self) -> IdArrays:
         """The arrays without spare room: views, to be saved before the table changes."""
-        return IdArrays(self._data.view, self._offsets.view, self._table)
+        first = self._ascending
+        return IdArrays(
+            first.bounds, first.values, first.gone,
+            self._data.view, self._offsets.view, self._table,
+        )  # fmt: skip
 
     @property
     def nbytes(self) -> int:
         """Bytes of memory, including the room to grow."""
-        return self._data.nbytes + self._offsets.nbytes + int(self._table.nbytes)
+        hashed = self._data.nbytes + self._offsets.nbytes + int(self._table.nbytes)
+        return self._ascending.nbytes + hashed
 
     def append(self, ids: Ids) -> None:
         """Give the next slots these ids, which must not be in use; all or none go in."""
@@ -77,87 +95,112 @@ class IdTable:
             if kind == "integer":
                 self._offsets = GrowingArray(np.empty(0, np.int64))
         self._check_kind(kind)
-        first, n_bytes = len(self), len(self._data)
         data, offsets = id_bytes(ids)
+        if kind == "integer":
+            integers = data.view(np.int64)
+            if self._n_rows == 0 and self._ascending.extend(integers):
+                return
+            is_taken = self._ascending.find(integers) >= 0
+            if is_taken.any():
+                raise _duplicate(ids[int(is_taken.argmax())])
+        first, n_bytes = self._n_rows, len(self._data)
         self._data.append(data)
         if len(offsets):
             self._offsets.append(offsets[1:] + n_bytes)
-        slots = np.arange(first, first + len(ids), dtype=np.int32)
+        rows = np.arange(first, first + len(ids), dtype=np.int32)
         if 3 * (self._n_taken + len(ids)) > 2 * len(self._table):
             self._rehash(len(ids))
-        n_entered = enter_ids(self._table, self._data.view, self._offsets.view, slots)
+        n_entered = enter_ids(self._table, self._data.view, self._offsets.view, rows)
         self._n_taken += n_entered
         if n_entered < len(ids):
-            self.forget(slots[:n_entered])
+            self._forget_rows(rows[:n_entered])
             self._data.resize(n_bytes)
             if len(offsets):
                 self._offsets.resize(first + 1)
             # The places of the ids that were taken back: no slot accounts for them any more.
             self._rehash(0)
-            duplicate = plain_id(ids[int(n_entered)])
-            raise DuplicateSubscription(
-                f"subscription {duplicate!r} exists already; unsubscribe it first or choose "
-                f"another id"
-            )
+            raise _duplicate(ids[int(n_entered)])
 
     def known_slots(self, ids: Ids) -> Int32s | None:
         """Return the live slots of ids, None where one of them is unknown."""
         if kind_of(ids) != self.kind:
             return None
-        places = self._places(ids)
-        return None if (places < 0).any() else self._table[places]
+        slots = self._find(ids)
+        return None if (slots < 0).any() else slots.astype(np.int32)
 
     def slots_of(self, ids: Ids) -> Int32s:
         """Return the live slots of ids; unknown ones raise."""
-        places = np.full(len(ids), -1, np.int64)
+        slots = np.full(len(ids), -1, np.int64)
         if kind_of(ids) == self.kind:
-            places = self._places(ids)
-        if (places < 0).any():
-            unknown = plain_id(ids[int(np.flatnonzero(places < 0)[0])])
+            slots = self._find(ids)
+        if (slots < 0).any():
+            unknown = plain_id(ids[int(np.flatnonzero(slots < 0)[0])])
             raise UnknownSubscription(f"no subscription {unknown!r}")
-        return self._table[places]
+        return slots.astype(np.int32)
 
     def contains(self, ids: Ids) -> npt.NDArray[np.bool_]:
         """Return which of the ids are in use."""
-        found: npt.NDArray[np.bool_] = self._places(ids) >= 0
+        found: npt.NDArray[np.bool_] = self._find(ids) >= 0
         return found
 
     def takes(self, ids: Ids) -> bool:
         """Whether a few ids are of the right kind, and none is in use."""
         if self.kind is None:
             return True
-        return kind_of(ids) == self.kind and max(self._places(ids).tolist()) < 0
+        return kind_of(ids) == self.kind and max(self._find(ids).tolist()) < 0
+
+    def live_slots(self) -> Int32s:
+        """Return the slots whose ids are in use, ascending."""
+        rows = np.sort(self._table[self._table >= 0])
+        n = len(self._ascending)
+        return np.concatenate([self._ascending.live_slots(), rows + np.int32(n)])
 
     def forget(self, slots: Int32s) -> None:
         """Free the ids of slots for new subscriptions; the slots keep their ids."""
+        n = len(self._ascending)
+        if n == 0:
+            self._forget_rows(slots)
+            return
+        is_ascending = slots < n
+        if is_ascending.any():
+            self._ascending.free(slots[is_ascending])
+        if not is_ascending.all():
+            self._forget_rows(slots[~is_ascending] - np.int32(n))
+
+    def _forget_rows(self, rows: Int32s) -> None:
         if self.kind == "integer":
-            data = self._data.view.view(np.int64)[slots].view(np.uint8)
+            data = self._data.view.view(np.int64)[rows].view(np.uint8)
             offsets = np.empty(0, np.int64)
         else:
-            offsets, positions = gather_ranges(self._offsets.view, slots)
+            offsets, positions = gather_ranges(self._offsets.view, rows)
             data = self._data.view[positions]
-        places = np.empty(len(slots), np.int64)
-        find_ids(self._table, self._data.view, self._offsets.view, data, offsets, places)
+        places, _ = self._places(data, offsets, len(rows))
         self._table[places[places >= 0]] = GONE
 
     def ids_of(self, slots: Int32s) -> pa.Array:
         """Return the ids of slots."""
         if self.kind == "integer":
-            first = self._first_of_sequence(len(slots))
-            if first is not None:
-                return pa.array(slots + np.int64(first))
-            values = np.empty(len(slots), np.int64)
-            gather_integers(self._data.view.view(np.int64), slots, values)
-            return pa.array(values)
+            return pa.array(self._integers_of(slots))
         return strings_of(self._offsets.view, self._data.view).take(pa.array(slots))
 
     def plain_ids_of(self, slots: Int32s) -> list[Id]:
         """Return the ids of slots as Python knows them."""
         if self.kind == "integer":
-            values: list[Id] = self._data.view.view(np.int64)[slots].tolist()
-            return values
+            integers: list[Id] = self._integers_of(slots).tolist()
+            return integers
         strings: list[Id] = self.ids_of(slots).to_pylist()
         return strings
+
+    def _integers_of(self, slots: Int32s) -> Int64s:
+        # Rows first: another thread may be adding, and those that ascend are never fewer later.
+        rows, (first, n) = self._data.view.view(np.int64), self._ascending.bounds
+        values = self._ascending.values
+        if len(rows) == 0 and len(values) == 0:
+            sequence: Int64s = slots + first
+            return sequence
+        integers = np.empty(len(slots), np.int64)
+        gather_ids(first, n, values, rows, slots, integers)
+        return integers
 
     def renumbered(self, old_slots: Int32s) -> IdTable:
         """Return a table in which slot i has the id of ``old_slots[i]``, all of them live."""
@@ -165,27 +208,29 @@ class IdTable:
         renumbered.append(self.ids_of(old_slots))
         return renumbered
 
-    def _first_of_sequence(self, n_wanted: int) -> int | None:
-        """Return the id of slot 0 where each slot's id is one more than the one before.
-
-        Row numbers are the most common ids, and need no look-up. Whether these are some is found
-        out when so many ids are wanted that it pays.
-        """
-        n, first = self._sequence  # at once: another thread may be looking or adding
-        if n != len(self) and 8 * n_wanted > len(self):
-            values = self._data.view.view(np.int64)
-            in_sequence = len(values) > 0 and bool((np.diff(values) == 1).all())
-            n, first = self._sequence = len(values), int(values[0]) if in_sequence else None
-        return first if n == len(self) else None
-
-    def _places(self, ids: Ids) -> Int64s:
+    def _find(self, ids: Ids) -> Int64s:
+        """Return the slots of ids, -1 where one is not in use."""
         if self.kind is None:
             return np.full(len(ids), -1, np.int64)
         self._check_kind(kind_of(ids))
         data, offsets = id_bytes(ids)
-        places = np.empty(len(ids), np.int64)
-        find_ids(self._table, self._data.view, self._offsets.view, data, offsets, places)
-        return places
+        n = len(self._ascending)
+        slots = self._ascending.find(data.view(np.int64)) if n else None
+        if slots is not None and (self._n_rows == 0 or (len(ids) == 1 and slots[0] >= 0)):
+            return slots
+        _, rows = self._places(data, offsets, len(ids))
+        if slots is None:
+            return rows
+        if len(ids) == 1:  # without arithmetic on arrays, which would take longer than the search
+            return rows if rows[0] < 0 else np.array([n + int(rows[0])])
+        rows[rows >= 0] += n
+        return np.maximum(slots, rows)
+
+    def _places(self, data: Bytes, offsets: Int64s, n: int) -> tuple[Int64s, Int64s]:
+        """Return where ``n`` ids stand in the table, and their rows; -1 where one does not."""
+        places, rows = np.empty(n, np.int64), np.empty(n, np.int64)
+        find_ids(self._table, self._data.view, self._offsets.view, data, offsets, places, rows)
+        return places, rows
 
     def _rehash(self, n: int) -> None:
         """Make the table anew, without removed ids and with room for ``n`` more."""
@@ -202,12 +247,21 @@ class IdTable:
             )
 
 
+def _duplicate(subscription_id: Any) -> DuplicateSubscription:
+    return DuplicateSubscription(
+        f"subscription {plain_id(subscription_id)!r} exists already; unsubscribe it first or "
+        f"choose another id"
+    )
+
+
 def _ended(kind: IdKind | None, n_slots: int) -> IdArrays:
     # The kernels know integers by their lack of offsets.
     is_integer = kind == "integer"
     data = np.zeros(8 * n_slots if is_integer else 0, np.uint8)
     offsets = np.zeros(0 if is_integer else n_slots + 1, np.int64)
-    return IdArrays(data, offsets, np.full(64, FREE, np.int32))
+    first = AscendingIds.none()
+    table = np.full(64, FREE, np.int32)
+    return IdArrays(first.bounds, first.values, first.gone, data, offsets, table)
 
 
 def kind_of(ids: Ids) -> IdKind | None:

@@ -3,7 +3,7 @@
 An id is a string of bytes: ``data[offsets[i]:offsets[i + 1]]``, or eight bytes at ``8 * i`` where
 ``offsets`` is empty (integers). The table is open addressing with linear probing:
 
-    table  int32 (2**k,)  slot of an id, FREE, or GONE where an id was removed
+    table  int32 (2**k,)  row of an id, FREE, or GONE where an id was removed
 """
 
 from __future__ import annotations
@@ -50,12 +50,12 @@ def _same(data_a, start_a, stop_a, data_b, start_b, stop_b):
 
 
 @kernel
-def enter_ids(table, data, offsets, slots):
-    """Enter the stored ids of ``slots``; return how many went in before one that was there."""
+def enter_ids(table, data, offsets, rows):
+    """Enter the stored ids of rows; return how many went in before one that was there."""
     mask = len(table) - 1
-    for i in range(len(slots)):
-        slot = slots[i]
-        start, stop = _span(offsets, slot)
+    for i in range(len(rows)):
+        row = rows[i]
+        start, stop = _span(offsets, row)
         place = _hash(data, start, stop) & mask
         target = np.int64(-1)
         while table[place] != FREE:
@@ -67,33 +67,45 @@ def enter_ids(table, data, offsets, slots):
                 if _same(data, start, stop, data, held_start, held_stop):
                     return i
             place = (place + 1) & mask
-        table[place if target < 0 else target] = slot
-    return len(slots)
+        table[place if target < 0 else target] = row
+    return len(rows)
 
 
 @kernel
-def find_ids(table, data, offsets, wanted, wanted_offsets, places):
-    """Fill ``places`` with where in the table each wanted id stands, -1 where it does not."""
+def find_ids(table, data, offsets, wanted, wanted_offsets, places, rows):
+    """Fill where in the table each wanted id stands, and its row; -1 where it does not."""
     mask = len(table) - 1
     for i in range(len(places)):
         start, stop = _span(wanted_offsets, i)
         place = _hash(wanted, start, stop) & mask
-        places[i] = -1
+        places[i] = rows[i] = -1
         while table[place] != FREE:
             held = table[place]
             if held != GONE:
                 held_start, held_stop = _span(offsets, held)
                 if _same(wanted, start, stop, data, held_start, held_stop):
-                    places[i] = place
+                    places[i], rows[i] = place, held
                     break
             place = (place + 1) & mask
 
 
 @lean_kernel
-def gather_integers(values, rows, out):
-    """Fill ``out`` with ``values[rows]``; the rows lie scattered, so they are asked for ahead."""
-    n = len(rows)
-    for i in range(n):
-        if i + _AHEAD < n:
-            prefetch(values, rows[i + _AHEAD])
-        out[i] = values[rows[i]]
+def gather_ids(first, n, values, others, slots, out):
+    """Fill ``out`` with the integers of slots: the first ``n`` ascend, ``others`` come after them.
+
+    Where there are no ``values``, those that ascend are in sequence from ``first`` on. The slots
+    lie scattered, so that what is stored is asked for ahead.
+    """
+    n_slots = len(slots)
+    for i in range(n_slots):
+        if i + _AHEAD < n_slots:
+            ahead = slots[i + _AHEAD]
+            if ahead >= n:
+                prefetch(others, ahead - n)
+            elif len(values) > 0:
+                prefetch(values, ahead)
+        slot = slots[i]
+        if slot >= n:
+            out[i] = others[slot - n]
+        else:
+            out[i] = values[slot] if len(values) > 0 else first + slot

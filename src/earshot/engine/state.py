@@ -303,8 +303,7 @@ class State:
 
     def results_table(self, ids: pa.Array | None) -> pa.Table:
         """Return the results of subscriptions, of all for None, with the rank of each."""
-        table = self.ids.arrays.table
-        slots = np.sort(table[table >= 0]) if ids is None else self.ids.slots_of(ids)
+        slots = self.ids.live_slots() if ids is None else self.ids.slots_of(ids)
         found = self.matcher.results(slots)
         counts = np.diff(found.offsets)
         ranks = np.arange(len(found.sequences)) - np.repeat(found.offsets[:-1], counts) + 1
