@@ -6,6 +6,7 @@ import os
 import platform
 import subprocess
 import sys
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 
@@ -15,6 +16,7 @@ import pytest
 from earshot.checks.generate import MIXED, Case, Recipe, case_of, make_case
 from earshot.indexes.answers import Matches
 from earshot.indexes.block_trie import batches
+from earshot.indexes.block_trie import index as block_trie
 from earshot.indexes.block_trie.batches import WAYS
 from earshot.indexes.block_trie.index import BlockTrie
 from earshot.indexes.block_trie.kernels.batch_arrays import SIGNATURE_WORDS
@@ -253,3 +255,26 @@ def test_levels_of_vectors() -> None:
     assert vector_level((x86, "emeraldrapids", "-avx2")) == "generic"
     assert vector_level((arm, "generic", "")) == "generic"
     assert CODE_COLUMNS == 4  # as many as a group intersects
+
+
+@each_case
+def test_clauses_are_found_for_removal_with_a_table_and_without(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    recipe = replace(CASES[name], n_subscriptions=min(CASES[name].n_subscriptions, 1) * 3_000)
+    case = make_case(recipe)
+    searched, listed = (BlockTrie.build(case.clauses, space=recipe.space) for _ in range(2))
+    slots = np.random.default_rng(1).permutation(searched.n_slots).astype(np.int32)
+    for part in np.array_split(slots[: 2 * len(slots) // 3], 20):
+        for index, share in ((searched, 1e-9), (listed, 1e9)):
+            monkeypatch.setattr(block_trie, "SEARCHED_SHARE", share)
+            index.remove(part)
+        assert (searched.arrays.keys == listed.arrays.keys).all()
+    assert searched._clause_positions is None
+    if len(slots):
+        assert listed._clause_positions is not None
+    monkeypatch.setattr(block_trie, "SEARCHED_SHARE", 1)  # from now on it would take too long
+    searched.remove(slots[-len(slots) // 4 :])
+    listed.remove(slots[-len(slots) // 4 :])
+    assert (searched.arrays.keys == listed.arrays.keys).all()
+    assert (searched._clause_positions is None) == (len(slots) == 0)

@@ -36,13 +36,13 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import numpy.typing as npt
 
 from earshot.errors import InvalidParameter
 from earshot.indexes.answers import Matches, merge_matches
 from earshot.indexes.block_trie.kernels.build import (
     build_nodes,
     build_roots,
-    clause_positions,
     fill_codes,
     fill_lists,
     fill_root_list,
@@ -50,6 +50,7 @@ from earshot.indexes.block_trie.kernels.build import (
     place_summaries,
     sort_tokens_by_frequency,
 )
+from earshot.indexes.block_trie.kernels.burying import bury_clauses, clause_positions
 from earshot.indexes.block_trie.kernels.match import (
     CODE_COLUMNS,
     NO_CODE,
@@ -68,6 +69,9 @@ if TYPE_CHECKING:
     from earshot.indexes.block_trie.batches import Batches
 
 CACHE_LINE = 64
+
+SEARCHED_SHARE = 4
+"""Share of all entries that a table of places takes as long as: one in so many is looked at."""
 
 SMALL_BATCH = 32
 LARGE_BATCH = 4096
@@ -110,6 +114,8 @@ class BlockTrie(Index):
     _empty_delta: View | None = None
     _clause_positions: Int32s | None = None
     """Where each clause stands in a node's list and in the root list."""
+    _n_steps: int = 0
+    """Steps that were taken to search for clauses without it."""
 
     @classmethod
     def _build_arrays(cls, given: BuildInput) -> BlockTrieArrays:
@@ -234,10 +240,25 @@ class BlockTrie(Index):
         return super()._view()._replace(delta=delta)
 
     def _bury(self, slots: Int32s) -> None:
-        """Overwrite the keys of the slots' clauses, so that no test finds them any more."""
+        """Overwrite the keys of the slots' clauses, so that no test finds them any more.
+
+        The first ones are searched for. A table of all places is made when that has taken as long.
+        """
+        rows = self.base_rows(slots)
         if self._clause_positions is None:
-            self._clause_positions = clause_positions(self.arrays, len(self.clauses.subscriptions))
-        self.arrays.keys[self._clause_positions[self.base_rows(slots)]] = DEAD_KEY
+            n_clauses = len(self.clauses.subscriptions)
+            most_steps = n_clauses // SEARCHED_SHARE - self._n_steps
+            self._n_steps += bury_clauses(
+                self.arrays, self.clauses, self.frequencies, rows, most_steps
+            )
+            if self._n_steps < n_clauses // SEARCHED_SHARE:
+                return
+            self._clause_positions = clause_positions(self.arrays, n_clauses)
+        self.arrays.keys[self._clause_positions[rows]] = DEAD_KEY
+
+    def base_rows(self, slots: Int32s) -> npt.NDArray[Any]:
+        """Return the rows of the base clauses that belong to the slots."""
+        return slots if len(self.arrays.slot_clauses) == 0 else super().base_rows(slots)
 
     @property
     def nbytes(self) -> int:

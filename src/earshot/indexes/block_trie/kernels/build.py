@@ -359,22 +359,3 @@ def fill_root_list(
             is_checked |= code >= N_EXACT_CODES
         if is_checked:
             arrays.root_checks[block] |= np.uint16(1 << e)
-
-
-@kernel
-def clause_positions(arrays, n_clauses):
-    """Return where each clause stands in a node's list, and where in the root list."""
-    positions = np.empty((n_clauses, 2), np.int32)
-    nodes = arrays.nodes.reshape((-1, NODE_COLUMNS))
-    in_order = len(arrays.slot_clauses) == 0
-    for node in range(len(nodes)):
-        start = nodes[node, START]
-        middle = start + nodes[node, N_COMPLETE]
-        for k in range(start, middle):
-            slot = arrays.entry_rows[k]
-            positions[slot if in_order else arrays.slot_clauses[slot], 0] = k
-        for k in range(middle, middle + nodes[node, N_OPEN]):
-            positions[arrays.entry_rows[k], 0] = k
-    for k in range(n_clauses, 2 * n_clauses):
-        positions[arrays.entry_rows[k], 1] = k
-    return positions

@@ -1,0 +1,160 @@
+"""Removal from :mod:`earshot.indexes.block_trie.index`, which describes the structure.
+
+A clause stands twice: in the list of a node, and in the root list. Both are in spatial order, so
+that a few clauses are found by searching. Where many are removed, a table of all places is cheaper.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from earshot.indexes.block_trie.kernels.build import spatial_code
+from earshot.indexes.block_trie.kernels.match import (
+    FIRST_CHILD,
+    N_CHILDREN,
+    N_COMPLETE,
+    N_OPEN,
+    NODE_COLUMNS,
+    START,
+)
+from earshot.kernels.box_keys import DEAD_KEY, box_key
+from earshot.kernels.jit import kernel
+
+_SEARCH_STEPS = 64
+"""What finding a clause costs, in entries that could be looked at instead."""
+
+
+@kernel
+def clause_positions(arrays, n_clauses):
+    """Return where each clause stands in a node's list, and where in the root list."""
+    positions = np.empty((n_clauses, 2), np.int32)
+    nodes = arrays.nodes.reshape((-1, NODE_COLUMNS))
+    for node in range(len(nodes)):
+        start = nodes[node, START]
+        middle = start + nodes[node, N_COMPLETE]
+        for k in range(start, middle):
+            positions[_clause_at(arrays, k, True), 0] = k
+        for k in range(middle, middle + nodes[node, N_OPEN]):
+            positions[_clause_at(arrays, k, False), 0] = k
+    for k in range(n_clauses, 2 * n_clauses):
+        positions[arrays.entry_rows[k], 1] = k
+    return positions
+
+
+@kernel
+def _clause_at(arrays, entry, is_complete):
+    row = arrays.entry_rows[entry]
+    return arrays.slot_clauses[row] if is_complete and len(arrays.slot_clauses) > 0 else row
+
+
+@kernel
+def _code_at(arrays, boxes, entry, is_complete):
+    """Return the spatial code by which an entry has its place, dead or not."""
+    key = arrays.keys[entry]
+    if key == DEAD_KEY:
+        box = boxes[_clause_at(arrays, entry, is_complete)]
+        key = box_key(arrays.quantizer, box[0], box[1], box[2], box[3])
+    return spatial_code(key)
+
+
+@kernel
+def _first_of_code(arrays, boxes, start, stop, is_complete, code):
+    """Return the first entry of a list whose spatial code is no less than ``code``."""
+    while start < stop:
+        middle = (start + stop) >> 1
+        if _code_at(arrays, boxes, middle, is_complete) < code:
+            start = middle + 1
+        else:
+            stop = middle
+    return start
+
+
+@kernel
+def _find_ordered(arrays, boxes, start, stop, is_complete, code, c):
+    """Return where a clause stands in a list in which those of equal codes ascend, or -1."""
+    end = stop
+    while start < stop:
+        middle = (start + stop) >> 1
+        found = _code_at(arrays, boxes, middle, is_complete)
+        if found < code or (found == code and _clause_at(arrays, middle, is_complete) < c):
+            start = middle + 1
+        else:
+            stop = middle
+    return start if start < end and _clause_at(arrays, start, is_complete) == c else np.int64(-1)
+
+
+@kernel
+def _rarest_beyond(clauses, frequencies, c, before):
+    """Return the required token that comes after ``before`` in order of rising frequency, or -1.
+
+    ``before`` is -1 for the first.
+    """
+    best = np.int64(-1)
+    for i in range(clauses.token_offsets[c], clauses.token_offsets[c + 1]):
+        token = np.int64(clauses.token_ids[i])
+        if token < 0:
+            break
+        rank = frequencies[token]
+        if before >= 0 and (
+            rank < frequencies[before] or (rank == frequencies[before] and token <= before)
+        ):
+            continue
+        if best < 0 or rank < frequencies[best] or (rank == frequencies[best] and token < best):
+            best = token
+    return best
+
+
+@kernel
+def _child_of(arrays, nodes, node, token):
+    """Return the child of a node for a token, or -1; children are in the order of tokens."""
+    first, last = nodes[node, FIRST_CHILD], nodes[node, FIRST_CHILD] + nodes[node, N_CHILDREN]
+    for child in range(first, last):
+        if arrays.node_tokens[child] == token:
+            return np.int64(child)
+    return np.int64(-1)
+
+
+@kernel
+def bury_clauses(arrays, clauses, frequencies, rows, most_steps):
+    """Overwrite the keys of clauses in both of their places; return the steps that it took.
+
+    At ``most_steps`` it stops, with some of them done.
+    """
+    nodes = arrays.nodes.reshape((-1, NODE_COLUMNS))
+    n, boxes = len(clauses.subscriptions), clauses.boxes
+    n_steps = np.int64(0)
+    for i in range(len(rows)):
+        if n_steps >= most_steps:
+            break
+        c = np.int64(rows[i])
+        box = boxes[c]
+        code = spatial_code(box_key(arrays.quantizer, box[0], box[1], box[2], box[3]))
+        token = _rarest_beyond(clauses, frequencies, c, -1)
+        node = np.int64(arrays.root_nodes[token])
+        while True:
+            token = _rarest_beyond(clauses, frequencies, c, token)
+            child = np.int64(-1)
+            if token >= 0:
+                child = _child_of(arrays, nodes, node, token)
+                n_steps += nodes[node, N_CHILDREN]
+            if child < 0:
+                break
+            node = child
+        start = np.int64(nodes[node, START])
+        middle = start + nodes[node, N_COMPLETE]
+        stop = middle + nodes[node, N_OPEN]
+        entry = np.int64(-1)
+        if token < 0:
+            entry = _find_ordered(arrays, boxes, start, middle, True, code, c)
+        if entry < 0:
+            entry = _first_of_code(arrays, boxes, middle, stop, False, code)
+            while entry < stop and arrays.entry_rows[entry] != c:
+                entry += 1
+                n_steps += 1
+            if entry == stop:  # never, unless the arrays are not what was built
+                return np.int64(most_steps)
+        arrays.keys[entry] = DEAD_KEY
+        entry = _find_ordered(arrays, boxes, n, 2 * n, False, code, c)
+        arrays.keys[entry] = DEAD_KEY
+        n_steps += _SEARCH_STEPS
+    return n_steps
