@@ -174,6 +174,10 @@ def test_a_built_index_gives_the_same_matches(folder: Folder) -> None:
     code, text, _ = folder.run("index", "info", folder / "index")
     assert code == 0
     assert "n_subscriptions: 5" in text.splitlines()
+    assert info["n_bytes"] == sum(info["array_bytes"].values())
+    told = {line.split()[-1]: line.split()[0] for line in text.splitlines() if line[:1] == " "}
+    for sizes in (info["memory"], {"matcher/clauses/boxes": 7 * 32}):
+        assert {name: told[name] for name in sizes} == {k: f"{v:,}" for k, v in sizes.items()}
     facts = folder.facts("match", folder / "index", messages, "--out", folder / "o.csv")
     assert facts["n_subscriptions"] == 5
     assert matches_in(folder / "o.csv") == MATCHES

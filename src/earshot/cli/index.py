@@ -63,11 +63,33 @@ def run_build(arguments: argparse.Namespace) -> None:
 
 def run_info(arguments: argparse.Namespace) -> None:
     from earshot.engine.engine import Engine
+    from earshot.storage import Saved
 
     started = time.perf_counter()
     engine = Engine.open(arguments.directory)
     open_s = round(time.perf_counter() - started, 4)
-    show_facts(arguments, {**engine.facts(), "open_s": open_s})
+    by_array = Saved.open(arguments.directory).array_bytes
+    facts = {**engine.facts(), "open_s": open_s, "n_bytes": sum(by_array.values())}
+    if arguments.json:
+        show_facts(arguments, {**facts, "memory": engine.memory(), "array_bytes": by_array})
+        return
+    show_facts(arguments, facts)
+    n = max(len(engine), 1)
+    print("\nbytes by part, of all and of one subscription:")
+    for name, n_bytes in engine.memory().items():
+        print(_bytes_line(name, n_bytes, n))
+    print("\nbytes by array, of all and of one subscription:")
+    for name, n_bytes in sorted(by_array.items(), key=lambda item: -item[1]):
+        if n_bytes >= _TOLD_SHARE * facts["n_bytes"]:
+            print(_bytes_line(name, n_bytes, n))
+
+
+_TOLD_SHARE = 0.001
+"""Share of all bytes from which on an array is listed."""
+
+
+def _bytes_line(name: str, n_bytes: int, n: int) -> str:
+    return f"{n_bytes:>16,} {n_bytes / n:>8.1f}  {name}"
 
 
 def run_verify(arguments: argparse.Namespace) -> None:
