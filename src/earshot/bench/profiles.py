@@ -154,8 +154,16 @@ class Profile:
     sizes: tuple[int, ...] = _each(
         (1_000, 5_000), (250_000, 500_000, 1_000_000), (1_000_000, 5_000_000, 10_000_000)
     )
+    # Numbers of subscriptions of the suite many.
+    many: tuple[int, ...] = _each(
+        (2_000,),
+        (1_000_000, 5_000_000),
+        (10_000_000, 20_000_000, 50_000_000, 100_000_000),
+    )
     # Beginnings of the suites that run only where they are asked for, or not even then.
-    by_name: tuple[str, ...] = _each((), _FIGURES, (*_FIGURES, "real", "placement", "spark_stream"))
+    by_name: tuple[str, ...] = _each(
+        (), (*_FIGURES, "many"), (*_FIGURES, "many", "real", "placement", "spark_stream")
+    )
     without: tuple[str, ...] = _each(
         (), (), ("topk_tuning", "topk_groups", "topk_pruning", "topk_k", "topk_zipf", "topk_time")
     )

@@ -63,7 +63,10 @@ def run(
     chosen = find_profile(profile)
     if n_subscriptions is not None:
         sizes = tuple(size for size in chosen.sizes if size < n_subscriptions)
-        chosen = replace(chosen, n_subscriptions=n_subscriptions, sizes=(*sizes, n_subscriptions))
+        many = tuple(sorted({min(chosen.many[0], n_subscriptions), n_subscriptions}))
+        chosen = replace(
+            chosen, n_subscriptions=n_subscriptions, sizes=(*sizes, n_subscriptions), many=many
+        )
     if n_messages is not None:
         spark = replace(chosen.spark, n_messages=n_messages)
         chosen = replace(chosen, n_messages=n_messages, spark=spark)

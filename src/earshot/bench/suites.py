@@ -19,6 +19,7 @@ from earshot.bench import (
     batch_sizes,
     choices,
     churn,
+    many,
     matching,
     moving,
     operations,
@@ -388,6 +389,11 @@ def _adaptive(
     return Suite(name, adaptive.measure, plan, ADAPTIVE_COLUMNS, plot)
 
 
+def _of_each(field: str) -> Callable[[Row], float]:
+    """Return what gives a field of a row by subscription."""
+    return lambda row: row[field] / max(row["n_subscriptions"], 1)
+
+
 def _moving(
     name: str, plan: Any, title: str, x: str, x_label: str, *measures: Measure, **more: Any
 ) -> Suite:
@@ -428,6 +434,18 @@ _ALL = (
           lambda context: (context.workload("headline", size) for size in context.profile.sizes),
           (Column("subscriptions", "n_subscriptions"), *MATCH_COLUMNS[1:]),
           Plot("Growth", "n_subscriptions", "subscriptions", (MESSAGE_RATE,)), is_ranked=True),
+    Suite("many", many.measure,
+          lambda context: (context.workload("headline", size) for size in context.profile.many),
+          (Column("subscriptions", "n_subscriptions"), Column("build s", "build_s", 0),
+           Column("most GB while building", "build_peak_bytes", 1, 1e-9),
+           *(Column(f"{part}, bytes each", _of_each(f"{name}_bytes"), 1)
+             for part, name in many.PARTS.items()),
+           Column("open s", "open_s", 1), Column("GB mapped", "mapped_bytes", 1, 1e-9),
+           RATE, ANSWERS, Column("ns per answer", "ns_per_answer", 1),
+           Column("over the smallest", "over_smallest", 2),
+           Column("first subscribe ms", "first_subscribe_s", 1, 1e3),
+           Column("first unsubscribe ms", "first_unsubscribe_s", 1, 1e3),
+           Column("MB that changes copy", "changed_bytes", 0, 1e-6), CHECKSUM)),
     Suite("text", matching.measure_text, _headline, (
         WORKLOAD, COMPETITOR, RATE, Column("MB/s", "megabytes_per_s"), Column("words", "n_words"),
         Column("new words/s", "grow_words_per_s"),
