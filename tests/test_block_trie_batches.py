@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 
 from earshot.checks.generate import MIXED, Case, Recipe, case_of, make_case
+from earshot.errors import InvalidInput
 from earshot.indexes.answers import Matches
 from earshot.indexes.block_trie import batches
 from earshot.indexes.block_trie import index as block_trie
@@ -255,6 +256,17 @@ def test_levels_of_vectors() -> None:
     assert vector_level((x86, "emeraldrapids", "-avx2")) == "generic"
     assert vector_level((arm, "generic", "")) == "generic"
     assert CODE_COLUMNS == 4  # as many as a group intersects
+
+
+def test_more_clauses_than_entries_have_numbers_are_refused(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    clauses = make_case(CASES["few subscriptions"]).clauses
+    monkeypatch.setattr(block_trie, "MOST_CLAUSES", len(clauses.subscriptions))
+    BlockTrie.build(clauses)
+    monkeypatch.setattr(block_trie, "MOST_CLAUSES", len(clauses.subscriptions) - 1)
+    with pytest.raises(InvalidInput, match="split the subscriptions into several engines"):
+        BlockTrie.build(clauses)
 
 
 @each_case

@@ -38,7 +38,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from earshot.errors import InvalidParameter
+from earshot.errors import InvalidInput, InvalidParameter
 from earshot.indexes.answers import Matches, merge_matches
 from earshot.indexes.block_trie.kernels.build import (
     build_nodes,
@@ -69,6 +69,9 @@ if TYPE_CHECKING:
     from earshot.indexes.block_trie.batches import Batches
 
 CACHE_LINE = 64
+
+MOST_CLAUSES = (2**31 - 1 - BLOCK) // 2
+"""Each stands in two lists, whose entries have 32-bit numbers."""
 
 SEARCHED_SHARE = 4
 """Share of all entries that a table of places takes as long as: one in so many is looked at."""
@@ -121,6 +124,11 @@ class BlockTrie(Index):
     def _build_arrays(cls, given: BuildInput) -> BlockTrieArrays:
         clauses, frequencies, parameters, n_threads, _ = given
         n = len(clauses.subscriptions)
+        if n > MOST_CLAUSES:
+            raise InvalidInput(
+                f"{n:,} clauses are more than the {MOST_CLAUSES:,} that block_trie can number; "
+                f"split the subscriptions into several engines"
+            )
         sorted_tokens = np.empty(len(clauses.token_ids), np.int32)
         n_required = np.empty(n, np.int32)
         sort_tokens_by_frequency(clauses, frequencies, sorted_tokens, n_required)
