@@ -503,7 +503,7 @@ def test_safe_regions_of_one_named_twice_are_refused() -> None:
         engine.safe_regions([1, 1])
     with pytest.raises(UnknownSubscription):
         engine.safe_regions([1, 3])
-    assert engine.safe_regions([2, 1]) == [Everywhere(), Circle(0, 0, 64 * (1 - 1e-6))]
+    assert engine.safe_regions([2, 1]) == [Everywhere(), Circle(0, 0, 32 * (1 - 1e-6))]
     with pytest.raises(InvalidInput, match="no safe regions"):
         Engine().safe_regions([])
 

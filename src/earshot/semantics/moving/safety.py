@@ -31,7 +31,7 @@ from earshot.semantics.moving.kernels.arrays import Messages, Regions, Scratch, 
 from earshot.semantics.moving.quad_lists import QuadLists
 from earshot.semantics.moving.tables import no_messages
 
-FARTHEST = 64.0
+FARTHEST = 32.0
 """A safe region reaches so many times as far as the subscription's own region, or less."""
 _SHARE = 1.0 - 1e-6
 _LEAST = 1e-9

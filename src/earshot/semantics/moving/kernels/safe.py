@@ -24,9 +24,9 @@ from earshot.semantics.moving.kernels.events import find_slots, search_changes
 from earshot.semantics.moving.kernels.regions import copy_region, holds, inner_box, place_region
 from earshot.semantics.moving.kernels.structures import drop_slot, has_room, put_slot
 
-_FIRST = 0.125
-"""Share of a region's size that is tried first; then twice as much, and so on."""
-_HALVINGS = 6
+_FIRST, _GROWTH = 0.5, 4.0
+"""Share of a region's size that is tried first, and by what it grows while that is safe."""
+_HALVINGS = 4
 
 
 @lean_kernel
@@ -87,7 +87,7 @@ def measure_reaches(structure, tables, scratch, slots, places, sizes, mosts, rea
                 safe = tried
             else:
                 unsafe = tried
-            tried = min(2.0 * tried, mosts[i])
+            tried = min(_GROWTH * tried, mosts[i])
         if unsafe < np.inf:
             for _ in range(_HALVINGS):
                 middle = 0.5 * (safe + unsafe)
