@@ -11,6 +11,7 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+from xml.etree import ElementTree
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -351,6 +352,24 @@ def test_demo(folder: Folder) -> None:
     assert code == 0
     assert "500 subscriptions" in out
     assert "reached" in out
+
+
+def test_demo_of_moving_subscribers_draws_a_picture(folder: Folder) -> None:
+    picture = folder / "taxis.svg"
+    facts = folder.facts("demo", "--moving", picture)
+    assert facts["n_positions"] == 8 * 24
+    assert facts["n_updates"] > 50
+    drawn = picture.read_text()
+    root = ElementTree.fromstring(drawn)
+    assert len(root.findall("{*}polyline")) == 8
+    # A line for each street, and for each fare that a taxi holds, which is in its reach.
+    held = [each for each in root.findall("{*}line") if each.get("stroke") != "#dcd6c8"]
+    assert len(held) == facts["n_held"] > 3
+    for line in held:
+        x1, y1, x2, y2 = (float(line.get(name, "nan")) for name in ("x1", "y1", "x2", "y2"))
+        assert (x1 - x2) ** 2 + (y1 - y2) ** 2 <= (0.12 * 680 + 1) ** 2
+    assert "expected a file *.svg" in folder.refusal("demo", "--moving", folder / "taxis.png")
+    assert "no such directory" in folder.refusal("demo", "--moving", folder / "no" / "t.svg")
 
 
 def test_demo_without_java_is_the_engines(folder: Folder, monkeypatch: pytest.MonkeyPatch) -> None:

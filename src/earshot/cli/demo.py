@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+from pathlib import Path
 from typing import Any
 
 from earshot.cli.options import add_output
@@ -20,6 +21,9 @@ def add(commands: Any) -> None:
                         help="how long messages keep coming (default: 15)")  # fmt: skip
     parser.add_argument("--engine", action="store_true",
                         help="match them at once in this process, without Spark")  # fmt: skip
+    parser.add_argument("--moving", nargs="?", const="earshot-demo.svg", metavar="PICTURE",
+                        help="instead, let taxis drive past fares, and draw where they went "
+                        "(default: earshot-demo.svg)")  # fmt: skip
     add_output(parser)
     parser.set_defaults(run=run, compiles=True)
 
@@ -29,6 +33,16 @@ def run(arguments: argparse.Namespace) -> int:
 
     if not arguments.seconds > 0:
         raise InvalidParameter(f"--seconds is {arguments.seconds}; expected more than 0")
+    if arguments.moving is not None:
+        from earshot.moving_demo import run_moving_demo
+
+        picture = Path(arguments.moving)
+        if picture.suffix != ".svg":
+            raise InvalidParameter(f"--moving is {arguments.moving}; expected a file *.svg")
+        if not picture.absolute().parent.is_dir():
+            raise InvalidParameter(f"--moving is {arguments.moving}; there is no such directory")
+        show(arguments, *run_moving_demo(picture))
+        return 0
     say, number = sayer(arguments), None
     is_streamed = not arguments.engine
     if is_streamed:
