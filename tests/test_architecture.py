@@ -28,7 +28,7 @@ LAYERS = [
     {"engine"},
     {"checks", "jobs"},
     {"spark", "service"},
-    {"bench", "demo"},
+    {"bench", "demo", "moving_demo"},
     {"cli"},
     {"__init__", "__main__"},
 ]
