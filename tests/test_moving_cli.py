@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.csv
+import pyarrow.parquet as pq
 import pytest
 
 from command_line import Folder
-from earshot.files import FileBatch
+from earshot.files import FileBatch, write_table
 from earshot.jobs.merging import merged_by_time
 from earshot.model.schemas import TIME
 
@@ -58,6 +61,45 @@ def test_buses_meet_who_waits(folder: Folder) -> None:
         "3,8929,+,entered,2015-03-07T06:01:22.000000Z",
     ]
     assert "before the last position" in (folder / "bad.csv").read_text()
+
+
+@pytest.mark.parametrize("ending", ["ndjson", "parquet"])
+def test_positions_mean_the_same_in_every_format(folder: Folder, ending: str) -> None:
+    table = pyarrow.csv.read_csv(folder / "buses.csv")
+    write_table(folder / f"buses.{ending}", table)
+    for name in ("csv", ending):
+        folder.facts(
+            "match", folder / "riders.csv", folder / "waiting.csv", "--moving", "--lifetime", "5m",
+            "--positions", folder / f"buses.{name}", "--position-column", "id=vehicle_id",
+            "--out", folder / f"{name}.csv", "--on-error", "reject", "--rejects", folder / "b.csv",
+        )  # fmt: skip
+    told = (folder / "csv.csv").read_text()
+    assert told.count("\n") == 6
+    assert (folder / f"{ending}.csv").read_text() == told
+
+
+@pytest.mark.skipif("EARSHOT_DATA" not in os.environ, reason="needs the positions of buses")
+def test_buses_of_austin(folder: Folder) -> None:
+    """Half a million real positions, merged with messages by time."""
+    path = Path(os.environ["EARSHOT_DATA"]) / "austin_bus_gps.parquet"
+    buses = pq.read_table(path)
+    names = buses["vehicle_id"].unique().to_pylist()
+    places = buses.slice(0, 4000).take(pa.array(np.arange(0, 4000, 40)))
+    write_table(folder / "buses.parquet", pa.table({
+        "id": names, "keywords": [["rider"]] * len(names), "lon": [0.0] * len(names),
+        "lat": [0.0] * len(names), "radius": [400.0] * len(names),
+    }))  # fmt: skip
+    write_table(folder / "riders.csv", pa.table({
+        "id": np.arange(len(places)), "text": ["Rider waiting"] * len(places),
+        "lon": places["lon"], "lat": places["lat"], "time": [buses["time"][0]] * len(places),
+    }))  # fmt: skip
+    facts = folder.facts(
+        "match", folder / "buses.parquet", folder / "riders.csv", "--moving", "--lifetime", "9999h",
+        "--positions", path, "--position-column", "id=vehicle_id", "--out", folder / "updates.csv",
+        "--on-error", "reject", "--rejects", folder / "bad.csv", "--results", folder / "held.csv",
+    )  # fmt: skip
+    assert facts["n_positions"] + facts["n_late"] == len(buses)
+    assert facts["n_updates"] > 10_000
 
 
 def test_options_that_do_not_go_together(folder: Folder) -> None:
