@@ -46,6 +46,11 @@ class SparkEffort:
     files_per_batch: int = _each(2, 4, 4)
     n_small: int = _each(6, 48, 48)  # files that are dropped one at a time
     n_small_warm: int = _each(2, 8, 8)  # of which so many are not counted
+    n_shards: int = _each(2, 4, 4)  # of the suite spark_states
+    n_state_subscriptions: int = _each(300, 100_000, 100_000)
+    state_window: int = _each(200, 100_000, 100_000)  # messages of top-k
+    events_per_batch: int = _each(100, 20_000, 20_000)  # of top-k
+    n_state_batches: int = _each(2, 6, 6)  # that are counted
 
 
 @dataclass(frozen=True)

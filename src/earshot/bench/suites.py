@@ -618,6 +618,10 @@ _ALL = (
            Column("small batch p50 ms", "small_batch_p50_ms"),
            Column("p90 ms", "small_batch_p90_ms"),
            CHECKSUM),
+    _spark("spark_states", "spark_states", Column("events/s", "messages_per_s"),
+           Column("updates per event", "answers_per_message", 1),
+           Column("of the engine", "share_of_engine", 2), Column("shards", "n_shards"),
+           Column("events per batch", "events_per_batch"), CHECKSUM),
 )  # fmt: skip
 
 SUITES: dict[str, Suite] = {suite.name: suite for suite in _ALL}

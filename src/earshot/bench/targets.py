@@ -482,6 +482,11 @@ OF_THE_INDEX: tuple[tuple[Any, ...], ...] = (
      "messages_per_s"),
     ("small batch of a stream", at_most(600.0, 0, " ms"), _of("spark_stream", "earshot"),
      "small_batch_p50_ms"),
+    *(
+        (f"{semantics} on Spark over the engine alone", at_least(0.4, 2),
+         _of("spark_states", "earshot", semantics), "share_of_engine")
+        for semantics in ("topk", "moving")
+    ),
     ("memory of a worker that opens the index", at_most(None, 3, " of its size"),
      _of("spark_memory", "worker 0"), "copied_share"),
     *(
