@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+import os
+import signal
+import threading
 from collections import defaultdict
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
@@ -10,10 +15,12 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.dataset as ds
 import pytest
 from pyspark.sql import SparkSession
 
 from earshot import Engine, Moving, TopK
+from earshot.cli import main as command_line
 from earshot.files import write_table
 from earshot.spark import state
 from earshot.spark.config import read_config
@@ -24,6 +31,7 @@ from earshot.spark.state import StateTask
 from earshot.spark.store import Base, IndexSettings, IndexStore, Version
 
 from .state_events import Feed, expected, update_of, updates_in
+from .test_faults import busy_workers
 
 FILE = """
 {semantics}
@@ -47,6 +55,9 @@ kind = "files"
 path = "out"
 [rejects]
 path = "rejects"
+[results]
+path = "results"
+every = 2
 """
 POSITIONS = '[positions]\nsource = "files"\npath = "feed/positions"\nfiles_per_batch = 1'
 CASES = {
@@ -72,15 +83,54 @@ def test_a_pipeline_gives_what_the_engine_gives(
     for start in range(2):
         for number in range(3):
             feed.add(3 * start + number)
-        facts, signal = run_pipeline(read_config(file), once=True, is_quiet=True)
+        with killing_workers(start * 3) as killed:
+            facts, stopped_by = run_pipeline(read_config(file), once=True, is_quiet=True)
+        assert bool(killed) == bool(start)
         # A window of so many messages knows no late ones; nor does a clock that has not begun.
         n_late = 0 if name == "topk" else 3 - (start == 0)
-        assert (facts["batches"], facts["messages"], signal) == (3, 3 * 81 - n_late, None)
+        assert (facts["batches"], facts["messages"], stopped_by) == (3, 3 * 81 - n_late, None)
     log = EventLog(Folder(tmp_path / "checkpoint"))
-    wanted, n = expected(Engine(semantics, space="planar"), feed.subscriptions, log)
+    engine = Engine(semantics, space="planar")
+    wanted, n = expected(engine, feed.subscriptions, log)
     found, n_found = updates_in(tmp_path / "out")
     assert found == wanted
     assert n_found == n > 500
+    held = results_of(engine)
+    assert held == rows_in(tmp_path / "results" / "batch=00000005")
+    assert len(list((tmp_path / "results").glob("batch=*"))) == 3
+    command_line(["pipeline", "results", str(file), "--out", str(tmp_path / "now"), "--quiet"])
+    assert held == rows_in(tmp_path / "now")
+
+
+@contextmanager
+def killing_workers(most: int) -> Iterator[list[int]]:
+    """Kill so many Python workers while they are at work."""
+    killed: list[int] = []
+    is_over = threading.Event()
+
+    def run() -> None:
+        while len(killed) < most and not is_over.wait(0.05):
+            for pid in busy_workers()[:1]:
+                with suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
+                    killed.append(pid)
+
+    killer = threading.Thread(target=run)
+    killer.start()
+    try:
+        yield killed
+    finally:
+        is_over.set()
+        killer.join()
+
+
+def results_of(engine: Engine) -> set[tuple[Any, ...]]:
+    return {tuple(row.values()) for row in engine.results_table().to_pylist()}
+
+
+def rows_in(folder: Path) -> set[tuple[Any, ...]]:
+    table = ds.dataset(folder, format="parquet").to_table()
+    return {tuple(row.values()) for row in table.to_pylist()}
 
 
 # ---- shards without Spark -----------------------------------------------------------------------

@@ -109,6 +109,18 @@ def add(commands: Any) -> None:
     add_output(changes)
     changes.set_defaults(run=run_changes, compiles=True)
 
+    results = inner.add_parser(
+        "results",
+        help="write what the subscriptions of a pipeline hold now",
+        description="Write subscription_id, rank, message_id and score as of the last finished "
+        "batch of a pipeline of top-k or moving subscribers, which may be running.",
+    )
+    results.add_argument("config", metavar="CONFIG", help="TOML file of the pipeline")
+    results.add_argument("--out", required=True, metavar="DIR", help="directory to create")
+    results.add_argument("--format", choices=["parquet", "ndjson"], default="parquet")
+    add_output(results)
+    results.set_defaults(run=run_results, compiles=True)
+
     info = inner.add_parser("info", help="describe an index for pipelines")
     info.add_argument("index", metavar="INDEX", help="directory of the index")
     add_output(info)
@@ -212,6 +224,17 @@ def run_changes(arguments: argparse.Namespace) -> None:
         f"{summary.version} has {counted(summary.n_subscriptions, 'subscription')}",
         *rejected(summary.n_rejects, arguments.rejects),
     ])  # fmt: skip
+
+
+def run_results(arguments: argparse.Namespace) -> None:
+    spark = spark_commands()
+    from earshot.spark.config import read_config
+
+    spark.check_new(arguments.out, "--out")
+    config = read_config(arguments.config)
+    batch = spark.write_held_results(config, arguments.out, file_format=arguments.format)
+    show(arguments, {"batch": batch, "out": arguments.out},
+         [f"results after batch {batch} in {arguments.out}"])  # fmt: skip
 
 
 def run_info(arguments: argparse.Namespace) -> None:

@@ -22,17 +22,19 @@ from earshot.files import OnError, format_of, read_changes, read_rows
 from earshot.model.arrays import Space
 from earshot.model.batches import instant
 from earshot.model.schemas import Content, IdKind, changes_schema, id_kind, id_type
+from earshot.semantics import matcher_type
 from earshot.spark.build import Built, build
 from earshot.spark.config import ChangesConfig, MessagesConfig, PipelineConfig, SubscriptionsConfig
 from earshot.spark.connectors import FileFormat, FileSink, KafkaSink, Sink, Stream, write_files
 from earshot.spark.folders import Folder
 from earshot.spark.intake import in_order, take_in
 from earshot.spark.kafka import connector_jars
-from earshot.spark.match import match_task, run_match
+from earshot.spark.match import check_matches_tables, match_task, run_match
 from earshot.spark.notes import note_of_sums, note_sums, rejects_in, without_notes
 from earshot.spark.pipelines import match_stream
 from earshot.spark.prepare import ROW, SOURCE, canonical_rows, prepare
 from earshot.spark.session import SPARK_IS_GONE, Signals, spark_session
+from earshot.spark.stateful import write_results_of
 from earshot.spark.store import IndexStore
 from earshot.spark.stream import Pipeline
 from earshot.spark.view import View, view_for
@@ -131,6 +133,8 @@ def match_messages(
     Columns are those of the messages. Rejected rows go to a directory of their own.
     """
     n_rejects = 0
+    if isinstance(subscriptions, SubscriptionsConfig):
+        check_matches_tables(matcher_type(subscriptions.semantics))
     parent, _, name = Folder(out).uri.rpartition("/")
     beside, mark = Folder(parent), f"-{uuid4().hex[:8]}"
     with ExitStack() as stack:
@@ -232,6 +236,15 @@ def index_facts(index: str | Path) -> dict[str, Any]:
         "clock": None if version.clock_us is None else instant(version.clock_us).isoformat(),
         "report": base.report,
     }
+
+
+def write_held_results(config: PipelineConfig, out: str | Path, *, file_format: FileFormat) -> int:
+    """Write what the subscriptions of a pipeline hold, as of its last finished batch.
+
+    One file per shard, in a new directory. The pipeline may be running: nothing of it is touched.
+    Runs without Spark. Returns the number of the batch.
+    """
+    return write_results_of(config.index, config.checkpoint, Folder(out), file_format)
 
 
 # ---- files --------------------------------------------------------------------------------------

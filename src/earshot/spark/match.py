@@ -17,6 +17,8 @@ from earshot.errors import InvalidFile, InvalidParameter
 from earshot.files.rejects import OnError, check_on_error
 from earshot.model.batches import time_us
 from earshot.model.schemas import UPDATE_FIELDS, IdKind, id_type, messages_schema
+from earshot.semantics import matches_tables
+from earshot.semantics.contract import Matcher
 from earshot.spark.notes import NOTE
 from earshot.spark.rows import (
     RowForm,
@@ -125,11 +127,7 @@ def match_task(
         raise InvalidParameter("keep_unmatched is for shape='lists'; a message that reaches nobody "
                                "has no row in 'rows'")  # fmt: skip
     settings = store.settings
-    if settings.keeps_messages:
-        raise InvalidParameter(
-            f"{settings.form.noun} depends on the messages before, which a table has in no order; "
-            f"follow a stream with match_stream or 'earshot pipeline run'"
-        )
+    check_matches_tables(settings.matcher)
     schema = arrow_schema(messages)
     reading = make_reading(
         "messages", schema, form=form, ids=ids, columns=columns, space=settings.space
@@ -139,6 +137,15 @@ def match_task(
         store.folder.uri, version, settings, reading, shape, _carried(reading, schema, carry),
         keep_unmatched, has_notes, latest_us(clock_us, version.clock_us), stop_at_rejects,
     )  # fmt: skip
+
+
+def check_matches_tables(matcher: type[Matcher]) -> None:
+    """Refuse a semantics that tables of messages cannot be matched with."""
+    if not matches_tables(matcher):
+        raise InvalidParameter(
+            f"{matcher.form.noun} depends on the messages before, and a table has no order; "
+            f"follow a stream with match_stream or 'earshot pipeline run'"
+        )
 
 
 def run_match(messages: DataFrame, task: MatchTask) -> DataFrame:

@@ -15,6 +15,7 @@ import threading
 import time
 from dataclasses import dataclass, replace
 from functools import partial, reduce
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -24,10 +25,11 @@ from pyspark.sql import functions as F  # noqa: N812 - its usual name
 from pyspark.sql.pandas.types import from_arrow_schema
 
 from earshot.encoding import NO_TIME_US
-from earshot.errors import InUse
+from earshot.errors import InUse, InvalidFile, InvalidParameter
 from earshot.files import Reject, reject_table
 from earshot.model.schemas import Content, id_type, schema_of
-from earshot.spark.connectors import FileSink, owned
+from earshot.spark.connectors import FileFormat, FileSink, owned
+from earshot.spark.folders import Folder
 from earshot.spark.hashed import shard_of
 from earshot.spark.intake import in_order
 from earshot.spark.notes import NOTE, rejects_of_notes
@@ -35,15 +37,26 @@ from earshot.spark.prepare import ROW, SOURCE, canonical_rows
 from earshot.spark.recorded import KINDS, EventLog, merged
 from earshot.spark.rows import RowReading
 from earshot.spark.shards import SHARD
-from earshot.spark.state import SNAPSHOTS_KEPT, Report, StateTask, read_report, run_shard
-from earshot.spark.store import Version, latest_us
-from earshot.spark.stream import BatchRecord, Pipeline, StartQuery
+from earshot.spark.state import (
+    SNAPSHOTS_KEPT,
+    Report,
+    ShardState,
+    StateTask,
+    read_report,
+    run_shard,
+    state_before,
+    write_results,
+)
+from earshot.spark.store import IndexStore, Version, latest_us
+from earshot.spark.stream import BatchLog, BatchRecord, Pipeline, StartQuery
 
 KIND = "earshot_kind"
 """Column with the kind of an event."""
 MESSAGE_ID = "message_id"
 """Column of messages' ids, which may be of another kind than those of subscriptions."""
 
+PATIENCE = 5
+"""How often a state is opened anew that a running pipeline removes meanwhile."""
 BEGAN = "began.json"
 """File in a checkpoint that names the version that the pipeline began with."""
 VARIABLE = "EARSHOT_SHARD"
@@ -274,3 +287,42 @@ class StatefulPipeline(Pipeline):
             known = len(names) >= SNAPSHOTS_KEPT
             oldest.append(int(names[-SNAPSHOTS_KEPT].partition("-")[0]) if known else -1)
         self._events.remove_before(min(min(oldest) + 1, batch))
+
+
+def write_results_of(
+    index: str | Path, checkpoint: str | Path, target: Folder, file_format: FileFormat
+) -> int:
+    """Write what subscriptions hold after the last finished batch of a pipeline, shard by shard.
+
+    Returns the number of the batch, -1 where none has finished.
+    """
+    store, folder = IndexStore(index), Folder(checkpoint)
+    settings = store.settings
+    if not settings.keeps_messages:
+        raise InvalidParameter(f"{settings.form.noun} keeps no results")
+    try:
+        number = (folder / "earshot").read_json(BEGAN)["version"]
+    except FileNotFoundError:
+        raise InvalidFile(
+            f"{folder.path} is not the checkpoint of a pipeline that has run"
+        ) from None
+    done = [each.batch for each in BatchLog(checkpoint).records() if each.is_done]
+    batch = max(done, default=-1)
+    version = store.version(number)
+    for shard in range(version.base.n_shards):
+        task = StateTask(
+            "", folder.uri, store.folder.uri, version, settings, "string", shard, batch + 1,
+            results_format=file_format,
+        )  # fmt: skip
+        write_results(_opened_results(task).engine, task, target.uri)
+    return batch
+
+
+def _opened_results(task: StateTask) -> ShardState:
+    for attempt in range(PATIENCE):
+        try:
+            return state_before(task, None)[0]
+        except FileNotFoundError:  # a later snapshot took the place of those that were there
+            if attempt == PATIENCE - 1:
+                raise
+    raise AssertionError

@@ -116,5 +116,6 @@ def facts_of(status: Status) -> dict[str, str]:
         "index": f"version {status.version}: {status.n_subscriptions:,} subscriptions{merging}"
         if status.version else "not yet asked",
         "changes": f"{status.changes:,} taken in, {status.merges:,} merges",
+        **({"positions": f"{status.positions:,}"} if status.positions else {}),
         "rejects": f"{status.rejects:,}",
     }  # fmt: skip
