@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 ANY_PLAN = "as Spark chooses"
-SUITES = ["spark_memory", "spark_batch", "spark_stream"]
+SUITES = ["spark_memory", "spark_batch", "spark_stream", "spark_states"]
 
 
 @pytest.fixture(scope="module")
@@ -31,7 +31,8 @@ def results(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Pa
     smoke = PROFILES["smoke"]
     effort = replace(
         smoke.spark, n_files=3, messages_per_file=50, files_per_batch=1, n_small=2, n_small_warm=1,
-        sql_budget_s=0.0,
+        sql_budget_s=0.0, n_shards=1, n_state_subscriptions=50, state_window=20,
+        events_per_batch=30, n_state_batches=1,
     )  # fmt: skip
     quick = replace(smoke, spark=effort, effort=smoke.effort._replace(repetitions=1))
     with pytest.MonkeyPatch.context() as patch:
@@ -68,6 +69,17 @@ def test_all_ways_of_a_batch_agree(results: Path) -> None:
     assert lists["over_spark_sql"] == pytest.approx(
         lists["messages_per_s"] / rows["spark_sql"]["messages_per_s"]
     )
+
+
+def test_states_are_measured_beside_the_engine(results: Path) -> None:
+    (path,) = results.glob("*.jsonl")
+    rows = [row for row in read_rows(path) if row["suite"] == "spark_states"]
+    found = {(row["workload"], row["competitor"]): row for row in rows}
+    for name in ("topk", "moving"):
+        engine, earshot = found[name, "engine"], found[name, "earshot"]
+        assert engine["checksum"] == earshot["checksum"]
+        assert engine["n_messages"] == earshot["n_messages"] > 0
+        assert engine["share_of_engine"] == 1.0 > earshot["share_of_engine"]
 
 
 def test_a_stream_is_measured_beside_spark_alone(results: Path) -> None:

@@ -145,8 +145,10 @@ class StatefulPipeline(Pipeline):
             if not self._events.has(batch):
                 self._write_down(rows, batch)
             facts = self._events.facts(batch)
-            record = BatchRecord(batch, self._version.number, -1, facts["clock_us"])
-            self._log.write(record)
+            record = self._log.record(batch)
+            if record is None:
+                record = BatchRecord(batch, self._version.number, -1, facts["clock_us"])
+                self._log.write(record)
             reports = self._run(batch)
             rejects = [(kind, Reject(**each)) for kind, each in facts["rejects"]]
             rejects += [each for report in reports for each in report.rejects]
