@@ -77,17 +77,17 @@ def page_text(results: Path) -> str:
         f"commit {facts['commit'] or 'unknown'}:"
     )
     ranked = sorted(newest.values(), key=lambda row: -float(row["messages_per_s"]))
-    pieces = [told, table(ranked, HEADLINE_COLUMNS), *_batch_sizes(rows)]
+    pieces = [told, table(ranked, HEADLINE_COLUMNS), *_batch_sizes(rows, newest)]
     pieces += ["## Targets", *_targets(rows)]
     return PAGE_TEXT + "\n\n".join(pieces) + "\n"
 
 
 BATCHES_TEXT = """\
-Everybody gains from many messages in one call, a join in SQL most of all. So a ratio over DuckDB
-holds at a batch size. Messages/s by how many of them come in one call, CPU time of one thread:"""
+Everybody gains from many messages in one call, a join in SQL most of all, so a ratio over DuckDB
+holds at a batch size.{above} Messages/s by how many of them come in one call:"""
 
 
-def _batch_sizes(rows: list[Row]) -> list[str]:
+def _batch_sizes(rows: list[Row], headline: dict[str, Row]) -> list[str]:
     """Return the rates of the default and of its rival by messages a call, where measured."""
     rivals = [row for row in rows if row["suite"] == "batch_sizes" and lead(row) is not None]
     newest = {
@@ -103,7 +103,10 @@ def _batch_sizes(rows: list[Row]) -> list[str]:
         return []
     names = sorted({row["competitor"] for row in newest.values()})
     head = ("subscriptions", "messages a call", DEFAULT, ", ".join(names), "default is faster by")
-    return [BATCHES_TEXT, markdown(head, lines)]
+    calls = [f"`{name}` got {headline[name]['n_messages']:,} messages in a call" for name in names
+             if name in headline]  # fmt: skip
+    above = f" Above, {', '.join(calls)}." if calls else ""
+    return [BATCHES_TEXT.format(above=above), markdown(head, lines)]
 
 
 def _targets(rows: list[Row]) -> list[str]:
