@@ -144,15 +144,16 @@ def _moving(effort: SparkEffort, folder: Path) -> Case:
     kinds: tuple[Content, ...] = ("positions", "messages")
     case = Case(semantics, tables.subscriptions, folder / "moving", kinds, n_batches, WARM_BATCHES)
     step_us = movement.timestamp // timedelta(microseconds=1)
+    # Both kinds count from the same timestamp, so that a batch has one.
+    first = min(pc.min(rows["time"]).value for rows in tables[1:]) // step_us
     for kind, rows in zip(kinds, (tables.positions, tables.messages), strict=True):
         times = rows["time"].cast(pa.int64()).to_numpy()
         steps = times // step_us
         at = rows.schema.get_field_index("time")
         # Clocks tick once in a timestamp: events of other times would be calls of their own.
         coarse = rows.set_column(at, "time", pa.array(steps * step_us).cast(rows["time"].type))
-        numbers = np.clip(steps - steps.min(), 0, n_batches - 1)
         for batch in range(n_batches):
-            case.write(kind, batch, coarse.filter(pa.array(numbers == batch)))
+            case.write(kind, batch, coarse.filter(pa.array(steps - first == batch)))
     return case
 
 
