@@ -20,11 +20,12 @@ from earshot.indexes.block_trie import batches
 from earshot.indexes.block_trie import index as block_trie
 from earshot.indexes.block_trie.batches import WAYS
 from earshot.indexes.block_trie.index import BlockTrie
+from earshot.indexes.block_trie.kernels.arrays import CODE_COLUMNS, N_EXACT_CODES, NO_CODE, code_of
 from earshot.indexes.block_trie.kernels.batch_arrays import SIGNATURE_WORDS
 from earshot.indexes.block_trie.kernels.choosing import count_blocks
-from earshot.indexes.block_trie.kernels.match import CODE_COLUMNS, N_EXACT_CODES, NO_CODE, code_of
 from earshot.indexes.block_trie.kernels.vectors import (
     GROUP,
+    HIGH_TOKEN_BIT,
     coded_mask,
     copy_block,
     first_member,
@@ -35,6 +36,7 @@ from earshot.indexes.block_trie.kernels.vectors import (
     tally,
     touched_limits,
     touching_masks,
+    twice_signed_mask,
     vector_level,
 )
 from earshot.kernels.box_keys import BLOCK, box_limit, key_touches, strict_limit
@@ -136,23 +138,26 @@ def test_small_batches_load_nothing_more() -> None:
     assert index._batches is not None
 
 
+@lean_kernel
+def _count_blocks(costs, limit):  # type: ignore[no-untyped-def]  # typed by Numba
+    return count_blocks(costs, limit)
+
+
 def test_the_histogram_counts_blocks() -> None:
     case = make_case(Recipe(seed=4, n_subscriptions=3000, message_side=0.5))
     index = BlockTrie.build(case.clauses, space=case.space)
-    index.way = "chosen"
-    index.match(case.messages)
-    assert index._batches is not None
     arrays, n = index.arrays, len(case.clauses.subscriptions)
     first = int(arrays.root_summary[0])
     keys = arrays.summary_keys[first : first + (n + BLOCK - 1) // BLOCK]
-    cells = np.uint64(0x7F80_7F80_7F80_7F80)
+    lane = np.uint64((1 << 15 - int(arrays.costs.cell_bits[0])) - 1)
+    within = np.uint64(0x0001_0001_0001_0001) * lane
     for box in case.messages.boxes:
         limit = box_limit(arrays.quantizer, *box.tolist())
         # Cell by cell: what touches it at least, and what touches all around it at most.
-        widest = np.uint64(limit) | np.uint64(0x007F_007F_007F_007F)
+        widest = np.uint64(limit) | within
         n_least = sum(bool(key_touches(key, limit)) for key in keys)
-        n_most = sum(bool(key_touches(key & cells, widest)) for key in keys)
-        assert n_least <= count_blocks(index._batches._tables.block_sums, limit) <= n_most
+        n_most = sum(bool(key_touches(key & ~within, widest)) for key in keys)
+        assert n_least <= _count_blocks(arrays.costs, limit) <= n_most
 
 
 # ---- vector instructions -------------------------------------------------------------------------
@@ -165,6 +170,7 @@ def _use_vectors(  # type: ignore[no-untyped-def]  # typed by Numba
     masks[0] = touching_masks(keys, 1, limit)
     masks[1], masks[2] = touched_limits(limits, keys[2])
     masks[3] = signed_mask(tokens, 1, signatures, 1)
+    masks[8] = twice_signed_mask(tokens, 1, signatures, signatures[SIGNATURE_WORDS:])
     masks[4] = coded_mask(codes, 1, bits)
     n = pack_rows(rows, 1, np.uint32(masks[0]) & np.uint32(0xFFFF), out, 0)
     n = pack_numbers(7, np.uint32(masks[3]), out, n)
@@ -192,7 +198,7 @@ def check_vectors() -> None:
         signatures = random.integers(0, 1 << 32, 2 * SIGNATURE_WORDS).astype(np.uint32)
         codes = random.integers(0, 1 << 16, BLOCK + 2).astype(np.uint16)
         bits = random.integers(0, 1 << 32, 2048).astype(np.uint32)
-        out, masks = np.zeros(4 * BLOCK, np.int32), np.zeros(8, np.uint64)
+        out, masks = np.zeros(4 * BLOCK, np.int32), np.zeros(9, np.uint64)
         counts = np.zeros(GROUP, np.uint8)
         _use_vectors(keys, limit, limits, rows, tokens, signatures, codes, bits, out, masks, counts)
         inner = range(1, BLOCK + 1)
@@ -206,6 +212,10 @@ def check_vectors() -> None:
         words = signatures[SIGNATURE_WORDS:][named >> 5 & (SIGNATURE_WORDS - 1)]
         signed = (words >> (named & 31) & 1).astype(bool) | (tokens[1:-1] == -1)
         assert masks[3] == _mask(signed)
+        twice = signatures[named >> 5 & (SIGNATURE_WORDS - 1)] >> (named & 31) & 1
+        high = named >> HIGH_TOKEN_BIT
+        twice &= signatures[SIGNATURE_WORDS:][high >> 5 & (SIGNATURE_WORDS - 1)] >> (high & 31)
+        assert masks[8] == _mask(twice.astype(bool) | (tokens[1:-1] == -1))
         coded = bits[codes[1:-1] >> 5] >> (codes[1:-1] & 31) & 1
         assert masks[4] == _mask(coded.astype(bool))
         packed = [*rows[1 : BLOCK + 1][touching], *(7 + np.flatnonzero(signed))]

@@ -40,10 +40,10 @@ def _rows_of_size(
     case: Case, contenders: list[Contender], size: int, effort: Effort
 ) -> Iterator[Row]:
     """Time all competitors in turns, on as many batches as the slowest takes within its budget."""
-    first = [_batch(case, 0, size)]
+    first = [batch_of(case, 0, size)]
     slowest_s = max(_spent_s(contender, first) for contender in contenders)
     n_batches = int(np.clip(effort.budget_s / slowest_s, 1, len(case.messages.boxes) // size))
-    batches = [_batch(case, at * size, (at + 1) * size) for at in range(n_batches)]
+    batches = [batch_of(case, at * size, (at + 1) * size) for at in range(n_batches)]
     n_messages, sums, n_answers = n_batches * size, {}, 0
     times_s: dict[str, list[float]] = {contender.name: [] for contender in contenders}
     for contender in contenders:
@@ -84,5 +84,6 @@ def _spent_s(contender: Contender, batches: list[MessageArrays]) -> float:
     return sum(cpu_s(contender.competitor.match, batch) for batch in batches)
 
 
-def _batch(case: Case, start: int, stop: int) -> MessageArrays:
+def batch_of(case: Case, start: int, stop: int) -> MessageArrays:
+    """Return some of the messages of a case."""
     return take_messages(case.messages, np.arange(start, stop))

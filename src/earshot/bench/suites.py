@@ -17,6 +17,7 @@ from typing import Any
 from earshot.bench import (
     adaptive,
     batch_sizes,
+    batch_ways,
     choices,
     churn,
     many,
@@ -420,6 +421,15 @@ _ALL = (
         WORKLOAD, COMPETITOR, Column("subscriptions", "n_subscriptions"),
         Column("messages a call", "batch_size"), RATE, ANSWERS,
         Column("default is faster by", lead, 1), CHECKSUM,
+    )),
+    Suite("batch_ways", batch_ways.measure, _match, (
+        WORKLOAD, Column("subscriptions", "n_subscriptions"),
+        Column("messages a call", "batch_size"), Column("single µs", "single_us", 2),
+        Column("trie µs", "trie_us", 2), Column("groups µs", "groups_us", 2),
+        Column("alone µs", "alone_us", 2), Column("chosen µs", "chosen_us", 2),
+        Column("over single", "over_single", 2), Column("best", "best_way"),
+        Column("chosen over best", "chosen_over_best", 2),
+        Column("index B/subscription", "index_bytes_per_subscription", 1), CHECKSUM,
     )),
     Suite("churn", churn.measure, _headline, (
         WORKLOAD, COMPETITOR, Column("changes per call", "changes_per_call"),

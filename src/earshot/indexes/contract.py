@@ -72,6 +72,12 @@ class Snapshot(NamedTuple):
         return concat_clauses(kept), np.flatnonzero(self.alive).astype(np.int32)
 
 
+class Tokens(NamedTuple):
+    """What is saved of the tokens."""
+
+    frequencies: Int64s  # (n_tokens,)
+
+
 class RowsBySlot(NamedTuple):
     """Where the clauses of each slot are; empty where row i is the one clause of slot i."""
 
@@ -120,6 +126,8 @@ class Index(ABC):
     parameters_type: ClassVar[type[Parameters]] = Parameters
     arrays_type: ClassVar[type[tuple[Any, ...]]]
     """NamedTuple type of :attr:`arrays`."""
+    tokens_type: ClassVar[Any] = Tokens
+    """NamedTuple type of what is saved of the tokens."""
 
     def __init__(
         self,
@@ -185,7 +193,8 @@ class Index(ABC):
         known = cls._know_tokens(clauses, counts, parameters, weights, later_weight)
         clauses = cls._arrange(clauses, known)
         arrays = cls._build_arrays(BuildInput(clauses, known, parameters, n_threads, sample))
-        return cls(parameters, space, clauses, arrays, counts, np.ones(n_slots, np.uint8))
+        alive = np.ones(n_slots, np.uint8)
+        return cls(parameters, space, clauses, arrays, cls._keep_frequencies(counts), alive)
 
     @classmethod
     def _prepare(
@@ -231,6 +240,11 @@ class Index(ABC):
             raise InvalidParameter(
                 f"weights are for an index that ranks, not a {cls.semantics} one"
             )
+        return frequencies
+
+    @classmethod
+    def _keep_frequencies(cls, frequencies: Int64s) -> Any:
+        """Return the frequencies as they are kept, in the type of ``tokens_type``."""
         return frequencies
 
     @classmethod
@@ -473,7 +487,7 @@ class Index(ABC):
         groups: dict[str, tuple[Any, ...]] = {
             "clauses": self.clauses,
             "arrays": self.arrays,
-            "tokens": _Tokens(self.frequencies),
+            "tokens": self.tokens_type(self.frequencies),
             "alive": _Alive(self.alive),
         }
         if self.delta is not None:
@@ -497,7 +511,7 @@ class Index(ABC):
             facts["space"],
             saved.group("clauses", ClauseArrays),
             saved.group("arrays", cls.arrays_type),
-            saved.group("tokens", _Tokens).frequencies,
+            saved.group("tokens", cls.tokens_type).frequencies,
             saved.group("alive", _Alive).alive,
         )
         if saved.has("delta"):
@@ -548,10 +562,6 @@ class Index(ABC):
         offsets = np.append(0, np.cumsum([len(part) for part in parts]))
         answers = np.concatenate(parts)
         return Matches(offsets, answers, found.counters._replace(answers=len(answers)))
-
-
-class _Tokens(NamedTuple):
-    frequencies: Int64s  # (n_tokens,)
 
 
 class _Alive(NamedTuple):

@@ -23,8 +23,8 @@ from earshot.files import (
 from earshot.model.arrays import Space
 from earshot.model.schemas import REJECTS
 
-MESSAGE_BATCH_ROWS = 4096
-"""Messages per batch: at hundreds of answers each, a few million answers are held at a time."""
+MESSAGE_BATCH_ROWS = 8192
+"""Messages per batch: at hundreds of answers each, some million answers are held at a time."""
 
 Progress = Callable[[int], None]
 """Told how many rows were finished since the last call."""

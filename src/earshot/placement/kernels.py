@@ -9,11 +9,15 @@ from __future__ import annotations
 
 import numpy as np
 
-from earshot.indexes.block_trie.kernels.match import LONG_MESSAGE, ROOT_BLOCKS_PER_TOKEN
 from earshot.kernels.box_keys import BLOCK
 from earshot.kernels.jit import kernel, lean_kernel
 from earshot.kernels.searching import first_at_least
 from earshot.model.arrays import EVERYWHERE_TOKEN
+
+ROOT_BLOCKS_PER_TOKEN = 5.0
+"""Blocks of the root list that cost about as much as following one token of a short message."""
+LONG_MESSAGE = 128.0
+"""Tokens at which a message's budget per token has doubled: each has more others to pair with."""
 
 # What a node of a plan cuts by; the first four are columns of a subscription's keys.
 CUT_X, CUT_Y, CUT_SIZE, CUT_CONTENT, CUT_TOKEN, LEAF = range(6)

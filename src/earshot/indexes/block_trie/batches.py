@@ -1,16 +1,16 @@
 """Matching a batch at a time, which shares the work of many messages.
 
 A message by itself spends most of its time waiting for memory. In a batch there are two better
-ways, and one for the rest:
+ways:
 
 * **Through the trie, node by node** (:mod:`~earshot.indexes.block_trie.kernels.node_major`), for
   short messages. All pairs of a node and a message that reaches it are sorted by node.
 * **Down the root list in groups** (:mod:`~earshot.indexes.block_trie.kernels.root_groups`), for
   long ones. 64 neighbours share one walk; a set of messages is a word.
-* **Down the root list alone**, where few regions touch a message and neighbours share few of them.
 
-:mod:`~earshot.indexes.block_trie.kernels.choosing` chooses. Single messages and small batches are
-matched message by message, as :mod:`~earshot.indexes.block_trie.kernels.match` does.
+:mod:`~earshot.indexes.block_trie.kernels.choosing` chooses. Single messages, and batches that are
+small for what they look at, are matched message by message, as
+:mod:`~earshot.indexes.block_trie.kernels.match` does.
 
 **Counters** mean the same as for single messages: each block is counted for each message that looks
 at it, also if a group reads it once. They differ in two ways. A batch may choose another way for a
@@ -29,31 +29,24 @@ import numpy as np
 import numpy.typing as npt
 
 from earshot.indexes.answers import Counters, Matches
+from earshot.indexes.block_trie.kernels.arrays import (
+    N_CODES,
+    N_EXACT_CODES,
+    NO_CODE,
+)
 from earshot.indexes.block_trie.kernels.batch import find_answers, place_answers
 from earshot.indexes.block_trie.kernels.batch_arrays import (
     SHORT_OF_FOUND,
     SHORT_OF_PENDING,
     SHORT_OF_SENT,
     BatchScratch,
-    BatchTables,
     sizes_of,
 )
 from earshot.indexes.block_trie.kernels.choosing import (
-    N_CELLS,
-    N_STEPS,
     ROOT,
     TRIE,
-    fill_block_sums,
-    fill_list_blocks,
-    fill_steps,
+    is_surely_single,
     plan_batch,
-)
-from earshot.indexes.block_trie.kernels.match import (
-    N_CODES,
-    N_EXACT_CODES,
-    NO_CODE,
-    NODE_COLUMNS,
-    BlockTrieScratch,
 )
 from earshot.indexes.scratches import Scratches
 from earshot.kernels.box_keys import BLOCK
@@ -73,11 +66,12 @@ FIRST_ROOM = 1 << 17
 """Pending entries and slots sent that there is room for at first, and a 16th of slots found: more
 than most batches need. What is not used is no memory yet."""
 
-N_SAMPLED_TOKENS = 4096
 N_SAMPLED_MESSAGES = 64
+UNSURE_BATCH = 512
+"""Messages from which on a sample of them always decides."""
 
-WAYS = {"trie": (TRIE, -1), "groups": (ROOT, 1), "alone": (ROOT, 0)}
-"""Ways of matching a batch by name, besides the chosen one: path of all, and grouping."""
+WAYS = {"trie": TRIE, "groups": ROOT}
+"""Ways of matching a batch by name, besides the chosen one: the path of all messages."""
 
 UInt8s = npt.NDArray[np.uint8]
 
@@ -91,23 +85,26 @@ _SHORT_OF = {
 class Batches:
     """What an index needs to match batches; made at the first one, neither copied nor saved."""
 
-    def __init__(self, index: BlockTrie) -> None:
+    def __init__(self) -> None:
         self._scratches = Scratches()
-        self._calls = SteadyCalls(), SteadyCalls(), SteadyCalls()
-        self._tables = _tables_of(index)
+        self._calls = SteadyCalls(), SteadyCalls(), SteadyCalls(), SteadyCalls()
 
     def plan(self, index: BlockTrie, messages: MessageArrays) -> tuple[bool, UInt8s]:
         """Return whether messages cost little one by one, and the paths of short and long ones."""
-        n_all = max(len(messages.boxes), 1)
+        n_all, costs = max(len(messages.boxes), 1), index.arrays.costs
+        paths = np.zeros(2, np.uint8)
+        if n_all < UNSURE_BATCH and self._calls[3](
+            is_surely_single, costs, costs, n_all, len(messages.token_ids)
+        ):
+            return True, paths
         mean_tokens = max(len(messages.token_ids) / n_all, 1.0)
         n_batch = min(n_all, CHUNK, max(int(CHUNK_TOKENS / mean_tokens), 1))
-        paths = np.zeros(2, np.uint8)
         given = (
-            index.arrays.quantizer, self._tables, messages, len(index.clauses.subscriptions),
-            n_batch, min(max(n_all // 8, 1), N_SAMPLED_MESSAGES), paths,
+            index.arrays, messages, len(index.clauses.subscriptions), n_batch,
+            min(max(n_all // 8, 1), N_SAMPLED_MESSAGES), paths,
         )  # fmt: skip
         is_singly: bool = (
-            self._calls[2](plan_batch, self._tables, *given)
+            self._calls[2](plan_batch, index.arrays, *given)
             if _is_steady(messages)
             else plan_batch(*given)
         )
@@ -120,8 +117,6 @@ class Batches:
         start: int,
         stop: int,
         paths: UInt8s,
-        is_grouped: int,
-        single: BlockTrieScratch,
     ) -> Matches:
         """Match messages ``start`` to ``stop`` with all subscriptions but those in the delta.
 
@@ -131,8 +126,6 @@ class Batches:
             start: The first.
             stop: One beyond the last.
             paths: The path of short messages, and of long ones.
-            is_grouped: 1 or 0 for all that go down the root list, or -1 to choose.
-            single: Working memory for single messages.
         """
         scratch = self._scratches.take(lambda _: True, lambda: _new_scratch(index))
         view, n = index._view(), stop - start
@@ -144,8 +137,8 @@ class Batches:
         while row < n:
             n_rows = _rows_of_chunk(messages, start + row, stop)
             given = (
-                view, self._tables, messages, start + row, n_rows, paths, is_grouped,
-                scratch, single, offsets[row : row + n_rows + 1], work,
+                view, messages, start + row, n_rows, paths, scratch,
+                offsets[row : row + n_rows + 1], work,
             )  # fmt: skip
             n_done, n_grouped = (
                 self._calls[0](find_answers, (*view, *scratch), *given)
@@ -207,35 +200,11 @@ def _with_room(scratch: BatchScratch, names: tuple[str, ...]) -> BatchScratch:
     return scratch._replace(**larger)
 
 
-def _tables_of(index: BlockTrie) -> BatchTables:
-    arrays, n = index.arrays, len(index.clauses.subscriptions)
-    steps = np.empty((2, N_STEPS + 1), np.int32)
-    scales = np.zeros(4)
-    fill_steps(arrays.quantizer.x_bounds, steps[0], scales, 0)
-    fill_steps(arrays.quantizer.y_bounds, steps[1], scales, 1)
-    sums = np.empty((2 * N_CELLS) ** 2, np.int32)
-    if n > BLOCK:
-        n_blocks = (n + BLOCK - 1) // BLOCK
-        fill_block_sums(arrays.summary_keys, int(arrays.root_summary[0]), n_blocks, sums)
-    else:  # too few for summaries: each clause stands for a block
-        fill_block_sums(arrays.keys, n, n, sums)
-    list_blocks, list_length = np.zeros(32), np.zeros(1)
-    totals = np.cumsum(index.frequencies)
-    if n > 0 and totals[-1] > 0:
-        places = (np.arange(N_SAMPLED_TOKENS) + 0.5) * (totals[-1] / N_SAMPLED_TOKENS)
-        tokens = np.searchsorted(totals, places, side="right")
-        n_blocks = (n + BLOCK - 1) // BLOCK
-        list_length[0] = fill_list_blocks(
-            arrays.nodes, arrays.root_nodes, tokens, NODE_COLUMNS, n_blocks, list_blocks
-        )
-    return BatchTables(steps[0].copy(), steps[1].copy(), scales, sums, list_blocks, list_length)
-
-
 def _new_scratch(index: BlockTrie) -> BatchScratch:
-    n_nodes, n = len(index.arrays.node_tokens), len(index.clauses.subscriptions)
-    longest = max(int(index.arrays.longest_list[0]), n)
+    n_numbers = index.n_numbers
+    longest = max(int(index.arrays.longest_list[0]), len(index.clauses.subscriptions))
     n_frontier = 2 * (longest // BLOCK + 2 * BLOCK)
-    n_pairs = n_nodes + 1 + CHUNK * PAIRS_PER_MESSAGE
+    n_pairs = n_numbers + 1 + CHUNK * PAIRS_PER_MESSAGE
     of_chunk: dict[str, Any] = {
         name: np.zeros(size, dtype) for name, (size, dtype) in sizes_of(CHUNK).items()
     }
@@ -244,8 +213,7 @@ def _new_scratch(index: BlockTrie) -> BatchScratch:
     is_sent[NO_CODE >> 5] = 1 << (NO_CODE & 31)
     return BatchScratch(
         **of_chunk,
-        marks=np.zeros(index.n_tokens, np.uint8),
-        stack=np.empty(n_nodes + 1, np.int32),
+        stack=np.empty(n_numbers + 1, np.int32),
         frontier=np.empty(n_frontier, np.int32),
         pairs=np.empty(n_pairs, np.uint64),
         other_pairs=np.empty(n_pairs, np.uint64),

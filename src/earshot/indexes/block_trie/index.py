@@ -14,32 +14,45 @@ node. Each list is in Hilbert order within classes of similar size and stored as
 sixteen stand levels of summary keys, one per sixteen below. Above the trie, the *root list* holds
 all clauses once more in spatial order, each with codes of its rarest tokens.
 
-**Matching.** The message's tokens are marked in a byte array, its box becomes one 64-bit limit.
-Where few regions touch the message, or it has many tokens, the root list is walked: every touching
-entry whose codes the message has is verified. Else each token opens its node, children whose token
-is marked follow, and every list is walked from its top summary. Exact coordinates are read only
-where a quantised comparison is a tie.
+Most tokens lead to few entries. Their lists have no node, but a record of eight bytes by token:
+where they start, how long they are and, of up to two open entries, some bits of the next tokens.
+
+**Matching.** A message's box becomes one 64-bit limit. A histogram of the root list tells how many
+of its blocks touch the message; where they cost less than following the tokens, the root list is
+walked: every touching entry whose codes the message has is verified. Else each token opens its
+lists, children whose token the message has follow, and long lists are walked from their top
+summaries. All lists are asked for before the first is read. Exact coordinates are read only where a
+quantised comparison is a tie.
 
 **Batches** share this work among their messages; see :mod:`earshot.indexes.block_trie.batches`.
 
 **Compared with the papers.** Rarest token first is KDD13's idf order and VLDBJ15's k-node without
 its cuts; the trie's deeper levels are what R^t++ spreads over tree levels; the lists' summaries are
 a packed R-tree as in KDD13's spatial-first method, per list instead of for all. Choosing between
-text and space per message is CIKM15's idea; it is done by walking the root list until its blocks
-outnumber what the message's tokens would cost. Space is never cut into cells.
+text and space per message is CIKM15's idea; here a histogram and the mean length of lists tell what
+either costs. Space is never cut into cells.
 """
 
 from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from earshot.errors import InvalidInput, InvalidParameter
 from earshot.indexes.answers import Matches, merge_matches
+from earshot.indexes.block_trie.costs import empty_tables, fill_tables
+from earshot.indexes.block_trie.kernels.arrays import (
+    CODE_COLUMNS,
+    N_CODES,
+    NO_CODE,
+    ROOT_COLUMNS,
+    BlockTrieArrays,
+    BlockTrieScratch,
+)
 from earshot.indexes.block_trie.kernels.build import (
     build_nodes,
     build_roots,
@@ -51,19 +64,14 @@ from earshot.indexes.block_trie.kernels.build import (
     sort_tokens_by_frequency,
 )
 from earshot.indexes.block_trie.kernels.burying import bury_clauses, clause_positions
-from earshot.indexes.block_trie.kernels.match import (
-    CODE_COLUMNS,
-    NO_CODE,
-    PENDING,
-    BlockTrieArrays,
-    BlockTrieScratch,
-)
+from earshot.indexes.block_trie.kernels.lists import MESSAGE_WORDS
+from earshot.indexes.block_trie.kernels.match import HITS, PENDING
 from earshot.indexes.contract import BuildInput, Index, Parameters
-from earshot.indexes.kernels.blocks import SIGNATURE_WORDS, fill_summaries, n_summary_keys
+from earshot.indexes.kernels.blocks import fill_summaries, n_summary_keys
 from earshot.indexes.kernels.matching import View
 from earshot.indexes.quantizing import quantizer_of
 from earshot.kernels.box_keys import BLOCK, DEAD_KEY, Quantizer, build_keys
-from earshot.model.arrays import Int32s, MessageArrays
+from earshot.model.arrays import Int32s, Int64s, MessageArrays
 
 if TYPE_CHECKING:
     from earshot.indexes.block_trie.batches import Batches
@@ -77,9 +85,8 @@ SEARCHED_SHARE = 4
 """Share of all entries that a table of places takes as long as: one in so many is looked at."""
 
 SMALL_BATCH = 32
-LARGE_BATCH = 4096
-"""Messages below which a batch is matched message by message, and from which on never; in between,
-where each message looks at little."""
+"""Messages below which a batch is matched message by message; from there on, where each message
+looks at little."""
 
 
 @dataclass(frozen=True)
@@ -100,12 +107,19 @@ class BlockTrieParameters(Parameters):
                 raise InvalidParameter(f"{name} is {getattr(self, name)}; expected 1 or more")
 
 
+class ShortTokens(NamedTuple):
+    """What is saved of the tokens; their frequencies in half of the room."""
+
+    frequencies: Int32s  # (n_tokens,)
+
+
 class BlockTrie(Index):
     """Trie of rarest-first tokens over lists of box keys."""
 
     name = "block_trie"
     parameters_type = BlockTrieParameters
     arrays_type = BlockTrieArrays
+    tokens_type = ShortTokens
     reports_once = True
     matches_delta = True
 
@@ -121,8 +135,14 @@ class BlockTrie(Index):
     """Steps that were taken to search for clauses without it."""
 
     @classmethod
+    def _keep_frequencies(cls, frequencies: Int64s) -> Int32s:
+        # They put tokens in order, no more.
+        return np.minimum(frequencies, np.iinfo(np.int32).max).astype(np.int32)
+
+    @classmethod
     def _build_arrays(cls, given: BuildInput) -> BlockTrieArrays:
-        clauses, frequencies, parameters, n_threads, _ = given
+        clauses, counts, parameters, n_threads, _ = given
+        frequencies = cls._keep_frequencies(counts)  # clauses are searched for by these
         n = len(clauses.subscriptions)
         if n > MOST_CLAUSES:
             raise InvalidInput(
@@ -140,7 +160,7 @@ class BlockTrie(Index):
         entry_rows = np.zeros(2 * n + BLOCK, np.int32)
         order = entry_rows[:n]
         root_starts = build_roots(clauses.token_offsets, sorted_tokens, len(frequencies), order)
-        root_nodes, node_tokens, nodes, depths = build_nodes(
+        roots, node_tokens, nodes, depths = build_nodes(
             order, root_starts, clauses.token_offsets, sorted_tokens, n_required, is_simple,
             parameters.split_above, parameters.min_child,
         )  # fmt: skip
@@ -151,7 +171,8 @@ class BlockTrie(Index):
             slot_clauses[clauses.subscriptions] = np.arange(n, dtype=np.int32)
         arrays = BlockTrieArrays(
             quantizer=quantizer_of(clauses.boxes, "planar"),
-            root_nodes=root_nodes,
+            costs=empty_tables(n),
+            roots=roots,
             node_tokens=node_tokens,
             nodes=_at_cache_line(nodes.reshape(-1)),
             keys=np.full(2 * n + BLOCK, DEAD_KEY),
@@ -184,11 +205,18 @@ class BlockTrie(Index):
 
         with ThreadPoolExecutor(n_threads) as pool:
             list(pool.map(fill_keys, *_cut(n, n_threads)))
-            list(pool.map(fill_nodes, *_cut(len(nodes), 16 * n_threads)))
+            n_numbers = len(nodes) + len(roots) // ROOT_COLUMNS
+            list(pool.map(fill_nodes, *_cut(n_numbers, 16 * n_threads)))
             codes.sort()
             list(pool.map(fill_blocks, *_cut(n_blocks, n_threads)))
         fill_summaries(arrays.keys, n, n, arrays.summary_keys, n_summaries)
+        fill_tables(arrays, clauses.boxes, frequencies)
         return arrays
+
+    @property
+    def n_numbers(self) -> int:
+        """Number of nodes and tokens."""
+        return len(self.arrays.node_tokens) + len(self.arrays.roots) // ROOT_COLUMNS
 
     def _quantizer(self) -> Quantizer:
         quantizer: Quantizer = self.arrays.quantizer
@@ -196,13 +224,19 @@ class BlockTrie(Index):
 
     def _new_scratch(self) -> BlockTrieScratch:
         longest = max(int(self.arrays.longest_list[0]), len(self.clauses.subscriptions))
+        n_frontier = 2 * (longest // BLOCK + 2 * BLOCK)
         n_delta_tokens, n_delta_slots = self._delta_sizes()
         return BlockTrieScratch(
             np.zeros(max(self.n_tokens, n_delta_tokens + n_delta_tokens // 8), np.uint8),
-            np.zeros(SIGNATURE_WORDS, np.uint64),
+            np.zeros(N_CODES // 32, np.uint32),
+            np.zeros(MESSAGE_WORDS, np.uint32),
+            np.zeros(MESSAGE_WORDS, np.uint32),
             np.empty(PENDING, np.int32),
-            np.empty(2 * (longest // BLOCK + 2 * BLOCK), np.int32),
-            np.empty(len(self.arrays.node_tokens) + 1, np.int32),
+            np.empty(n_frontier, np.int32),
+            np.empty(self.n_numbers + 1, np.int32),
+            np.empty(n_frontier + HITS, np.int32),
+            np.empty(n_frontier + HITS, np.int32),
+            np.empty(n_frontier + HITS, np.int32),
             np.zeros(self.n_base_slots if self.has_repeats else 0, np.int64),
             np.zeros(2 * n_delta_slots, np.int64),
             np.zeros(1, np.int64),
@@ -217,14 +251,13 @@ class BlockTrie(Index):
         from earshot.indexes.block_trie.batches import WAYS, Batches  # noqa: PLC0415
 
         if self._batches is None:
-            self._batches = Batches(self)
+            self._batches = Batches()
         is_singly, paths = self._batches.plan(self, messages)
-        if is_singly and n < LARGE_BATCH and self.way == "chosen":
+        if is_singly and self.way == "chosen":
             return super()._match_rows(messages, start, stop, scratch)
-        is_grouped = -1
         if self.way != "chosen":
-            paths[:], is_grouped = WAYS[self.way]
-        found = self._batches.match(self, messages, start, stop, paths, is_grouped, scratch)
+            paths[:] = WAYS[self.way]
+        found = self._batches.match(self, messages, start, stop, paths)
         if self.delta is None:
             return found
         return merge_matches(found, self.delta.match_rows(messages, start, stop))

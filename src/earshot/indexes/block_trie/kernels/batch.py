@@ -23,9 +23,7 @@ RUNS_AHEAD = 3
 
 
 @lean_kernel
-def find_answers(
-    view, tables, messages, first, n, paths, is_grouped, scratch, single, offsets, work
-):
+def find_answers(view, messages, first, n, paths, scratch, offsets, work):
     """Find the answers of up to ``n`` messages from ``first`` on, but leave them where they are.
 
     Sets ``offsets`` beyond the first, which must be set. Returns how many messages got theirs, or
@@ -34,33 +32,28 @@ def find_answers(
     """
     arrays, clauses, is_lonlat = view.arrays, view.clauses, view.is_lonlat
     n_nodes, n_candidates = work[0], work[1]
-    fill_limits(arrays.quantizer, tables, messages.boxes, first, n, scratch.limits)
-    n_root = choose_paths(tables, messages, first, n, paths, scratch)
+    fill_limits(arrays, messages.boxes, first, n, scratch.limits)
+    n_root = choose_paths(arrays.costs, messages, first, n, paths, scratch)
     n_done, n_pairs = make_pairs(arrays, messages, first, n, scratch)
     if n_done < n and n_root > 0:  # leave those for later whose pairs found no room
-        n_root = choose_paths(tables, messages, first, n_done, paths, scratch)
+        n_root = choose_paths(arrays.costs, messages, first, n_done, paths, scratch)
     for i in range(n_done):
         scratch.group_counts[i] = 0
-        scratch.alone_starts[i] = scratch.alone_ends[i] = 0
-    n_found, n_grouped = walk_roots(
-        view, tables, messages, first, n_root, is_grouped, scratch, single, work
-    )
-    n_pending = min(n_found, 0)
-    if n_found >= 0 and n_pairs > 0:
-        sort_by_node(n_pairs, len(arrays.node_tokens), scratch)
-        n_pending = walk_nodes(arrays, clauses, messages, first, n_pairs, n_found, scratch, work)
+    n_pending = walk_roots(view, messages, first, n_root, scratch, work)
+    if n_pending >= 0 and n_pairs > 0:
+        sort_by_node(n_pairs, arrays, scratch)
+        n_pending = walk_nodes(arrays, clauses, messages, first, n_pairs, scratch, work)
     if n_pending < 0:
         work[0], work[1] = n_nodes, n_candidates
-        return n_pending, n_grouped
+        return n_pending, n_root
     verify_pending(arrays, clauses, is_lonlat, messages, first, n_pending, scratch)
     sort_extras(n_pending, n_done, scratch)
     for i in range(n_done):
         n_found = scratch.group_counts[i] + scratch.extra_offsets[i + 1] - scratch.extra_offsets[i]
-        n_found += scratch.alone_ends[i] - scratch.alone_starts[i]
         for k in range(scratch.pair_offsets[i], scratch.pair_offsets[i + 1]):
             n_found += scratch.run_ends[k] - scratch.run_starts[k]
         offsets[i + 1] = offsets[i] + n_found
-    return n_done, n_grouped
+    return n_done, n_root
 
 
 @lean_kernel
@@ -77,7 +70,6 @@ def place_answers(n, n_grouped, scratch, offsets, answers):
             for k in range(pair_offsets[i + RUNS_AHEAD], pair_offsets[i + RUNS_AHEAD + 1]):
                 prefetch(found, starts[k])
         at = offsets[i]
-        at = _copy_run(found, scratch.alone_starts[i], scratch.alone_ends[i], answers, at)
         for k in range(pair_offsets[i], pair_offsets[i + 1]):
             at = _copy_run(found, starts[k], ends[k], answers, at)
         for k in range(scratch.extra_offsets[i], scratch.extra_offsets[i + 1]):

@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from earshot.indexes.block_trie.kernels.vectors import GROUP, SIGNATURE_BITS
-from earshot.model.arrays import Float64s, Int32s, Int64s
+from earshot.model.arrays import Int32s, Int64s
 
 Bits = npt.NDArray[np.uint64]
 
@@ -18,30 +18,15 @@ SIGNATURE_WORDS = SIGNATURE_BITS // 32
 SHORT_OF_FOUND, SHORT_OF_PENDING, SHORT_OF_SENT = -1, -2, -3
 
 
-class BatchTables(NamedTuple):
-    """What is known of an index before the first message."""
-
-    x_steps: (
-        Int32s  # (N_STEPS + 1,) bounds below each of equal steps between the first and the last
-    )
-    y_steps: Int32s  # the same of the other axis
-    scales: Float64s  # (4,) first x, steps per unit of x; the same of y; 0 steps: do not use them
-    block_sums: Int32s  # ((2 * N_CELLS) ** 2,) see ``count_blocks``
-    list_blocks: Float64s  # (32,) see ``fill_list_blocks``
-    list_length: Float64s  # (1,) mean length of the complete list that a token opens
-
-
 class BatchScratch(NamedTuple):
     """Working memory of one thread, for up to ``len(limits)`` messages at a time."""
 
     limits: Bits  # (n,)
     paths: npt.NDArray[np.uint8]  # (n,) TRIE, ROOT or NOWHERE
-    n_blocks: Int32s  # (n,) blocks of the root list that may touch, for those of ROOT
     codes: Bits  # (n,) Hilbert codes of those of ROOT, their rows in the low half
     other_codes: Bits  # (n,)
     counts: Int64s  # of digits, for sorting
     signatures: npt.NDArray[np.uint32]  # (n * SIGNATURE_WORDS,)
-    marks: npt.NDArray[np.uint8]  # (n_tokens,)
     stack: Int32s  # nodes still to visit
     frontier: Int32s  # two halves, each for the blocks of one level of the longest list
     # Pairs of a node and a message that reaches it.
@@ -75,8 +60,6 @@ class BatchScratch(NamedTuple):
     group_rows: Int32s  # (n,) rows of grouped messages, group by group
     group_counts: Int64s  # (n + 1,) answers of each message by row
     cursors: Int64s  # (GROUP,)
-    alone_starts: Int32s  # (n,) answers in ``found`` of messages that walked the root list alone
-    alone_ends: Int32s
 
 
 def sizes_of(chunk: int) -> dict[str, tuple[int, type]]:
@@ -84,7 +67,6 @@ def sizes_of(chunk: int) -> dict[str, tuple[int, type]]:
     return {
         "limits": (chunk, np.uint64),
         "paths": (chunk, np.uint8),
-        "n_blocks": (chunk, np.int32),
         "codes": (chunk, np.uint64),
         "other_codes": (chunk, np.uint64),
         "counts": ((1 << 11) + 1, np.int64),
@@ -97,6 +79,4 @@ def sizes_of(chunk: int) -> dict[str, tuple[int, type]]:
         "group_rows": (chunk, np.int32),
         "group_counts": (chunk + 1, np.int64),
         "cursors": (GROUP, np.int64),
-        "alone_starts": (chunk, np.int32),
-        "alone_ends": (chunk, np.int32),
     }

@@ -4,19 +4,29 @@ from __future__ import annotations
 
 import numpy as np
 
-from earshot.indexes.block_trie.kernels.match import (
+from earshot.indexes.block_trie.kernels.arrays import (
     CODE_COLUMNS,
     COMPLETE_SUMMARY,
     FIRST_CHILD,
+    FIRST_TOKEN_BIT,
+    HAS_TOKENS,
+    IS_NODE,
+    KIND,
     N_CHILDREN,
     N_COMPLETE,
     N_EXACT_CODES,
     N_OPEN,
+    NO_ROOT,
     NODE_COLUMNS,
     OPEN_SUMMARY,
+    ROOT_COLUMNS,
+    SECOND_TOKEN_BIT,
     START,
+    TOKEN_MASK,
+    WHERE,
     code_of,
 )
+from earshot.indexes.block_trie.kernels.lists import kind_of, lists_of
 from earshot.indexes.kernels.blocks import fill_summaries, n_summary_keys
 from earshot.kernels.box_keys import BLOCK, TOP
 from earshot.kernels.copying import copy_part
@@ -138,28 +148,51 @@ def _set_range(ranges, node, start, stop, depth, token):
 
 
 @kernel
+def _complete_first(order, start, stop, n_required, is_simple):
+    """Bring the clauses of one token that it completes before the others; return their number."""
+    n_complete = 0
+    for k in range(start, stop):
+        c = order[k]
+        if n_required[c] > 1 or is_simple[c] == 0:
+            continue
+        for j in range(k, start + n_complete, -1):
+            order[j] = order[j - 1]
+        order[start + n_complete] = c
+        n_complete += 1
+    return n_complete
+
+
+@kernel
 def build_nodes(
     order, root_starts, token_offsets, sorted_tokens, n_required, is_simple, split_above, min_child
 ):
     """Split long lists by their clauses' next token, breadth first.
 
     ``order`` is rearranged so that each node's clauses are its complete list, its open list and
-    then its children's, in turn. Returns ``root_nodes``, ``node_tokens`` and ``nodes`` (without
-    summaries).
+    then its children's, in turn. Returns ``roots``, ``node_tokens``, ``nodes`` (without summaries)
+    and their depths.
     """
     n_tokens = len(root_starts) - 1
-    root_nodes = np.full(n_tokens, -1, np.int32)
+    roots = np.full(n_tokens * ROOT_COLUMNS, NO_ROOT, np.int32)
+    most = min(BLOCK, split_above)
     n_nodes = 0
     for t in range(n_tokens):
-        if root_starts[t + 1] > root_starts[t]:
-            root_nodes[t] = n_nodes
+        start, stop = root_starts[t], root_starts[t + 1]
+        if stop - start > most:
+            roots[t * ROOT_COLUMNS + WHERE] = n_nodes
+            roots[t * ROOT_COLUMNS + KIND] = IS_NODE
             n_nodes += 1
+        elif stop > start:
+            n_complete = _complete_first(order, start, stop, n_required, is_simple)
+            roots[t * ROOT_COLUMNS + WHERE] = start
+            roots[t * ROOT_COLUMNS + KIND] = kind_of(n_complete, stop - start - n_complete)
     # Working columns: start, stop, depth, token; then the final ones.
     ranges = np.zeros((n_nodes + 16, 4), np.int32)
     nodes = np.zeros((n_nodes + 16, NODE_COLUMNS), np.int32)
     for t in range(n_tokens):
-        if root_nodes[t] >= 0:
-            _set_range(ranges, root_nodes[t], root_starts[t], root_starts[t + 1], 1, t)
+        if root_starts[t + 1] - root_starts[t] > most:
+            node = roots[t * ROOT_COLUMNS + WHERE]
+            _set_range(ranges, node, root_starts[t], root_starts[t + 1], 1, t)
     node = 0
     while node < n_nodes:
         start, stop, depth = ranges[node, 0], ranges[node, 1], ranges[node, 2]
@@ -223,8 +256,9 @@ def build_nodes(
         for k in range(n):
             order[start + k] = np.int32(codes[k] & 0xFFFFFFFF)
         node += 1
-    depths = ranges[:n_nodes, 2].copy()
-    return root_nodes, ranges[:n_nodes, 3].copy(), nodes[:n_nodes].copy(), depths
+    node_tokens = np.full(n_nodes + BLOCK, -1, np.int32)
+    node_tokens[:n_nodes] = ranges[:n_nodes, 3]
+    return roots, node_tokens, nodes[:n_nodes].copy(), ranges[:n_nodes, 2].copy()
 
 
 @kernel
@@ -285,8 +319,8 @@ def fill_codes(clause_keys, start, codes):
 
 
 @kernel
-def _fill_list(order, start, n, clause_codes, clause_keys, codes, arrays, summary):
-    """Bring one list of a node into spatial order; fill its keys and summaries."""
+def _fill_list(order, start, n, clause_codes, clause_keys, codes, keys):
+    """Bring one list into spatial order, and fill its keys."""
     if n > 1:
         for k in range(n):
             codes[k] = clause_codes[order[start + k]]
@@ -294,8 +328,7 @@ def _fill_list(order, start, n, clause_codes, clause_keys, codes, arrays, summar
         for k in range(n):
             order[start + k] = np.int32(codes[k] & 0xFFFFFFFF)
     for k in range(n):
-        arrays.keys[start + k] = clause_keys[order[start + k]]
-    fill_summaries(arrays.keys, start, n, arrays.summary_keys, summary)
+        keys[start + k] = clause_keys[order[start + k]]
 
 
 @kernel
@@ -310,31 +343,57 @@ def _left_to_verify(c, depth, token_offsets, sorted_tokens, n_required, is_simpl
 @kernel
 def fill_lists(
     arrays, depths, order, clause_codes, clause_keys, token_offsets, sorted_tokens, n_required,
-    is_simple, subscriptions, first_node, last_node,
+    is_simple, subscriptions, first_number, last_number,
 ):  # fmt: skip
-    """Fill keys, summaries, rows and tokens of the lists of a range of nodes."""
-    nodes = arrays.nodes.reshape((-1, NODE_COLUMNS))
-    codes = np.empty(arrays.longest_list[0], np.int64)
-    for node in range(first_node, last_node):
-        start = nodes[node, START]
-        middle = start + nodes[node, N_COMPLETE]
-        stop = middle + nodes[node, N_OPEN]
-        _fill_list(
-            order, start, middle - start, clause_codes, clause_keys, codes,
-            arrays, nodes[node, COMPLETE_SUMMARY],
-        )  # fmt: skip
-        _fill_list(
-            order, middle, stop - middle, clause_codes, clause_keys, codes,
-            arrays, nodes[node, OPEN_SUMMARY],
-        )  # fmt: skip
+    """Fill keys, rows and tokens of the lists of a range of nodes and tokens, and summaries."""
+    n_nodes = len(depths)
+    codes = np.empty(max(arrays.longest_list[0], BLOCK), np.int64)
+    for number in range(first_number, last_number):
+        t = number - n_nodes
+        if t >= 0 and (
+            arrays.roots[t * ROOT_COLUMNS + WHERE] == NO_ROOT
+            or arrays.roots[t * ROOT_COLUMNS + KIND] == IS_NODE
+        ):
+            continue
+        start, n_complete, n_open = lists_of(arrays, number)
+        middle, stop = start + n_complete, start + n_complete + n_open
+        depth = 1 if t >= 0 else depths[number]
+        _fill_list(order, start, n_complete, clause_codes, clause_keys, codes, arrays.keys)
+        _fill_list(order, middle, n_open, clause_codes, clause_keys, codes, arrays.keys)
         for k in range(start, middle):
             arrays.entry_rows[k] = subscriptions[order[k]]
             arrays.entry_tokens[k] = -1
         for k in range(middle, stop):
             arrays.entry_rows[k] = order[k]
             arrays.entry_tokens[k] = _left_to_verify(
-                order[k], depths[node], token_offsets, sorted_tokens, n_required, is_simple
+                order[k], depth, token_offsets, sorted_tokens, n_required, is_simple
             )
+        if t >= 0:
+            if n_complete == 0 and n_open <= 2:
+                arrays.roots[t * ROOT_COLUMNS + KIND] |= _named_tokens(
+                    arrays.entry_tokens[start], arrays.entry_tokens[stop - 1]
+                )
+            continue
+        at = number * NODE_COLUMNS
+        for is_open in range(2):
+            fill_summaries(
+                arrays.keys, middle if is_open else start, n_open if is_open else n_complete,
+                arrays.summary_keys,
+                arrays.nodes[at + (OPEN_SUMMARY if is_open else COMPLETE_SUMMARY)],
+            )  # fmt: skip
+
+
+@kernel
+def _named_tokens(first, second):
+    """Return what ``roots`` tells of tokens one of which a message must have; 0 for none."""
+    if first == -1 or second == -1:
+        return np.int32(0)
+    first, second = max(first, -first - 2), max(second, -second - 2)
+    return np.int32(
+        HAS_TOKENS
+        | (first & TOKEN_MASK) << FIRST_TOKEN_BIT
+        | (second & TOKEN_MASK) << SECOND_TOKEN_BIT
+    )
 
 
 @kernel

@@ -8,15 +8,18 @@ from __future__ import annotations
 
 import numpy as np
 
-from earshot.indexes.block_trie.kernels.build import spatial_code
-from earshot.indexes.block_trie.kernels.match import (
+from earshot.indexes.block_trie.kernels.arrays import (
     FIRST_CHILD,
+    IS_NODE,
+    KIND,
     N_CHILDREN,
-    N_COMPLETE,
-    N_OPEN,
+    NO_ROOT,
     NODE_COLUMNS,
-    START,
+    ROOT_COLUMNS,
+    WHERE,
 )
+from earshot.indexes.block_trie.kernels.build import spatial_code
+from earshot.indexes.block_trie.kernels.lists import lists_of
 from earshot.kernels.box_keys import DEAD_KEY, box_key
 from earshot.kernels.jit import kernel
 
@@ -28,13 +31,18 @@ _SEARCH_STEPS = 64
 def clause_positions(arrays, n_clauses):
     """Return where each clause stands in a node's list, and where in the root list."""
     positions = np.empty((n_clauses, 2), np.int32)
-    nodes = arrays.nodes.reshape((-1, NODE_COLUMNS))
-    for node in range(len(nodes)):
-        start = nodes[node, START]
-        middle = start + nodes[node, N_COMPLETE]
+    n_nodes = len(arrays.nodes) // NODE_COLUMNS
+    for number in range(n_nodes + len(arrays.roots) // ROOT_COLUMNS):
+        at = (number - n_nodes) * ROOT_COLUMNS
+        if number >= n_nodes and (
+            arrays.roots[at + WHERE] == NO_ROOT or arrays.roots[at + KIND] == IS_NODE
+        ):
+            continue
+        start, n_complete, n_open = lists_of(arrays, number)
+        middle = start + n_complete
         for k in range(start, middle):
             positions[_clause_at(arrays, k, True), 0] = k
-        for k in range(middle, middle + nodes[node, N_OPEN]):
+        for k in range(middle, middle + n_open):
             positions[_clause_at(arrays, k, False), 0] = k
     for k in range(n_clauses, 2 * n_clauses):
         positions[arrays.entry_rows[k], 1] = k
@@ -130,19 +138,20 @@ def bury_clauses(arrays, clauses, frequencies, rows, most_steps):
         box = boxes[c]
         code = spatial_code(box_key(arrays.quantizer, box[0], box[1], box[2], box[3]))
         token = _rarest_beyond(clauses, frequencies, c, -1)
-        node = np.int64(arrays.root_nodes[token])
+        is_node = arrays.roots[token * ROOT_COLUMNS + KIND] == IS_NODE
+        where = np.int64(arrays.roots[token * ROOT_COLUMNS + WHERE])
+        number = where if is_node else len(nodes) + token
         while True:
             token = _rarest_beyond(clauses, frequencies, c, token)
             child = np.int64(-1)
-            if token >= 0:
-                child = _child_of(arrays, nodes, node, token)
-                n_steps += nodes[node, N_CHILDREN]
+            if token >= 0 and is_node:
+                child = _child_of(arrays, nodes, number, token)
+                n_steps += nodes[number, N_CHILDREN]
             if child < 0:
                 break
-            node = child
-        start = np.int64(nodes[node, START])
-        middle = start + nodes[node, N_COMPLETE]
-        stop = middle + nodes[node, N_OPEN]
+            number = child
+        start, n_complete, n_open = lists_of(arrays, number)
+        middle, stop = start + n_complete, start + n_complete + n_open
         entry = np.int64(-1)
         if token < 0:
             entry = _find_ordered(arrays, boxes, start, middle, True, code, c)

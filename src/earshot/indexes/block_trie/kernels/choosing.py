@@ -13,42 +13,61 @@ import math
 
 import numpy as np
 
+from earshot.indexes.block_trie.kernels.arrays import (
+    IS_NODE,
+    KIND,
+    NO_ROOT,
+    NODE_COLUMNS,
+    ROOT_COLUMNS,
+    WHERE,
+)
 from earshot.indexes.block_trie.kernels.build import hilbert_index
+from earshot.indexes.block_trie.kernels.lists import lists_of
 from earshot.indexes.block_trie.kernels.vectors import GROUP
+from earshot.indexes.kernels.blocks import touching_blocks
 from earshot.kernels.box_keys import BLOCK, TOP, box_limit
 from earshot.kernels.jit import inlined_kernel, kernel, lean_kernel
 
 N_STEPS = 4096
 """Steps that narrow the search for a coordinate's cell: 32 KB, and mostly 8 bounds a step."""
 
-N_CELLS = 256
-"""Cells of either axis of the histogram, which takes 1 MB; with 128, tiny regions look larger."""
-_ROW = 2 * N_CELLS
-_CELL_SHIFT = 7  # of a 15-bit lane
+MOST_CELL_BITS = 8
+"""Of either axis of the histogram, which then takes 1 MB; with 7, tiny regions look larger."""
+_LANE_BITS = 15
 
 TRIE, ROOT, NOWHERE = range(3)
 
-# Costs in nanoseconds on an Intel Xeon of 2023; only their ratios matter. Fits to 22 workloads of
-# 1 M subscriptions.
-TOKEN_COST = 50.0
+# Costs in nanoseconds on a busy AMD EPYC; only their ratios matter. Fits to workloads of 1 M
+# subscriptions.
+CALL_COST, GROUPS_CALL_COST = 70_000.0, 130_000.0
+"""Of a batch, before its first message: through the trie, and in groups."""
+TOKEN_COST = 45.0
 """Of a token in the trie, without the lists that it opens."""
-LIST_BLOCK_COST = 40.0
+LIST_BLOCK_COST = 15.0
 """Of a block of such a list."""
 FRINGE = 2.0
 """Blocks on either side of those that cover a message."""
-GROUP_BLOCK_COST = 70.0
+GROUP_MESSAGE_COST = 550.0
+"""Of a message in a group, whatever it is."""
+GROUP_BLOCK_COST = 37.0
 """Of a block of the root list for a group of messages."""
 GROUP_TOKEN_COST = 10.0
 """Of a token of a message in a group."""
 GROUP_ANSWER_COST = 6.0
 """Of an answer in a group; in the trie it is next to nothing."""
-BLOCK_COST = 40.0
-"""Of a block of the root list for a message alone, if it is short."""
-ALONE_COST = 700.0
-LONG_MESSAGE = 250.0
-"""Tokens at which a message alone takes twice as long for a block, as it matches more of it."""
 LONG = 64
 """Tokens above which a message is a long one."""
+
+SURE_SHARE = 0.7
+"""Of a batch's cost, below which that of single messages leaves no doubt."""
+
+# The same of messages one by one.
+SINGLE_TOKEN_COST, SINGLE_LIST_BLOCK_COST = 50.0, 30.0
+MANY_TOKENS = 70.0
+"""Tokens at which a message takes twice as long for each in the trie, as more others follow it."""
+SINGLE_ROOT_COST, SINGLE_BLOCK_COST = 600.0, 95.0
+MANY_CODES = 500.0
+"""Tokens at which a message takes twice as long for a block of the root list."""
 
 
 @kernel
@@ -89,32 +108,35 @@ def _cell(bounds, steps, first, scale, value):
     return low + 1
 
 
-@lean_kernel
-def fill_limits(quantizer, tables, boxes, first, n, limits):
-    """Fill the limits of ``n`` messages; as ``box_limit``, but faster for points."""
-    scales = tables.scales
+@inlined_kernel
+def limit_of(arrays, box):
+    """Return the limit of a message; as ``box_limit``, but faster for points."""
+    quantizer, costs, scales = arrays.quantizer, arrays.costs, arrays.costs.scales
+    x, y = box[0], box[1]
     has_steps = scales[1] > 0.0 and scales[3] > 0.0
-    top_bits = np.uint64(0x8000_8000_8000_8000)
+    is_point = box[2] == x and box[3] == y
+    if not (has_steps and is_point and abs(x) < np.inf and abs(y) < np.inf):
+        return box_limit(quantizer, x, y, box[2], box[3])
+    column = _cell(quantizer.x_bounds, costs.x_steps, scales[0], scales[1], x)
+    row = _cell(quantizer.y_bounds, costs.y_steps, scales[2], scales[3], y)
+    return (
+        np.uint64(column)
+        | np.uint64(row) << np.uint64(16)
+        | np.uint64(TOP - column) << np.uint64(32)
+        | np.uint64(TOP - row) << np.uint64(48)
+        | np.uint64(0x8000_8000_8000_8000)
+    )
+
+
+@lean_kernel
+def fill_limits(arrays, boxes, first, n, limits):
+    """Fill the limits of ``n`` messages."""
     for i in range(n):
-        m = first + i
-        x, y = boxes[m, 0], boxes[m, 1]
-        is_point = boxes[m, 2] == x and boxes[m, 3] == y
-        if has_steps and is_point and abs(x) < np.inf and abs(y) < np.inf:
-            column = _cell(quantizer.x_bounds, tables.x_steps, scales[0], scales[1], x)
-            row = _cell(quantizer.y_bounds, tables.y_steps, scales[2], scales[3], y)
-            limits[i] = (
-                np.uint64(column)
-                | np.uint64(row) << np.uint64(16)
-                | np.uint64(TOP - column) << np.uint64(32)
-                | np.uint64(TOP - row) << np.uint64(48)
-                | top_bits
-            )
-        else:
-            limits[i] = box_limit(quantizer, x, y, boxes[m, 2], boxes[m, 3])
+        limits[i] = limit_of(arrays, boxes[first + i])
 
 
 @kernel
-def fill_block_sums(summary_keys, first, n_blocks, sums):
+def fill_block_sums(summary_keys, first, n_blocks, cell_bits, sums):
     """Fill the histogram of the root list's blocks.
 
     A block adds 1 to each cell that it touches, takes 1 from each border between two of them, and
@@ -123,6 +145,7 @@ def fill_block_sums(summary_keys, first, n_blocks, sums):
     """
     sums[:] = 0
     lane = np.uint64(0x7FFF)
+    shift, n_row = _LANE_BITS - cell_bits, np.int64(2) << cell_bits
     for b in range(n_blocks):
         key = summary_keys[first + b]
         left = np.int64(key & lane)
@@ -131,47 +154,86 @@ def fill_block_sums(summary_keys, first, n_blocks, sums):
         upper = TOP - np.int64(key >> np.uint64(48) & lane)
         if right < left or upper < bottom:
             continue  # all of it was removed
-        x0, x1 = 2 * (left >> _CELL_SHIFT), 2 * (right >> _CELL_SHIFT) + 1
-        y0, y1 = 2 * (bottom >> _CELL_SHIFT), 2 * (upper >> _CELL_SHIFT) + 1
-        sums[x0 * _ROW + y0] += 1
-        sums[x1 * _ROW + y0] -= 1
-        sums[x0 * _ROW + y1] -= 1
-        sums[x1 * _ROW + y1] += 1
+        x0, x1 = 2 * (left >> shift), 2 * (right >> shift) + 1
+        y0, y1 = 2 * (bottom >> shift), 2 * (upper >> shift) + 1
+        sums[x0 * n_row + y0] += 1
+        sums[x1 * n_row + y0] -= 1
+        sums[x0 * n_row + y1] -= 1
+        sums[x1 * n_row + y1] += 1
     for _ in range(2):  # to what covers each place, then to the sums of that
-        for x in range(_ROW):
-            for y in range(1, _ROW):
-                sums[x * _ROW + y] += sums[x * _ROW + y - 1]
-        for x in range(1, _ROW):
-            for y in range(_ROW):
-                sums[x * _ROW + y] += sums[(x - 1) * _ROW + y]
+        for x in range(n_row):
+            for y in range(1, n_row):
+                sums[x * n_row + y] += sums[x * n_row + y - 1]
+        for x in range(1, n_row):
+            for y in range(n_row):
+                sums[x * n_row + y] += sums[(x - 1) * n_row + y]
         if _ == 0:
-            for x in range(_ROW):
-                for y in range(_ROW):
+            for x in range(n_row):
+                for y in range(n_row):
                     if (x + y) & 1:
-                        sums[x * _ROW + y] = -sums[x * _ROW + y]
+                        sums[x * n_row + y] = -sums[x * n_row + y]
 
 
 @inlined_kernel
-def _sum_to(sums, x, y):
-    return np.int64(sums[x * _ROW + y]) if x >= 0 and y >= 0 else np.int64(0)
+def _sum_to(sums, x, y, n_row):
+    return np.int64(sums[x * n_row + y]) if x >= 0 and y >= 0 else np.int64(0)
 
 
-@lean_kernel
-def count_blocks(sums, limit):
+@inlined_kernel
+def count_blocks(costs, limit):
     """Return how many blocks of the root list touch the cells that a limit touches."""
+    sums, cell_bits = costs.block_sums, costs.cell_bits[0]
+    shift, n_row = _LANE_BITS - cell_bits, np.int64(2) << cell_bits
     lane = np.uint64(0x7FFF)
-    x1 = 2 * (np.int64(limit & lane) >> _CELL_SHIFT)
-    y1 = 2 * (np.int64(limit >> np.uint64(16) & lane) >> _CELL_SHIFT)
-    x0 = 2 * ((TOP - np.int64(limit >> np.uint64(32) & lane)) >> _CELL_SHIFT) - 1
-    y0 = 2 * ((TOP - np.int64(limit >> np.uint64(48) & lane)) >> _CELL_SHIFT) - 1
+    x1 = 2 * (np.int64(limit & lane) >> shift)
+    y1 = 2 * (np.int64(limit >> np.uint64(16) & lane) >> shift)
+    x0 = 2 * ((TOP - np.int64(limit >> np.uint64(32) & lane)) >> shift) - 1
+    y0 = 2 * ((TOP - np.int64(limit >> np.uint64(48) & lane)) >> shift) - 1
     return (
-        _sum_to(sums, x1, y1) - _sum_to(sums, x0, y1) - _sum_to(sums, x1, y0)
-        + _sum_to(sums, x0, y0)
+        _sum_to(sums, x1, y1, n_row) - _sum_to(sums, x0, y1, n_row)
+        - _sum_to(sums, x1, y0, n_row) + _sum_to(sums, x0, y0, n_row)
     )  # fmt: skip
 
 
+@inlined_kernel
+def expect_blocks(costs, limit):
+    """Return about how many blocks of the root list touch a limit; 0 only if there are none.
+
+    The histogram counts those of whole cells. Of a message within one cell, a share of them.
+    """
+    n_blocks = count_blocks(costs, limit)
+    lane = np.uint64(0x7FFF)
+    width = np.int64(limit & lane) + np.int64(limit >> np.uint64(32) & lane) - TOP
+    height = np.int64(limit >> np.uint64(16) & lane) + np.int64(limit >> np.uint64(48) & lane) - TOP
+    if max(width, height) >> (_LANE_BITS - costs.cell_bits[0]) > 0:
+        return np.float64(n_blocks)
+    return n_blocks * costs.block_share[0]
+
+
 @kernel
-def fill_list_blocks(nodes, root_nodes, tokens, n_columns, n_all, list_blocks):
+def sample_places(arrays, n_clauses, boxes, rows, frontier):
+    """Return what is typical of places, as the centres of some boxes are.
+
+    That is the share of a cell's blocks that touch a place within it, and the number of the latter.
+    """
+    n_cell, n_place = 0, 0
+    work = np.zeros(2, np.int64)
+    for k in range(len(rows)):
+        box = boxes[rows[k]]
+        x, y = (box[0] + box[2]) / 2.0, (box[1] + box[3]) / 2.0
+        if not (abs(x) < np.inf and abs(y) < np.inf):
+            continue
+        limit = box_limit(arrays.quantizer, x, y, x, y)
+        n_cell += count_blocks(arrays.costs, limit)
+        n_place += touching_blocks(
+            n_clauses, arrays.summary_keys, arrays.root_summary[0], limit, frontier,
+            np.int64(1) << 40, work,
+        )[1]  # fmt: skip
+    return min(max(n_place, 1) / max(n_cell, 1), 1.0), n_place / max(len(rows), 1)
+
+
+@kernel
+def fill_list_blocks(arrays, tokens, n_all, list_blocks):
     """Fill how many blocks of lists a token opens on average; of some tokens, drawn as they occur.
 
     Returns the mean length of their complete lists.
@@ -181,12 +243,18 @@ def fill_list_blocks(nodes, root_nodes, tokens, n_columns, n_all, list_blocks):
     touch that one of the root list's share would, and a fringe. Deeper nodes are left out.
     """
     list_blocks[:] = 0.0
-    n_complete = 0
+    total = 0
+    n_nodes = len(arrays.nodes) // NODE_COLUMNS
     for i in range(len(tokens)):
-        node = np.int64(root_nodes[tokens[i]])
-        n_complete += nodes[node * n_columns + 1] if node >= 0 else 0
+        at = tokens[i] * ROOT_COLUMNS
+        if arrays.roots[at + WHERE] == NO_ROOT:
+            continue
+        is_node = arrays.roots[at + KIND] == IS_NODE
+        number = np.int64(arrays.roots[at + WHERE]) if is_node else n_nodes + tokens[i]
+        _, n_complete, n_open = lists_of(arrays, number)
+        total += n_complete
         for column in range(2):
-            n = nodes[node * n_columns + 1 + column] if node >= 0 else 0
+            n = n_complete if column == 0 else n_open
             n_blocks = (n + BLOCK - 1) // BLOCK
             if n_blocks <= 1 + 3 * column:
                 list_blocks += n_blocks
@@ -200,26 +268,54 @@ def fill_list_blocks(nodes, root_nodes, tokens, n_columns, n_all, list_blocks):
                 side = math.sqrt(n_blocks * min(2.0**bits / n_all, 1.0)) + FRINGE
                 list_blocks[bits] += n_above + min(side * side, n_blocks)
     list_blocks /= max(len(tokens), 1)
-    return n_complete / max(len(tokens), 1)
+    return total / max(len(tokens), 1)
 
 
 @inlined_kernel
-def trie_cost(tables, n_tokens, n_blocks):
-    """Return the cost of a message in the trie, given the root list's blocks that touch it."""
+def _list_blocks(costs, n_blocks):
+    """Return the blocks of lists that a token opens, given the root list's blocks that touch."""
     bits = 0
-    while n_blocks >> bits > 1:
+    while np.int64(n_blocks) >> bits > 1:
         bits += 1
-    return n_tokens * (TOKEN_COST + LIST_BLOCK_COST * tables.list_blocks[bits])
+    return costs.list_blocks[bits]
+
+
+@lean_kernel
+def is_surely_single(costs, n, n_tokens):
+    """Whether a small batch of ``n`` messages costs less one by one, if they are as is typical.
+
+    Knowing what they are would take longer than is won.
+    """
+    mean, n_blocks = n_tokens / n, costs.typical_blocks[0]
+    batch = min(
+        CALL_COST / n + trie_cost(costs, mean, n_blocks),
+        GROUPS_CALL_COST / n + GROUP_MESSAGE_COST + GROUP_TOKEN_COST * mean,
+    )
+    return single_root_cost(mean, n_blocks) < SURE_SHARE * batch
 
 
 @inlined_kernel
-def alone_cost(n_tokens, n_blocks):
-    """Return the cost of a message that walks the root list alone."""
-    return ALONE_COST + BLOCK_COST * n_blocks * (1.0 + n_tokens / LONG_MESSAGE)
+def single_trie_cost(costs, n_tokens, n_blocks):
+    """Return the cost of a message by itself in the trie."""
+    of_token = SINGLE_TOKEN_COST + SINGLE_LIST_BLOCK_COST * _list_blocks(costs, n_blocks)
+    return n_tokens * of_token * (1.0 + n_tokens / MANY_TOKENS)
 
 
 @inlined_kernel
-def group_cost(tables, n_tokens, n_blocks, n_all, n_batch):
+def single_root_cost(n_tokens, n_blocks):
+    """Return the cost of a message by itself down the root list."""
+    return SINGLE_ROOT_COST + SINGLE_BLOCK_COST * n_blocks * (1.0 + n_tokens / MANY_CODES)
+
+
+@inlined_kernel
+def trie_cost(costs, n_tokens, n_blocks):
+    """Return the cost of a message of a batch in the trie."""
+    of_token = TOKEN_COST + LIST_BLOCK_COST * _list_blocks(costs, n_blocks)
+    return n_tokens * of_token * (1.0 + n_tokens / MANY_TOKENS)
+
+
+@inlined_kernel
+def group_cost(costs, n_tokens, n_blocks, n_all, n_batch):
     """Return the cost of a message that walks the root list with others.
 
     Messages of a batch of ``n_batch`` are taken to lie as the clauses do. Then ``GROUP`` neighbours
@@ -228,47 +324,51 @@ def group_cost(tables, n_tokens, n_blocks, n_all, n_batch):
     """
     n_group = min(GROUP, n_batch)
     side = math.sqrt(n_blocks) + math.sqrt(n_all * n_group / n_batch)
-    n_together = min(side * side, n_all, float(n_blocks * n_group))
+    n_together = min(side * side, n_all, n_blocks * n_group)
     # A long message has the frequent words of a short one, once, and then rarer ones.
-    n_answers = min(n_tokens, LONG) * tables.list_length[0] * n_blocks / n_all
+    n_answers = min(n_tokens, LONG) * costs.list_length[0] * n_blocks / n_all
     return (
-        GROUP_TOKEN_COST * n_tokens
+        GROUP_MESSAGE_COST
+        + GROUP_TOKEN_COST * n_tokens
         + GROUP_ANSWER_COST * n_answers
         + GROUP_BLOCK_COST * n_together / n_group
     )
 
 
 @lean_kernel
-def plan_batch(quantizer, tables, messages, n_clauses, n_batch, n_sample, paths):
+def plan_batch(arrays, messages, n_clauses, n_batch, n_sample, paths):
     """Choose the paths of short and of long messages, by a sample of all.
 
-    Returns whether they cost about as little alone: a single message goes down the root list, too,
-    and a small batch does better without what a batch costs.
+    Returns whether they cost less one by one.
     """
     n_all = max((n_clauses + BLOCK - 1) // BLOCK, 1)
-    least = singly = 0.0
+    costs = arrays.costs
+    batch = singly = 0.0
     for is_long in range(2):
-        trie = together = alone = 0.0
+        trie, together = CALL_COST * n_sample / n_batch, GROUPS_CALL_COST * n_sample / n_batch
+        n_seen = 0
         for k in range(n_sample):
             m = k * len(messages.boxes) // n_sample
             n_tokens = messages.token_offsets[m + 1] - messages.token_offsets[m]
             box = messages.boxes[m]
             if (n_tokens > LONG) != (is_long == 1) or not box[0] <= box[2]:
                 continue
-            limit = box_limit(quantizer, box[0], box[1], box[2], box[3])
-            n_blocks = count_blocks(tables.block_sums, limit)
-            if n_blocks > 0:
-                trie += trie_cost(tables, n_tokens, n_blocks)
-                together += group_cost(tables, n_tokens, n_blocks, n_all, n_batch)
-                alone += alone_cost(n_tokens, n_blocks)
-        paths[is_long] = TRIE if trie < min(together, alone) else ROOT
-        least += min(trie, together, alone)
-        singly += alone
-    return singly <= 1.5 * least
+            n_blocks = expect_blocks(costs, limit_of(arrays, box))
+            if n_blocks > 0.0:
+                n_seen += 1
+                trie += trie_cost(costs, n_tokens, n_blocks)
+                together += group_cost(costs, n_tokens, n_blocks, n_all, n_batch)
+                singly += min(
+                    single_trie_cost(costs, n_tokens, n_blocks),
+                    single_root_cost(n_tokens, n_blocks),
+                )
+        paths[is_long] = TRIE if trie < together else ROOT
+        batch += min(trie, together) if n_seen > 0 else 0.0
+    return singly <= batch
 
 
 @lean_kernel
-def choose_paths(tables, messages, first, n, paths, scratch):
+def choose_paths(costs, messages, first, n, paths, scratch):
     """Set the path of each of ``n`` messages; return how many go down the root list.
 
     Those are sorted along the Hilbert curve. ``paths`` are of short messages and of long ones.
@@ -276,10 +376,9 @@ def choose_paths(tables, messages, first, n, paths, scratch):
     n_root = 0
     for i in range(n):
         limit = scratch.limits[i]
-        n_blocks = count_blocks(tables.block_sums, limit)
         n_tokens = messages.token_offsets[first + i + 1] - messages.token_offsets[first + i]
-        scratch.n_blocks[i] = n_blocks
-        scratch.paths[i] = paths[1 if n_tokens > LONG else 0] if n_blocks > 0 else NOWHERE
+        is_somewhere = count_blocks(costs, limit) > 0
+        scratch.paths[i] = paths[1 if n_tokens > LONG else 0] if is_somewhere else NOWHERE
         if scratch.paths[i] == ROOT:
             x = np.int64(limit >> np.uint64(1) & np.uint64(0x3FFF))
             y = np.int64(limit >> np.uint64(17) & np.uint64(0x3FFF))

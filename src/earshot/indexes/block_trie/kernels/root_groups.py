@@ -5,31 +5,20 @@ Its entries are dropped whose keys touch none, and those whose two rarest tokens
 at a time; of the rest, the sets of messages that have each token are intersected, and the key is
 compared with the limits of all messages at once. Tokens are told by their codes (``code_of``): a
 bit for each stays in the first-level cache, a set for each, 512 KB, in the second.
-
-Messages that would share few blocks walk alone, as a single one does.
 """
 
 from __future__ import annotations
 
 import numpy as np
 
-from earshot.indexes.block_trie.kernels.batch_arrays import SHORT_OF_FOUND, SHORT_OF_SENT
-from earshot.indexes.block_trie.kernels.choosing import (
-    GROUP_BLOCK_COST,
-    GROUP_TOKEN_COST,
-    alone_cost,
-    count_blocks,
-)
-from earshot.indexes.block_trie.kernels.match import (
+from earshot.indexes.block_trie.kernels.arrays import (
     CODE_COLUMNS,
     N_EXACT_CODES,
     NO_CODE,
     code_of,
-    report_root,
-    sign_codes,
-    unsign_codes,
 )
-from earshot.indexes.block_trie.kernels.node_major import has_token
+from earshot.indexes.block_trie.kernels.batch_arrays import SHORT_OF_SENT
+from earshot.indexes.block_trie.kernels.lists import has_token
 from earshot.indexes.block_trie.kernels.vectors import (
     GROUP,
     coded_mask,
@@ -38,14 +27,13 @@ from earshot.indexes.block_trie.kernels.vectors import (
     tally,
     touched_limits,
 )
-from earshot.indexes.kernels.blocks import low_bits, touching_blocks
+from earshot.indexes.kernels.blocks import low_bits
 from earshot.kernels.box_keys import BLOCK, touching_mask, trailing_zeros
 from earshot.kernels.jit import inlined_kernel, lean_kernel
 from earshot.kernels.processor import prefetch
 from earshot.kernels.shapes import shape_touches_box
-from earshot.kernels.verify import box_touches, mark_tokens
+from earshot.kernels.verify import box_touches
 
-EVERYTHING = np.int64(1) << 40
 NO_LIMIT = np.uint64(0x8000_8000_8000_8000)
 """A limit that no key touches but one with 0 in every lane; the bits of it are masked out."""
 ONE = np.uint64(1)
@@ -58,83 +46,36 @@ CODES_OF_BLOCK = CODE_COLUMNS * BLOCK
 
 
 @lean_kernel
-def walk_roots(view, tables, messages, first, n_root, is_grouped, scratch, single, work):
-    """Match the messages whose Hilbert codes are in order, in groups or alone.
+def walk_roots(view, messages, first, n_root, scratch, work):
+    """Match the messages whose Hilbert codes are in order, group by group.
 
-    ``is_grouped`` is 1 or 0 for all groups, or -1. Returns the number of slots found for those
-    alone, or what there was no room for, and the number of messages in groups; only the last group
-    may be smaller.
+    Returns 0, or what there was no room for.
     """
     low, lane = np.uint64(0xFFFF_FFFF), np.uint64(0x7FFF)
-    n_found = n_sent = n_groups = n_rows = np.int64(0)
+    n_sent = np.int64(0)
     for start in range(0, n_root, GROUP):
         size = min(GROUP, n_root - start)
-        # The limit of the box around all of them.
-        union, alone, together = NO_LIMIT, 0.0, 0.0
+        union = NO_LIMIT  # the limit of the box around all of them
+        for k in range(GROUP):
+            scratch.group_limits[k] = NO_LIMIT
         for k in range(size):
             i = np.int64(scratch.codes[start + k] & low)
             limit = scratch.limits[i]
+            scratch.group_rows[start + k] = i
             scratch.group_limits[k] = limit
-            n_tokens = messages.token_offsets[first + i + 1] - messages.token_offsets[first + i]
-            alone += alone_cost(n_tokens, scratch.n_blocks[i])
-            together += GROUP_TOKEN_COST * n_tokens
             widest = NO_LIMIT
             for shift in range(0, 64, 16):
                 s = np.uint64(shift)
                 widest |= max(union >> s & lane, limit >> s & lane) << s
             union = widest
-        together += GROUP_BLOCK_COST * count_blocks(tables.block_sums, union)
-        if is_grouped == 0 or (is_grouped < 0 and together > alone):
-            for k in range(size):
-                i = np.int64(scratch.codes[start + k] & low)
-                m, n_before = first + i, n_found
-                tokens = messages.token_ids[
-                    messages.token_offsets[m] : messages.token_offsets[m + 1]
-                ]
-                n_found = _walk_alone(
-                    view, tokens, messages.boxes[m], scratch.limits[i], single, scratch.found,
-                    n_found, work,
-                )  # fmt: skip
-                if n_found < 0:
-                    return n_found, n_rows
-                scratch.alone_starts[i], scratch.alone_ends[i] = n_before, n_found
-            continue
-        for k in range(size, GROUP):
-            scratch.group_limits[k] = NO_LIMIT
-        for k in range(size):
-            scratch.group_rows[n_rows + k] = np.int64(scratch.codes[start + k] & low)
         n_sent = _walk_together(
-            view.arrays, view.clauses, view.is_lonlat, messages, first, n_rows, size, union, n_sent,
+            view.arrays, view.clauses, view.is_lonlat, messages, first, start, size, union, n_sent,
             scratch, work,
         )  # fmt: skip
         if n_sent < 0:
-            return n_sent, n_rows
-        scratch.group_ends[n_groups] = n_sent
-        n_groups += 1
-        n_rows += size
-    return n_found, n_rows
-
-
-@lean_kernel
-def _walk_alone(view, tokens, box, limit, single, found, n_found, work):
-    """Append the answers of one message; return their new number, or that there was no room."""
-    arrays, clauses = view.arrays, view.clauses
-    here, n_blocks = touching_blocks(
-        np.int64(len(clauses.subscriptions)), arrays.summary_keys, arrays.root_summary[0], limit,
-        single.frontier, EVERYTHING, work,
-    )  # fmt: skip
-    if n_blocks == 0:
-        return n_found
-    single.serial[0] += 1
-    mark_tokens(tokens, 0, len(tokens), single.marks, 1)
-    sign_codes(tokens, single.signature)
-    n_found = report_root(
-        arrays, clauses, view.is_lonlat, single.frontier[here : here + n_blocks], box, limit,
-        single, found, n_found, work,
-    )  # fmt: skip
-    unsign_codes(tokens, single.signature)
-    mark_tokens(tokens, 0, len(tokens), single.marks, 0)
-    return n_found if n_found >= 0 else np.int64(SHORT_OF_FOUND)
+            return n_sent
+        scratch.group_ends[start // GROUP] = n_sent
+    return np.int64(0)
 
 
 # ---- groups --------------------------------------------------------------------------------------
@@ -200,7 +141,9 @@ def _senders_of(token, some, messages, first, rows, scratch):
     while left != 0:
         member = first_member(left)
         left &= left - ONE
-        if not has_token(messages, first + np.int64(rows[member]), token):
+        m = first + np.int64(rows[member])
+        tokens = messages.token_ids[messages.token_offsets[m] : messages.token_offsets[m + 1]]
+        if not has_token(tokens, token):
             maybe &= ~(ONE << np.uint64(member))
     return maybe
 

@@ -22,6 +22,9 @@ GROUP = 64
 SIGNATURE_BITS = 512
 """Bits of the signature of a message in a batch: the lanes of one register."""
 
+HIGH_TOKEN_BIT = 9
+"""Where the bits of a token begin that the second signature of a message goes by."""
+
 _HIGH_BITS = 0x8000_8000_8000_8000
 _LANE_ONES = 0x0001_0001_0001_0001
 _BIT, _BYTE, _SHORT, _WORD, _LONG = (ir.IntType(n) for n in (1, 8, 16, 32, 64))
@@ -222,6 +225,26 @@ def copy_block(typing_context: Any, source: Any, start: Any, target: Any, at: An
 # ---- tokens --------------------------------------------------------------------------------------
 
 
+def _signed_bits(
+    context: Any, builder: Any, entries: Any, named: Any, signature: Any, low_bit: int
+) -> Any:
+    """Return a bit per lane: that of its token in a signature, which goes by nine of its bits."""
+    vector = entries.type
+    shifted = builder.lshr(named, _all(vector, low_bit)) if low_bit else named
+    numbers = builder.and_(builder.lshr(shifted, _all(vector, 5)), _all(vector, BLOCK - 1))
+    words = _pick_words(context, builder, signature, numbers)
+    bits = builder.lshr(words, builder.and_(shifted, _all(vector, 31)))
+    return builder.trunc(bits, ir.VectorType(_BIT, BLOCK))
+
+
+def _token_lanes(context: Any, builder: Any, kind: Any, array: Any, position: Any) -> Any:
+    """Return 16 entries, the tokens that they name, and which of them name none."""
+    entries = _load(builder, _pointer(context, builder, kind, array, position), _WORD, BLOCK)
+    is_left = builder.icmp_signed("<", entries, _all(entries.type, 0))
+    named = builder.select(is_left, builder.sub(_all(entries.type, -2), entries), entries)
+    return entries, named, builder.icmp_signed("==", entries, _all(entries.type, -1))
+
+
 @intrinsic
 def signed_mask(typing_context: Any, tokens: Any, position: Any, signatures: Any, row: Any) -> Any:
     """Return bits of the 16 entries whose next token may be in a message, by its signature.
@@ -230,21 +253,34 @@ def signed_mask(typing_context: Any, tokens: Any, position: Any, signatures: Any
     """
 
     def generate(context: Any, builder: Any, sig: Any, args: Any) -> Any:
-        pointer = _pointer(context, builder, sig.args[0], args[0], args[1])
-        entries = _load(builder, pointer, _WORD, BLOCK)
-        vector = entries.type
-        is_left = builder.icmp_signed("<", entries, _all(vector, 0))
-        named = builder.select(is_left, builder.sub(_all(vector, -2), entries), entries)
+        entries, named, is_none = _token_lanes(context, builder, sig.args[0], args[0], args[1])
         at = builder.mul(args[3], _LONG(SIGNATURE_BITS // 32))
         signature = _pointer(context, builder, sig.args[2], args[2], at)
-        numbers = builder.and_(builder.lshr(named, _all(vector, 5)), _all(vector, BLOCK - 1))
-        words = _pick_words(context, builder, signature, numbers)
-        bits = builder.lshr(words, builder.and_(named, _all(vector, 31)))
-        is_signed = builder.trunc(bits, ir.VectorType(_BIT, BLOCK))
-        hits = builder.or_(is_signed, builder.icmp_signed("==", entries, _all(vector, -1)))
+        bits = _signed_bits(context, builder, entries, named, signature, 0)
+        hits = builder.or_(bits, is_none)
         return builder.zext(builder.bitcast(hits, _SHORT), _WORD)
 
     return types.uint32(tokens, types.int64, signatures, types.int64), generate
+
+
+@intrinsic
+def twice_signed_mask(
+    typing_context: Any, tokens: Any, position: Any, signature: Any, high_signature: Any
+) -> Any:
+    """As ``signed_mask``, by the signature of one message and by that of its tokens' high bits."""
+
+    def generate(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+        entries, named, is_none = _token_lanes(context, builder, sig.args[0], args[0], args[1])
+        low = _pointer(context, builder, sig.args[2], args[2], _LONG(0))
+        high = _pointer(context, builder, sig.args[3], args[3], _LONG(0))
+        bits = _signed_bits(context, builder, entries, named, low, 0)
+        bits = builder.and_(
+            bits, _signed_bits(context, builder, entries, named, high, HIGH_TOKEN_BIT)
+        )
+        hits = builder.or_(bits, is_none)
+        return builder.zext(builder.bitcast(hits, _SHORT), _WORD)
+
+    return types.uint32(tokens, types.int64, signature, high_signature), generate
 
 
 def _pick_words(context: Any, builder: Any, signature: Any, numbers: Any) -> Any:
