@@ -284,7 +284,37 @@ class Both:
         took = take_in(self.store, changes, clock_us=clock_us)
         assert [error.row for error in took.rejects] == wanted
         assert took.version.n_subscriptions == len(self.engine)
+        assert not shards._opened, "the driver opens no shard"
         return took.version
+
+
+@pytest.mark.parametrize("n_shards", [None, 3])
+def test_what_ends_and_what_has_no_keywords_is_known_without_its_shard(
+    tmp_path: Path, n_shards: int | None
+) -> None:
+    box = {"min_x": 0.0, "min_y": 0.0, "max_x": 1.0, "max_y": 1.0}
+    soon, later = ((START + timedelta(hours=n)).isoformat() for n in (1, 2))
+    ends = {"expires": soon}
+    first = [{"id": f"s{i}", "keywords": ["crash"]} for i in range(20)]
+    both = Both(
+        tmp_path,
+        [*first, {"id": "bound", **box}, {"id": "brief", "keywords": ["fire"], **ends},
+         {"id": "short", "keywords": ["fire"], **ends}],
+        n_shards,
+    )  # fmt: skip
+    anywhere = [{"op": "move", "id": each} for each in ("bound", "s3", "nobody")]
+    version = both.apply(
+        [
+            *anywhere,
+            {"op": "move", "id": "brief", "time": START.isoformat(), **box},
+            {"op": "subscribe", "id": "brief", "keywords": ["crash"], "time": START.isoformat()},
+            # By now the first one has ended.
+            {"op": "subscribe", "id": "brief", "keywords": ["crash"], "time": later},
+        ]
+    )  # fmt: skip
+    assert version.n_changes == 3
+    assert len(both.engine) == 22
+    assert both.apply([{"op": "unsubscribe", "id": "short"}]).n_subscriptions == 22
 
 
 @pytest.mark.parametrize(

@@ -138,6 +138,10 @@ class IdTable:
             raise UnknownSubscription(f"no subscription {unknown!r}")
         return slots.astype(np.int32)
 
+    def slots_or_none(self, ids: Ids) -> Int64s:
+        """Return the live slots of ids, -1 for those that are unknown."""
+        return self._find(ids)
+
     def contains(self, ids: Ids) -> npt.NDArray[np.bool_]:
         """Return which of the ids are in use."""
         found: npt.NDArray[np.bool_] = self._find(ids) >= 0

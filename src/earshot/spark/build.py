@@ -51,6 +51,7 @@ from earshot.spark.prepare import (
     sample,
     token_frequencies,
 )
+from earshot.spark.roster import save_register
 from earshot.spark.rows import Batches, RowForm, arrow_schema, check_choice, make_reading
 from earshot.spark.shards import SHARD, warm_up_machine
 from earshot.spark.store import Base, IndexSettings, IndexStore, Version
@@ -450,6 +451,8 @@ def _build_shard(
         if plan is not None:
             storage.save(draft / "units", storage.Contents({}, {"units": merge_units(units)}))
             folder.put(f"units/{name}", draft / "units")
+        save_register(engine, draft / "engine", draft / "register")
+        folder.put(f"registers/{name}", draft / "register")
         folder.put(f"rows/{name}", draft / "rows")
         folder.put(f"shards/{name}", draft / "engine")
     about = pa.RecordBatch.from_pylist(

@@ -1,8 +1,8 @@
 """Taking changes into an index: each batch of them becomes a delta, and a new version.
 
-All of it runs on the driver, which decides in one place what a change means: it has the shards
-open as well, memory-mapped, applies the changes to them as the engine does, and writes down what
-was accepted. Workers apply exactly that.
+All of it runs on the driver, which decides in one place what a change means: it knows who is
+subscribed (:mod:`earshot.spark.roster`), judges changes as the engine does, and writes down what
+was accepted. Workers apply exactly that. Shards are not opened here.
 """
 
 from __future__ import annotations
@@ -23,14 +23,10 @@ from pyspark.sql import functions as F  # noqa: N812 - its usual name
 from pyspark.sql.pandas.types import from_arrow_schema
 
 from earshot import storage
-from earshot.encoding import NO_TIME_US, encode_moves
+from earshot.encoding import NO_TIME_US
 from earshot.engine.changes import apply_changes
-from earshot.engine.engine import Engine
-from earshot.engine.rejects import OnError
-from earshot.engine.updates import Updates
 from earshot.errors import InUse, InvalidParameter, InvalidRow, SavedIndexError
 from earshot.files import Reject
-from earshot.model.arrays import Int32s, Int64s
 from earshot.model.batches import instant, time_us
 from earshot.model.schemas import (
     BOX_FIELDS,
@@ -39,22 +35,20 @@ from earshot.model.schemas import (
     id_type,
     subscriptions_schema,
 )
-from earshot.placement.routing import UnitArrays, merge_units
+from earshot.placement.routing import merge_units
 from earshot.spark.build import build_base, sampled_messages
 from earshot.spark.notes import NOTE
 from earshot.spark.prepare import ROW, SOURCE, located_rejects
+from earshot.spark.roster import Roster, close_roster, open_roster
 from earshot.spark.shards import (
     ANY_SHARD,
     SHARD,
     STEP,
     changes_since,
-    close_shards,
-    keep_shards,
-    open_shard,
     read_delta,
 )
 from earshot.spark.store import Delta, IndexStore, Version
-from earshot.spark.territory import open_territory, read_units, units_anywhere
+from earshot.spark.territory import read_units
 
 FOLDED = 8
 """So many deltas of as many steps become one."""
@@ -108,7 +102,7 @@ def take_in(
             new = replace(new, number=version.number + 1, taken_in=taken_in)
         store.publish(new)
     except BaseException:
-        close_shards(store.folder.uri)  # they may have the changes
+        close_roster(store.folder.uri)  # it may have the changes
         raise
     return Intake(new, errors)
 
@@ -144,21 +138,21 @@ def _taken_in(
     Where nothing came of them, not even a later clock, ``base`` itself is returned. The clock is
     ``from_us`` before them and ``until_us`` after them, where it would otherwise be earlier.
     """
-    index = store.folder.uri
-    shards = Shards(store, base)
+    roster = open_roster(store, base)
     for clock_us in (base.clock_us, from_us):
         if clock_us is not None:
-            shards.advance(instant(clock_us))
-    clocks = _clocks(changes, shards.time)
+            roster.advance(instant(clock_us))
+    roster.look_up(changes.column("id").combine_chunks())
+    clocks = _clocks(changes, roster.time)
     numbered = changes.append_column(ROW, pa.array(np.arange(changes.num_rows)))
-    errors = apply_changes(shards, numbered)
+    errors = apply_changes(roster, numbered)
     if until_us is not None:
-        shards.advance(instant(until_us))
-    clock_us = None if shards.time is None else time_us(shards.time)
+        roster.advance(instant(until_us))
+    clock_us = None if roster.time is None else time_us(roster.time)
     version = replace(
         base,
         number=latest.number + 1,
-        n_subscriptions=len(shards),
+        n_subscriptions=len(roster),
         clock_us=clock_us,
         taken_in=latest.taken_in,
     )
@@ -166,13 +160,13 @@ def _taken_in(
         return base if clock_us == base.clock_us else version, errors
     kept = np.delete(np.arange(changes.num_rows), [error.row for error in errors])
     numbers = np.full(changes.num_rows, ANY_SHARD, np.int32)
-    for rows, assigned in shards.assigned:
+    for rows, assigned in roster.assigned:
         numbers[rows] = assigned
     # Each with the clock that it found: a shard does not see the times of others' changes.
     timed = changes.set_column(changes.schema.get_field_index("time"), "time", clocks)
     accepted = timed.append_column(SHARD, pa.array(numbers)).take(pa.array(kept))
-    deltas = _write_delta(store, base, accepted, shards, clock_us)
-    keep_shards(index, base, deltas[-1].last)
+    deltas = _write_delta(store, base, accepted, roster, clock_us)
+    roster.step = deltas[-1].last
     return replace(version, deltas=deltas), errors
 
 
@@ -185,7 +179,7 @@ def _clocks(changes: pa.Table, clock: datetime | None) -> pa.Array:
 
 
 def _write_delta(
-    store: IndexStore, base: Version, changes: pa.Table, shards: Shards, clock_us: int | None
+    store: IndexStore, base: Version, changes: pa.Table, roster: Roster, clock_us: int | None
 ) -> tuple[Delta, ...]:
     """Write the next step of a version; return its deltas with that step.
 
@@ -194,11 +188,11 @@ def _write_delta(
     step = base.step + 1
     kept, folded = _tail_to_fold(base.deltas, changes.num_rows)
     all_changes = changes.append_column(STEP, pa.array(np.full(changes.num_rows, step)))
-    units, words = [shards.units], shards.words
+    units, words = [roster.units], roster.words
     if folded:
         earlier = pa.concat_tables([read_delta(store, delta)[0] for delta in folded])
         all_changes = pa.concat_tables([earlier, all_changes])
-    if folded and shards.is_cut:
+    if folded and roster.is_cut:
         read = [read_units(store, delta) for delta in folded]
         units = [*(each for each, _ in read), *units]
         words = [*(word for _, some in read for word in some), *words]
@@ -209,7 +203,7 @@ def _write_delta(
         pq.write_table(all_changes, directory / "changes.parquet")
 
     folder.add("changes", write_changes)
-    if shards.is_cut:
+    if roster.is_cut:
         contents = storage.Contents({}, {"units": merge_units(units)})
         folder.add("units", lambda path: storage.save(path, contents))
     facts = {"n_changes": all_changes.num_rows, "clock_us": clock_us, "words": words}
@@ -237,127 +231,6 @@ def _tail_to_fold(
             break
         n_kept, n_steps = first, n_steps * FOLDED
     return deltas[:n_kept], deltas[n_kept:]
-
-
-class Shards:
-    """All shards of a version as one engine to which changes can be applied.
-
-    Attributes:
-        assigned: Rows that were subscribed, and the shard that each went to.
-    """
-
-    def __init__(self, store: IndexStore, version: Version) -> None:
-        index, self._settings = store.folder.uri, store.settings
-        self._territory, self._n_words = None, 0
-        if version.base.placement == "sharded":
-            known = open_territory(index, version, self._settings)
-            self._n_words = len(known.vocabulary)
-            # To which words can be added, without a change of what is open.
-            self._territory = replace(known, vocabulary=known.vocabulary.copy())
-        self._engines = [
-            open_shard(index, version, shard).engine for shard in range(version.base.n_shards)
-        ]
-        self._all_units = [merge_units([])]
-        self.assigned: list[tuple[Int64s, Int32s]] = []
-
-    def __len__(self) -> int:
-        return sum(len(engine) for engine in self._engines)
-
-    @property
-    def is_cut(self) -> bool:
-        """Whether there is a territory, which tells where messages go."""
-        return self._territory is not None
-
-    @property
-    def units(self) -> UnitArrays:
-        """What the changes add to what each shard holds."""
-        return merge_units(self._all_units)
-
-    @property
-    def words(self) -> list[str]:
-        """What the changes add to the words that all shards share."""
-        if self._territory is None:
-            return []
-        vocabulary = self._territory.vocabulary
-        return vocabulary.tokens(np.arange(self._n_words, len(vocabulary)))
-
-    @property
-    def time(self) -> datetime | None:
-        """The clock, which all shards share."""
-        return self._engines[0].time
-
-    @property
-    def next_expiry(self) -> datetime | None:
-        """When the next subscription of any shard ends by itself."""
-        ends = (engine.next_expiry for engine in self._engines)
-        return min((each for each in ends if each is not None), default=None)
-
-    def advance(self, time: datetime) -> None:
-        """Set the clock of all shards."""
-        for engine in self._engines:
-            engine.advance(time)
-
-    def subscribe_batch(self, batch: pa.Table, *, on_error: OnError) -> Refused:
-        """Add the good rows of a batch."""
-        shards = np.zeros(batch.num_rows, np.int32)
-        owners = self._owners(batch.column("id").combine_chunks())
-        if self._territory is not None:
-            shards, units = self._territory.assign(batch)
-            self._all_units.append(units)
-        # A taken id goes to the shard that has it, which says so.
-        shards = np.where(owners >= 0, owners, shards)
-        self.assigned.append((batch.column(ROW).to_numpy(), shards))
-        return self._by_shard(
-            shards,
-            lambda engine, rows: engine.subscribe_batch(batch.take(rows), on_error=on_error),
-        )
-
-    def unsubscribe_batch(self, ids: pa.Array, *, on_error: OnError) -> Refused:
-        """End subscriptions."""
-        # An unknown one is asked of the first shard, which says so.
-        owners = np.maximum(self._owners(ids), 0)
-        return self._by_shard(
-            owners,
-            lambda engine, rows: engine.unsubscribe_batch(ids.take(rows), on_error=on_error),
-        )
-
-    def move_batch(self, batch: pa.Table, *, on_error: OnError) -> Refused:
-        """Move subscriptions.
-
-        A subscription stays in its shard, to which the messages of its new region now go as well.
-        """
-        owners = np.maximum(self._owners(batch.column("id").combine_chunks()), 0)
-        if self._territory is not None:
-            moves = encode_moves(batch, self._settings.space, form=self._settings.form)
-            box_shards = np.repeat(owners[moves.rows], np.diff(moves.places.offsets))
-            pieces = self._territory.plan.first_pieces[box_shards]
-            self._all_units.append(units_anywhere(moves.places.boxes, pieces))
-        return self._by_shard(
-            owners, lambda engine, rows: engine.move_batch(batch.take(rows), on_error=on_error)
-        )
-
-    def _owners(self, ids: pa.Array) -> Int32s:
-        """Return the shard that has each id, -1 where none has."""
-        owners = np.full(len(ids), -1, np.int32)
-        for shard, engine in enumerate(self._engines):
-            owners[engine.contains_batch(ids)] = shard
-        return owners
-
-    def _by_shard(self, shards: Int32s, apply: Callable[[Engine, pa.Array], Updates]) -> Refused:
-        errors = []
-        for shard in np.unique(shards).tolist():
-            rows = np.flatnonzero(shards == shard)
-            errors += [
-                InvalidRow("", int(rows[each.row]), each.field, each.reason)
-                for each in apply(self._engines[shard], pa.array(rows)).rejects
-            ]
-        return Refused(sorted(errors, key=lambda error: error.row))
-
-
-class Refused(NamedTuple):
-    """What all shards answer together."""
-
-    rejects: list[InvalidRow]
 
 
 # ---- merging ------------------------------------------------------------------------------------

@@ -143,13 +143,6 @@ def read_delta(store: IndexStore, delta: Delta) -> tuple[pa.Table, int | None]:
     )
 
 
-def keep_shards(index: str, version: Version, last: int) -> None:
-    """Say that what this process has open of a version has further steps already."""
-    for key, opened in _opened.items():
-        if key[:2] == (index, version.base.name):
-            opened.has_steps(last)
-
-
 def close_shards(index: str) -> None:
     """Close what this process has open of an index."""
     for key in [key for key in _opened if key[0] == index]:

@@ -4,8 +4,9 @@
 
     index.json              what holds for all versions: space, analyzer, structure, kind of ids
     versions/00000007.json  one version: a base and the deltas on top of it, in order
-    bases/00000003-5f…/     shards/ (a saved engine each), rows/ (the subscriptions themselves, in
-                            Parquet), territory/ (how shards were cut; only where there are some)
+    bases/00000003-5f…/     shards/ (a saved engine each), registers/ (their ids, for the driver),
+                            rows/ (the subscriptions themselves, in Parquet), territory/ (how shards
+                            were cut; only where there are some)
     deltas/00000006-c0…/    delta.json, changes/changes.parquet, units/ (what they add to shards;
                             only where there are some)
     readers/NAME.json       the oldest version that a running pipeline may still ask for
