@@ -123,11 +123,11 @@ def use_kernels(name: str) -> None:
 def use_words(name: str) -> None:
     """Use the kernels that read subscriptions and messages; those of the structure take longest.
 
-    So they can be compiled side by side.
+    So they can be compiled side by side. Ids are strings: integers in sequence need no kernels.
     """
     form = SEMANTICS[name].form
     place = HERE if form.is_point else Circle(0, 0, 1)
-    subscriptions = subscription_batch([Subscription(1, ("up", "warm"), region=place)])
+    subscriptions = subscription_batch([Subscription("s", ("up", "warm"), region=place)])
     messages = message_batch([Message(1, "warm up", place=HERE)])
     vocabulary, ids = Vocabulary(), IdTable()
     asked = encode_subscriptions(
