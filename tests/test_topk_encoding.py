@@ -265,6 +265,9 @@ def test_bad_subscriptions_are_set_aside(bad: dict[str, Any], field: str, reason
     assert found.ids.to_pylist() == [1, 3]
     assert found.asked.token_offsets.tolist() == [0, 1, 2]
     assert vocabulary.tokens(found.asked.tokens) == ["first", "last"]
+    # Scores are sums in the order of words: who refuses wrong rows before numbers the same ones.
+    is_good_alone = "already" in reason
+    assert vocabulary.tokens(range(1, len(vocabulary))) == ["first", *"a" * is_good_alone, "last"]
     assert found.asked.places.tolist() == [[1, 1, 0], [3, 4, 0]]
     assert found.asked.ks.tolist() == [3, 0]
     np.testing.assert_array_equal(found.asked.alphas, [np.nan, 0.5])

@@ -81,7 +81,20 @@ class Feed:
             x, y = random.uniform(0, 10, 2).tolist()
             place = {"x": x, "y": y, **({"radius": 2.0} if self.has_positions else {})}
             changes.append({"op": "move", "id": moved, **place, **time})
-        again = {"op": "subscribe", "id": self._live[0], "keywords": ["w1"], "x": 1.0, "y": 1.0}
+        # New words at one time: of an id that ends and comes again, of another, of a taken one.
+        changes += [
+            {"op": "unsubscribe", "id": moved, **time},
+            {"op": "subscribe", "id": moved, "keywords": [f"back{number}", "w2"], **place, **time},
+            {
+                "op": "subscribe",
+                "id": f"new{number}",
+                "keywords": [f"new{number}"],
+                **place,
+                **time,
+            },
+        ]
+        again = {"op": "subscribe", "id": self._live[0], "keywords": [f"again{number}"],
+                 "x": 1.0, "y": 1.0}  # fmt: skip
         changes += [again, {"op": "unsubscribe", "id": "nobody"}]
         if self.has_positions:
             changes[-2]["radius"] = 1.0

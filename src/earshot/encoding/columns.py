@@ -271,12 +271,19 @@ def without_texts(texts: pa.Array, dropped: Bools) -> pa.Array:
     return pc.if_else(pa.array(dropped), pa.scalar(None, texts.type), texts)
 
 
-def check_taken(columns: Columns, is_taken: Callable[[pa.Array], Bools] | None) -> None:
-    """Refuse ids that are in use, and ids of another kind than those."""
-    if is_taken is not None and columns.n:
-        for row in np.flatnonzero(is_taken(columns.ids)).tolist():
-            reason = f"id {columns.ids[row].as_py()!r} is already subscribed; unsubscribe it first"
-            columns.problems.add(row, "id", reason)
+def find_taken(columns: Columns, is_taken: Callable[[pa.Array], Bools] | None) -> list[int]:
+    """Return the rows whose ids are in use; raises for ids of another kind than those."""
+    if is_taken is None or not columns.n:
+        return []
+    rows: list[int] = np.flatnonzero(is_taken(columns.ids)).tolist()
+    return rows
+
+
+def refuse_taken(columns: Columns, rows: list[int]) -> None:
+    """Refuse rows whose ids are in use, whatever else is wrong with them."""
+    for row in rows:
+        reason = f"id {columns.ids[row].as_py()!r} is already subscribed; unsubscribe it first"
+        columns.problems.found[row] = ("id", reason)
 
 
 def check_repeats(columns: Columns) -> None:

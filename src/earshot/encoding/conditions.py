@@ -78,6 +78,11 @@ class Keywords(NamedTuple):
             row = int(np.searchsorted(self.row_ends, position, side="right")) - 1
             problems.add(row, "keywords", reason.format(text_of(self.texts, position)))
 
+    def of_rows(self, accepted: Bools) -> Keywords:
+        """Return the same without the texts of other rows."""
+        dropped = np.repeat(~accepted, np.diff(self.row_ends))
+        return self._replace(texts=without_texts(self.texts, dropped))
+
     def refuse_empty(self, problems: Problems) -> None:
         """Refuse keywords without any character; those of messages need have no word."""
         n_bytes = pc.binary_length(self.texts).fill_null(1).to_numpy(zero_copy_only=False)
@@ -123,13 +128,42 @@ def wanted_tokens(columns: Columns, analyzer: Analyzer, vocabulary: Vocabulary) 
     They are added to the vocabulary. A row without keywords has the token of all messages.
     """
     keywords = row_keywords(columns, analyzer)
-    lists = TokenLists(np.zeros(1, np.int64), np.empty(0, np.int32))
-    if len(keywords.texts):
-        lists = analyzer.analyze(keywords.texts, vocabulary, grow=True)
-        wordless = lists.offsets[1:] == lists.offsets[:-1]
-        lack = ", or only stop words" if analyzer.stop_words else ""
-        reason = f"keyword '{{}}' has no letters or digits{lack}; give a word"
-        keywords.refuse(wordless, reason, columns.problems)
+    lists = _analyzed(keywords, analyzer, vocabulary)
+    _refuse_wordless(keywords, lists, analyzer, columns.problems)
+    return _merged(keywords, lists, vocabulary)
+
+
+def accepted_tokens(
+    keywords: Keywords, columns: Columns, analyzer: Analyzer, vocabulary: Vocabulary
+) -> TokenLists:
+    """Return the distinct tokens of each row, none where something is wrong with it.
+
+    Those of other rows are added to the vocabulary, and no more: who refuses rows beforehand
+    numbers words as those do who leave it to the engine.
+    """
+    tried = _analyzed(keywords, analyzer, Vocabulary())
+    _refuse_wordless(keywords, tried, analyzer, columns.problems)
+    accepted = columns.problems.accepted()
+    if accepted is not None:
+        keywords = keywords.of_rows(accepted)
+    return _merged(keywords, _analyzed(keywords, analyzer, vocabulary), vocabulary)
+
+
+def _analyzed(keywords: Keywords, analyzer: Analyzer, vocabulary: Vocabulary) -> TokenLists:
+    if not len(keywords.texts):
+        return TokenLists(np.zeros(1, np.int64), np.empty(0, np.int32))
+    return analyzer.analyze(keywords.texts, vocabulary, grow=True)
+
+
+def _refuse_wordless(
+    keywords: Keywords, lists: TokenLists, analyzer: Analyzer, problems: Problems
+) -> None:
+    lack = ", or only stop words" if analyzer.stop_words else ""
+    reason = f"keyword '{{}}' has no letters or digits{lack}; give a word"
+    keywords.refuse(lists.offsets[1:] == lists.offsets[:-1], reason, problems)
+
+
+def _merged(keywords: Keywords, lists: TokenLists, vocabulary: Vocabulary) -> TokenLists:
     return TokenLists(
         *merge_tokens(keywords.row_ends, lists.offsets, lists.ids, len(vocabulary), False)
     )

@@ -167,8 +167,7 @@ def _accepted_words(said: Words, columns: Columns) -> Words:
     if accepted is not None and texts is not None:
         texts = without_texts(texts, ~accepted)
     if accepted is not None and keywords is not None:
-        dropped = np.repeat(~accepted, np.diff(keywords.row_ends))
-        keywords = keywords._replace(texts=without_texts(keywords.texts, dropped))
+        keywords = keywords.of_rows(accepted)
     return Words(texts, keywords, has_keywords)
 
 

@@ -15,7 +15,7 @@ from earshot.encoding.columns import (
     is_given,
     own_numbers,
 )
-from earshot.encoding.conditions import lacks_keywords, wanted_tokens
+from earshot.encoding.conditions import accepted_tokens, lacks_keywords, row_keywords
 from earshot.model.arrays import Float64s, Int32s, PointArrays, Space, gather_ranges
 from earshot.model.regions import Point, cartesian, parse_geometries, point_problems
 from earshot.model.schemas import BOX_FIELDS, POINT_FIELDS
@@ -30,7 +30,7 @@ _COORDINATES = f"coordinates from -{MAX_COORDINATE:g} to {MAX_COORDINATE:g}"
 def row_points(
     columns: Columns, analyzer: Analyzer, vocabulary: Vocabulary, space: Space
 ) -> Callable[[Bools | None], PointArrays]:
-    """Read subscriptions at points, whose words are added to the vocabulary.
+    """Read subscriptions at points; the words of good ones are added to the vocabulary.
 
     Returns what gives the accepted rows, all of them for None.
     """
@@ -38,10 +38,11 @@ def row_points(
     alphas = own_numbers(
         columns, "alpha", lambda values: (values >= 0) & (values <= 1), "a number from 0 to 1"
     )
-    tokens = wanted_tokens(columns, analyzer, vocabulary)
+    keywords = row_keywords(columns, analyzer)
     reason = "are missing; give at least one word"
     columns.problems.mark(lacks_keywords(columns), "keywords", reason)
     places = cartesian(listening_points(columns, space), space)
+    tokens = accepted_tokens(keywords, columns, analyzer, vocabulary)
     if not len(alphas):
         alphas = np.full(columns.n, np.nan)
     points = PointArrays(*tokens, places, alphas, ks)

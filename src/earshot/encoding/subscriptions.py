@@ -17,9 +17,10 @@ from earshot.encoding.columns import (
     Columns,
     check_ids,
     check_repeats,
-    check_taken,
     check_times,
+    find_taken,
     own_numbers,
+    refuse_taken,
     row_numbers,
 )
 from earshot.encoding.conditions import Conditions, row_conditions
@@ -74,6 +75,9 @@ def encode_subscriptions(
 ) -> EncodedSubscriptions:
     """Encode a batch of subscriptions; their tokens are added to the vocabulary.
 
+    So are those of rows whose id is taken. Where scores depend on the order of words, those of rows
+    that are wrong in themselves are not.
+
     Args:
         batch: Columns of :data:`earshot.model.schemas.SUBSCRIPTIONS`; absent ones count as null.
         analyzer: Splits keywords into tokens.
@@ -87,7 +91,9 @@ def encode_subscriptions(
     """
     columns = Columns(batch)
     check_ids(columns)
-    check_taken(columns, is_taken)
+    # Asked before the vocabulary grows, and noted after it: where ids are in parts, as on Spark,
+    # each part numbers the words of rows that another will find taken.
+    taken_rows = find_taken(columns, is_taken)
     check_times(columns, "expires")
     refuse_columns(columns, form)
     read: Callable[..., Callable[[Bools | None], Any]] = _row_clauses
@@ -96,6 +102,7 @@ def encode_subscriptions(
     elif form.moves_by_position:
         read = row_moving
     taken = read(columns, analyzer, vocabulary, space)
+    refuse_taken(columns, taken_rows)
     check_repeats(columns)
     accepted = columns.problems.accepted()
     ids, expires = columns.ids, columns.times("expires", NEVER_US)

@@ -28,7 +28,7 @@ from earshot.engine.changes import waves
 from earshot.engine.engine import Engine
 from earshot.engine.updates import Updates
 from earshot.errors import InvalidRow, SavedIndexError
-from earshot.files import Reject, write_table
+from earshot.files import Reject, TableWriter
 from earshot.model.batches import instant, time_us
 from earshot.model.schemas import (
     OPERATIONS,
@@ -193,7 +193,10 @@ def write_results(engine: Engine, task: StateTask, directory: str) -> None:
     table = engine.results_table()
     with folder.draft() as draft:
         name = f"part-{task.shard:05d}.{task.results_format}"
-        write_table(draft / name, table)
+        with TableWriter(
+            draft / name, table.schema
+        ) as writer:  # files of all shards have one schema
+            writer.write(table)
         folder.put_file(name, draft / name)
 
 
@@ -281,6 +284,8 @@ def _change(engine: Engine, task: StateTask, run: Run, report: Report) -> Iterat
     """Apply changes, those of this shard; the others only move the clock."""
     shards = run.rows.column(SHARD).to_numpy()
     operations = run.rows.column("op").to_numpy(zero_copy_only=False)
+    # At once, for waves are in another order than their rows.
+    number_words(engine, run.rows.take(pa.array(np.flatnonzero(operations == "subscribe"))))
     starts = np.flatnonzero(np.diff(run.clocks, prepend=run.clocks[:1] - 1))
     for start, stop in zip(starts, [*starts[1:], len(run.clocks)], strict=True):
         clock_us = int(run.clocks[start])
@@ -289,8 +294,6 @@ def _change(engine: Engine, task: StateTask, run: Run, report: Report) -> Iterat
         rows = run.rows.slice(start, stop - start)
         for wave in waves(rows):
             at = wave + start
-            new = at[operations[at] == "subscribe"]
-            number_words(engine, run.rows.take(pa.array(new)))
             own = at[shards[at] == task.shard]
             for operation in OPERATIONS:
                 chosen = run.rows.take(pa.array(own[operations[own] == operation]))
