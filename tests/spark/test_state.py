@@ -71,10 +71,19 @@ CASES = {
 
 @pytest.mark.parametrize("name", CASES)
 def test_a_pipeline_gives_what_the_engine_gives(
-    spark: SparkSession, tmp_path: Path, name: str
+    spark: SparkSession, tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from earshot.spark.commands import run_pipeline
+    from earshot.spark.view import View
 
+    lags = set()
+
+    class Watch(View):
+        def show(self, status: Any, *, is_stopping: bool = False) -> None:
+            if status.batches:
+                lags.add(status.lag_s)
+
+    monkeypatch.setattr("earshot.spark.commands.view_for", lambda **_: Watch())
     semantics, text = CASES[name]
     feed = Feed(tmp_path / "feed", semantics)
     write_table(tmp_path / "subscriptions.parquet", feed.subscriptions)
@@ -89,6 +98,8 @@ def test_a_pipeline_gives_what_the_engine_gives(
         # A window of so many messages knows no late ones; nor does a clock that has not begun.
         n_late = 0 if name == "topk" else 2 - (start == 0)
         assert (facts["batches"], facts["messages"], stopped_by) == (2, 2 * 81 - n_late, None)
+    assert lags
+    assert None not in lags
     log = EventLog(Folder(tmp_path / "checkpoint"))
     engine = Engine(semantics, space="planar")
     wanted, n = expected(engine, feed.subscriptions, log)

@@ -6,7 +6,8 @@ replaces what it wrote under that number before makes the output exactly-once.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal, Self, TypeAlias
@@ -127,20 +128,34 @@ def owned(sink: Sink | None, owner: Owner, purpose: str) -> Sink | None:
 def write_files(
     rows: DataFrame, folder: Folder, name: str, format: FileFormat, *, mark: str = ""
 ) -> None:
-    """Write a directory in place of what was there; it appears when it is complete, if local.
+    """Write a directory in place of what was there; see :func:`drafted`."""
+    with drafted(folder, name, mark) as draft:
+        rows.write.mode("overwrite").format(SPARK_FORMATS[format]).save(draft)
 
-    The mark tells its draft from what else may be in a folder that is not ours.
+
+@contextmanager
+def drafted(folder: Folder, name: str, mark: str = "") -> Iterator[str]:
+    """Yield the URI of a directory to write; it appears when it is complete, if local.
+
+    It takes the place of what was there. The mark tells its draft from what else may be in a folder
+    that is not ours.
     """
     # Names that begin with _ are invisible to Spark's readers, as are Arrow's.
     draft = f"_{name}{mark}" if folder.is_local else name
+    folder.remove(draft)
     try:
-        rows.write.mode("overwrite").format(SPARK_FORMATS[format]).save(f"{folder.uri}/{draft}")
+        yield f"{folder.uri}/{draft}"
         if draft != name:
             folder.rename(draft, name)
     except BaseException:
         if draft != name:
             folder.remove(draft)
         raise
+
+
+def batch_directory(batch: int) -> str:
+    """Return the name of the directory of a batch."""
+    return f"batch={batch:08d}"
 
 
 class FileSink:
@@ -167,7 +182,7 @@ class FileSink:
 
     def __call__(self, rows: DataFrame, batch: int) -> None:
         """Write a batch, in place of what it wrote before."""
-        write_files(rows, self.folder, f"batch={batch:08d}", self.format)
+        write_files(rows, self.folder, batch_directory(batch), self.format)
 
 
 @dataclass(frozen=True)

@@ -109,7 +109,14 @@ def rejects_in(noted: DataFrame) -> DataFrame:
 
 def rejects_of_notes(notes: pa.Array | pa.ChunkedArray) -> list[Reject]:
     """Return the rejects that notes tell of."""
-    return [Reject(**json.loads(note)["reject"]) for note in notes.to_pylist()]
+    told = map(json.loads, notes.to_pylist())
+    return [Reject(**each["reject"]) for each in told if "reject" in each]
+
+
+def arrival_of_notes(notes: pa.Array | pa.ChunkedArray) -> int | None:
+    """Return when the first row arrived, if notes tell."""
+    told = (json.loads(note).get("arrived_us") for note in notes.to_pylist())
+    return min((each for each in told if each is not None), default=None)
 
 
 # ---- failures -----------------------------------------------------------------------------------

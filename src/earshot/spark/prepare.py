@@ -32,7 +32,9 @@ from earshot.model.schemas import (
 from earshot.semantics import matcher_type
 from earshot.spark.notes import (
     NOTE,
+    Note,
     batch_of_notes,
+    notes_on,
     reject_notes,
     rejects_in,
     without_notes,
@@ -118,15 +120,16 @@ def canonical_rows(
     check: RowCheck | None,
     *,
     with_origin: bool = False,
+    with_arrivals: bool = False,
 ) -> DataFrame:
-    """Return canonical rows and notes on rejects.
+    """Return canonical rows and notes on rejects; if asked, also on when rows arrived.
 
     Without a check, the engine may still refuse some. With their origin, rows have the columns
     :data:`SOURCE` and :data:`ROW`, which tell where each is from.
     """
     needed = needed_columns(reading, arrow_schema(table))
     return table.select(*(table[name] for name in needed)).mapInArrow(
-        partial(_read_task, reading, check, with_origin),
+        partial(_read_task, reading, check, with_origin, with_arrivals),
         from_arrow_schema(_noted(reading, with_origin)),
     )
 
@@ -141,6 +144,7 @@ def _read_task(
     reading: RowReading,
     check: RowCheck | None,
     with_origin: bool,
+    with_arrivals: bool,
     batches: Iterable[pa.RecordBatch],
 ) -> Batches:
     schema = _noted(reading, with_origin)
@@ -154,7 +158,9 @@ def _read_task(
         yield pa.RecordBatch.from_arrays(
             [*columns, pa.nulls(len(kept), pa.string())], schema=schema
         )
-        if rejects:
+        if with_arrivals:
+            yield batch_of_notes(schema, notes_on(rejects, Note(arrived_us=part.arrived_us)))
+        elif rejects:
             yield batch_of_notes(schema, reject_notes(rejects))
 
 

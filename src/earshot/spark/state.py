@@ -15,7 +15,7 @@ the one that was lost.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from uuid import uuid4
@@ -72,6 +72,7 @@ class StateTask:
     shard: int
     batch: int
     snapshot_every: int = SNAPSHOT_EVERY
+    updates: str | None = None  # directory for the updates, None where they go on to Spark
     results: str | None = None  # directory for what subscriptions hold after the batch
     results_format: str = "parquet"
 
@@ -157,15 +158,13 @@ def _run(task: StateTask) -> Batches:
     # Taken out while it is at work: what is left of a task that fails in between is not used.
     state, n_replayed = state_before(task, _states.pop(key, None))
     report = Report(replayed=n_replayed)
-    tables: list[pa.Table] = []
-    for updates in apply_batch(state, task, report):
-        found = _table(updates, task, report)
-        if found.num_rows:
-            tables.append(found)
-        if sum(each.num_rows for each in tables) >= _ROWS_PER_BATCH:
-            yield from pa.concat_tables(tables).combine_chunks().to_batches()
-            tables = []
-    yield from pa.concat_tables([task.schema.empty_table(), *tables]).to_batches()
+    if task.updates is None:
+        for table in _tables(state, task, report):
+            yield from table.to_batches()
+    else:
+        with _file(task.updates, task, task.schema, "parquet") as writer:
+            for table in _tables(state, task, report):
+                writer.write(table)
     if task.results is not None:
         write_results(state.engine, task, task.results)
     if task.is_snapshot_due:
@@ -175,6 +174,17 @@ def _run(task: StateTask) -> Batches:
     _states[key] = state
     while len(_states) > _MOST_STATES:
         _states.pop(next(iter(_states)))
+
+
+def _tables(state: ShardState, task: StateTask, report: Report) -> Iterator[pa.Table]:
+    """Take a state through a batch; yield its updates as tables of some size."""
+    tables: list[pa.Table] = []
+    for updates in apply_batch(state, task, report):
+        tables.append(_table(updates, task, report))
+        if sum(each.num_rows for each in tables) >= _ROWS_PER_BATCH:
+            yield pa.concat_tables(tables).combine_chunks()
+            tables = []
+    yield pa.concat_tables([task.schema.empty_table(), *tables]).combine_chunks()
 
 
 def _table(updates: Updates, task: StateTask, report: Report) -> pa.Table:
@@ -189,14 +199,24 @@ def _table(updates: Updates, task: StateTask, report: Report) -> pa.Table:
 
 def write_results(engine: Engine, task: StateTask, directory: str) -> None:
     """Write what the subscriptions of a shard hold, in place of an earlier file."""
-    folder = Folder(directory)
     table = engine.results_table()
+    with _file(directory, task, table.schema, task.results_format) as writer:
+        writer.write(table)
+
+
+@contextmanager
+def _file(
+    directory: str, task: StateTask, schema: pa.Schema, file_format: str
+) -> Iterator[TableWriter]:
+    """Yield the writer of a shard's file, which appears when it is complete."""
+    folder, name = Folder(directory), f"part-{task.shard:05d}.{file_format}"
+    if folder.is_local:
+        with TableWriter(Path(folder.path, name), schema) as writer:
+            yield writer
+        return
     with folder.draft() as draft:
-        name = f"part-{task.shard:05d}.{task.results_format}"
-        with TableWriter(
-            draft / name, table.schema
-        ) as writer:  # files of all shards have one schema
-            writer.write(table)
+        with TableWriter(draft / name, schema) as writer:
+            yield writer
         folder.put_file(name, draft / name)
 
 

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import threading
 import time
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from functools import partial, reduce
 from pathlib import Path
@@ -28,11 +29,11 @@ from earshot.encoding import NO_TIME_US
 from earshot.errors import InUse, InvalidFile, InvalidParameter
 from earshot.files import Reject, reject_table
 from earshot.model.schemas import Content, id_type, schema_of
-from earshot.spark.connectors import FileFormat, FileSink, owned
+from earshot.spark.connectors import FileFormat, FileSink, batch_directory, drafted, owned
 from earshot.spark.folders import Folder
 from earshot.spark.hashed import shard_of
 from earshot.spark.intake import in_order
-from earshot.spark.notes import NOTE, rejects_of_notes
+from earshot.spark.notes import NOTE, arrival_of_notes, rejects_of_notes
 from earshot.spark.prepare import ROW, SOURCE, canonical_rows
 from earshot.spark.recorded import KINDS, EventLog, merged
 from earshot.spark.rows import RowReading
@@ -128,7 +129,9 @@ class StatefulPipeline(Pipeline):
         parts = []
         for kind, rows in self._streams.items():
             reading = self._readings[kind]
-            noted = canonical_rows(rows, reading, self._settings.row_check, with_origin=True)
+            noted = canonical_rows(
+                rows, reading, self._settings.row_check, with_origin=True, with_arrivals=True
+            )
             shard = F.lit(None).cast("int")
             if kind == "messages":
                 noted = noted.withColumnRenamed("id", MESSAGE_ID)
@@ -171,7 +174,7 @@ class StatefulPipeline(Pipeline):
                 batch,
                 started,
                 counts,
-                None,
+                facts["arrived_us"],
                 first_version=self._version.number,
                 version=self._version.number,
                 n_subscriptions=sum(report.n_subscriptions for report in reports),
@@ -205,6 +208,7 @@ class StatefulPipeline(Pipeline):
             "first_message": first_message,
             "n_messages": n_messages,
             "rejects": rejects,
+            "arrived_us": arrival_of_notes(notes.drop_null()),
         }
         self._events.write(batch, events, facts)
 
@@ -222,24 +226,30 @@ class StatefulPipeline(Pipeline):
 
     def _run(self, batch: int) -> list[Report]:
         """Let all shards take a batch, and write its updates."""
-        draft, name = f"_batch={batch:08d}", f"batch={batch:08d}"
+        name = batch_directory(batch)
         results = self._results if (batch + 1) % self._results_every == 0 else None
-        task = self._task(batch, results, draft if results and results.folder.is_local else name)
-        found = self._shards(task)
-        if isinstance(self._sink, FileSink):
-            self._sink(found, batch)
-        else:  # others may run a plan several times, and shards would have to go back each time
-            found = found.persist()
-            try:
-                found.count()
-                self._sink(found, batch)
-            finally:
-                found.unpersist()
-        if results is not None and results.folder.is_local:
-            results.folder.rename(draft, name)
+        with ExitStack() as drafts:
+            task = self._task(batch)
+            if results is not None:
+                place = drafts.enter_context(drafted(results.folder, name))
+                task = replace(task, results=place, results_format=results.format)
+            if isinstance(self._sink, FileSink) and self._sink.format == "parquet":
+                # Shards write their files: through Spark's rows it takes as long as matching.
+                place = drafts.enter_context(drafted(self._sink.folder, name))
+                found = self._shards(replace(task, updates=place))
+                found.write.format("noop").mode("overwrite").save()
+            elif isinstance(self._sink, FileSink):
+                self._sink(self._shards(task), batch)
+            else:  # others may run a plan several times, and shards would have to go back each time
+                found = self._shards(task).persist()
+                try:
+                    found.count()
+                    self._sink(found, batch)
+                finally:
+                    found.unpersist()
         return [read_report(self._checkpoint, batch, shard) for shard in range(self._n_shards)]
 
-    def _task(self, batch: int, results: FileSink | None, name: str) -> StateTask:
+    def _task(self, batch: int) -> StateTask:
         return StateTask(
             self._name,
             self._checkpoint.uri,
@@ -250,8 +260,6 @@ class StatefulPipeline(Pipeline):
             0,
             batch,
             self._snapshot_every,
-            None if results is None else f"{results.folder.uri}/{name}",
-            "parquet" if results is None else results.format,
         )
 
     def _shards(self, task: StateTask) -> DataFrame:

@@ -127,7 +127,7 @@ class Status:
     updates_per_s: float = 0.0
     batch_s: float = 0.0  # how long the last batch took
     busy_s: float = 0.0  # how long all batches took
-    # How long its oldest message had waited when its updates were out, if the source tells.
+    # How long its oldest row had waited when its updates were out, if the source tells.
     lag_s: float | None = None
     first_version: int = 0  # version of the index that the first batch saw
     version: int = 0  # that the last one saw
