@@ -91,7 +91,7 @@ def test_changes_are_checked_each_by_itself() -> None:
     reading = RowReading("changes", "values", "integer", source="c")
     rows: list[tuple[str, int]] = []
     notes: list[dict[str, Any]] = []
-    for found in _read_task(reading, RowCheck(Analyzer(), REGIONS), True, [batch, batch]):
+    for found in _read_task(reading, RowCheck(Analyzer(), REGIONS), True, False, [batch, batch]):
         good, told = split_notes(found)
         rows += zip(good.column(SOURCE).to_pylist(), good.column(ROW).to_pylist(), strict=True)
         notes += [json.loads(note)["reject"] for note in told.to_pylist()]
