@@ -162,7 +162,7 @@ def test_shards_that_lose_their_states_give_what_the_engine_gives(
     random = np.random.default_rng(11)
     told: Any = defaultdict(list)
     n = n_replayed = 0
-    for batch in range(12):
+    for batch in range(N_BATCHES):
         feed.add(batch, n_messages=30)
         task.log.write(batch, merged(feed.tables(batch)), {})
         for shard in range(N_SHARDS):
@@ -181,15 +181,15 @@ def test_shards_that_lose_their_states_give_what_the_engine_gives(
     wanted, n_wanted = expected(engine, feed.subscriptions, task.log)
     assert told == wanted
     if engine.matcher.has_scores:  # which are sums in the order of words
-        shards = (replace(task, shard=shard, batch=12) for shard in range(N_SHARDS))
+        shards = (replace(task, shard=shard, batch=N_BATCHES) for shard in range(N_SHARDS))
         numbered = [words_in(state.state_before(each, None)[0].engine) for each in shards]
         assert numbered == [words_in(engine)] * N_SHARDS
-    assert n == n_wanted > 500
-    assert n_replayed > 20
+    assert n == n_wanted > 400
+    assert n_replayed > 10
     assert all(len(replace(task, shard=shard).snapshots.names()) == 2 for shard in range(N_SHARDS))
 
 
-N_SHARDS = 3
+N_SHARDS, N_BATCHES = 3, 8
 
 
 def begun(root: Path, feed: Feed) -> StateTask:
