@@ -99,7 +99,7 @@ def measure_states(context: Context, workloads: Iterable[Workload]) -> Iterator[
                 n = len(case.subscriptions)
                 yield {
                     **basics(case.name, name, n, done.n_events, N_CORES),
-                    "n_shards": None if name == "engine" else effort.n_shards,
+                    "n_shards": 1 if name == "engine" else effort.n_shards,
                     "events_per_batch": done.n_events // (case.n_batches - case.n_warm),
                     "answers_per_message": done.n_updates / max(done.n_events, 1),
                     "share_of_engine": alone.elapsed_s / done.elapsed_s,
