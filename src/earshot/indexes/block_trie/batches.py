@@ -14,8 +14,7 @@ small for what they look at, are matched message by message, as
 
 **Counters** mean the same as for single messages: each block is counted for each message that looks
 at it, also if a group reads it once. They differ in two ways. A batch may choose another way for a
-message. And open lists of up to ``OPEN_DIRECTLY`` entries are read from end to end, without their
-summaries.
+message. And short lists of a node have their summaries read one after the other, not at once.
 
 **Order.** Slots of a message come in no particular order, which is another than that of a single
 message; the same batch gives the same order again.

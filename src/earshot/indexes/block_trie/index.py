@@ -9,10 +9,11 @@ first level has one node per rarest token; the clauses of a node stand in two li
   entries are dropped without touching the clause), forbidden tokens, a circle or polygon.
 
 Where an open list is long, clauses that share their next token in sufficient number move to a child
-node. Each list is in Hilbert order within classes of similar size and stored as 64-bit box keys
-(:mod:`earshot.kernels.box_keys`), sixteen of which are compared at once; above a list of more than
-sixteen stand levels of summary keys, one per sixteen below. Above the trie, the *root list* holds
-all clauses once more in spatial order, each with codes of its rarest tokens.
+node. Each list is in Hilbert order, a long one within classes of similar size, and stored as 64-bit
+box keys (:mod:`earshot.kernels.box_keys`), sixteen of which are compared at once; above a list of
+more than sixteen stand levels of summary keys, one per sixteen below. Those of both lists of a node
+stand together, and mostly are compared at once. Above the trie, the *root list* holds all clauses
+once more in spatial order, each with codes of its rarest tokens.
 
 Most tokens lead to few entries. Their lists have no node, but a record of eight bytes by token:
 where they start, how long they are and, of up to two open entries, some bits of the next tokens.

@@ -18,7 +18,7 @@ from earshot.indexes.block_trie.kernels.arrays import (
     ROOT_COLUMNS,
     WHERE,
 )
-from earshot.indexes.block_trie.kernels.build import spatial_code
+from earshot.indexes.block_trie.kernels.build import order_mask, spatial_code
 from earshot.indexes.block_trie.kernels.lists import lists_of
 from earshot.kernels.box_keys import DEAD_KEY, box_key
 from earshot.kernels.jit import kernel
@@ -67,10 +67,11 @@ def _code_at(arrays, boxes, entry, is_complete):
 
 @kernel
 def _first_of_code(arrays, boxes, start, stop, is_complete, code):
-    """Return the first entry of a list whose spatial code is no less than ``code``."""
+    """Return the first entry of a node's list whose spatial code is no less than ``code``."""
+    mask = order_mask(stop - start)
     while start < stop:
         middle = (start + stop) >> 1
-        if _code_at(arrays, boxes, middle, is_complete) < code:
+        if _code_at(arrays, boxes, middle, is_complete) & mask < code & mask:
             start = middle + 1
         else:
             stop = middle
@@ -78,12 +79,15 @@ def _first_of_code(arrays, boxes, start, stop, is_complete, code):
 
 
 @kernel
-def _find_ordered(arrays, boxes, start, stop, is_complete, code, c):
-    """Return where a clause stands in a list in which those of equal codes ascend, or -1."""
-    end = stop
+def _find_ordered(arrays, boxes, start, stop, is_complete, code, mask, c):
+    """Return where a clause stands in a list in which those of equal codes ascend, or -1.
+
+    ``mask`` has the bits of codes that the list is in order of.
+    """
+    end, code = stop, code & mask
     while start < stop:
         middle = (start + stop) >> 1
-        found = _code_at(arrays, boxes, middle, is_complete)
+        found = _code_at(arrays, boxes, middle, is_complete) & mask
         if found < code or (found == code and _clause_at(arrays, middle, is_complete) < c):
             start = middle + 1
         else:
@@ -154,7 +158,9 @@ def bury_clauses(arrays, clauses, frequencies, rows, most_steps):
         middle, stop = start + n_complete, start + n_complete + n_open
         entry = np.int64(-1)
         if token < 0:
-            entry = _find_ordered(arrays, boxes, start, middle, True, code, c)
+            entry = _find_ordered(
+                arrays, boxes, start, middle, True, code, order_mask(n_complete), c
+            )
         if entry < 0:
             entry = _first_of_code(arrays, boxes, middle, stop, False, code)
             while entry < stop and arrays.entry_rows[entry] != c:
@@ -163,7 +169,7 @@ def bury_clauses(arrays, clauses, frequencies, rows, most_steps):
             if entry == stop:  # never, unless the arrays are not what was built
                 return np.int64(most_steps)
         arrays.keys[entry] = DEAD_KEY
-        entry = _find_ordered(arrays, boxes, n, 2 * n, False, code, c)
+        entry = _find_ordered(arrays, boxes, n, 2 * n, False, code, np.int64(-1), c)
         arrays.keys[entry] = DEAD_KEY
         n_steps += _SEARCH_STEPS
     return n_steps

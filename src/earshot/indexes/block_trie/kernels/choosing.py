@@ -22,7 +22,7 @@ from earshot.indexes.block_trie.kernels.arrays import (
     WHERE,
 )
 from earshot.indexes.block_trie.kernels.build import hilbert_index
-from earshot.indexes.block_trie.kernels.lists import lists_of
+from earshot.indexes.block_trie.kernels.lists import are_short, lists_of
 from earshot.indexes.block_trie.kernels.vectors import GROUP
 from earshot.indexes.kernels.blocks import touching_blocks
 from earshot.kernels.box_keys import BLOCK, TOP, box_limit
@@ -37,23 +37,25 @@ _LANE_BITS = 15
 
 TRIE, ROOT, NOWHERE = range(3)
 
-# Costs in nanoseconds on a busy AMD EPYC; only their ratios matter. Fits to workloads of 1 M
+# Costs in nanoseconds on an AMD EPYC; only their ratios matter. Fits to workloads of 1 M
 # subscriptions.
-CALL_COST, GROUPS_CALL_COST = 70_000.0, 130_000.0
+CALL_COST, GROUPS_CALL_COST = 75_000.0, 95_000.0
 """Of a batch, before its first message: through the trie, and in groups."""
 TOKEN_COST = 45.0
 """Of a token in the trie, without the lists that it opens."""
-LIST_BLOCK_COST = 15.0
+LIST_BLOCK_COST = 20.0
 """Of a block of such a list."""
-FRINGE = 2.0
-"""Blocks on either side of those that cover a message."""
-GROUP_MESSAGE_COST = 550.0
+MANY_TOKENS = 400.0
+"""Tokens at which a message takes twice as long for each in the trie, as more others follow it."""
+FRINGE, SHORT_FRINGE = 2.0, 0.9
+"""Blocks on either side of those that cover a message; those of short lists are of all sizes."""
+GROUP_MESSAGE_COST = 400.0
 """Of a message in a group, whatever it is."""
 GROUP_BLOCK_COST = 37.0
 """Of a block of the root list for a group of messages."""
-GROUP_TOKEN_COST = 10.0
+GROUP_TOKEN_COST = 16.0
 """Of a token of a message in a group."""
-GROUP_ANSWER_COST = 6.0
+GROUP_ANSWER_COST = 12.0
 """Of an answer in a group; in the trie it is next to nothing."""
 LONG = 64
 """Tokens above which a message is a long one."""
@@ -62,11 +64,10 @@ SURE_SHARE = 0.7
 """Of a batch's cost, below which that of single messages leaves no doubt."""
 
 # The same of messages one by one.
-SINGLE_TOKEN_COST, SINGLE_LIST_BLOCK_COST = 50.0, 30.0
-MANY_TOKENS = 70.0
-"""Tokens at which a message takes twice as long for each in the trie, as more others follow it."""
-SINGLE_ROOT_COST, SINGLE_BLOCK_COST = 600.0, 95.0
-MANY_CODES = 500.0
+SINGLE_COST, SINGLE_TOKEN_COST, SINGLE_LIST_BLOCK_COST = 500.0, 20.0, 20.0
+SINGLE_MANY_TOKENS = 160.0
+SINGLE_ROOT_COST, SINGLE_BLOCK_COST = 1_100.0, 20.0
+MANY_CODES = 270.0
 """Tokens at which a message takes twice as long for a block of the root list."""
 
 
@@ -240,7 +241,8 @@ def fill_list_blocks(arrays, tokens, n_all, list_blocks):
 
     The more blocks of the root list touch a message, the more of any list do: ``list_blocks`` is by
     the bits of their number. Of b blocks, each of which covers 1 / b of the space at least, those
-    touch that one of the root list's share would, and a fringe. Deeper nodes are left out.
+    touch that one of the root list's share would, and a fringe. Short lists share a block of
+    summary keys. Deeper nodes are left out.
     """
     list_blocks[:] = 0.0
     total = 0
@@ -253,19 +255,23 @@ def fill_list_blocks(arrays, tokens, n_all, list_blocks):
         number = np.int64(arrays.roots[at + WHERE]) if is_node else n_nodes + tokens[i]
         _, n_complete, n_open = lists_of(arrays, number)
         total += n_complete
+        is_short = are_short(n_complete, n_open)
+        if is_short and max(n_complete, n_open) > BLOCK:
+            list_blocks += 1.0
         for column in range(2):
             n = n_complete if column == 0 else n_open
             n_blocks = (n + BLOCK - 1) // BLOCK
-            if n_blocks <= 1 + 3 * column:
+            if n_blocks <= 1:
                 list_blocks += n_blocks
                 continue
             n_above = 0.0
-            left = n_blocks
+            left = 1 if is_short else n_blocks
             while left > 1:
                 left = (left + BLOCK - 1) // BLOCK
                 n_above += 1.0
+            fringe = SHORT_FRINGE if n_blocks <= BLOCK else FRINGE
             for bits in range(len(list_blocks)):
-                side = math.sqrt(n_blocks * min(2.0**bits / n_all, 1.0)) + FRINGE
+                side = math.sqrt(n_blocks * min(2.0**bits / n_all, 1.0)) + fringe
                 list_blocks[bits] += n_above + min(side * side, n_blocks)
     list_blocks /= max(len(tokens), 1)
     return total / max(len(tokens), 1)
@@ -298,7 +304,7 @@ def is_surely_single(costs, n, n_tokens):
 def single_trie_cost(costs, n_tokens, n_blocks):
     """Return the cost of a message by itself in the trie."""
     of_token = SINGLE_TOKEN_COST + SINGLE_LIST_BLOCK_COST * _list_blocks(costs, n_blocks)
-    return n_tokens * of_token * (1.0 + n_tokens / MANY_TOKENS)
+    return SINGLE_COST + n_tokens * of_token * (1.0 + n_tokens / SINGLE_MANY_TOKENS)
 
 
 @inlined_kernel

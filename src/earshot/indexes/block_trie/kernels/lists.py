@@ -45,9 +45,6 @@ from earshot.kernels.verify import box_touches
 
 MESSAGE_WORDS = SIGNATURE_BITS // 32
 
-COMPLETE_DIRECTLY, OPEN_DIRECTLY = 32, 128
-"""Lists of up to so many entries are read from end to end: tokens drop most of an open block."""
-
 CHILDREN_PER_TOKEN = 32
 """Children up to which all are compared, sixteen at a time, instead of searching each token."""
 
@@ -180,7 +177,7 @@ def fetch_lists(arrays, number):
     keys, rows, tokens = arrays.keys, arrays.entry_rows, arrays.entry_tokens
     start, n, n_open = lists_of(arrays, number)
     at = number * NODE_COLUMNS
-    if n > COMPLETE_DIRECTLY:
+    if n > BLOCK:
         top, _, _ = top_of(n, np.int64(arrays.nodes[at + COMPLETE_SUMMARY]))
         prefetch(arrays.summary_keys, top)
         prefetch(arrays.summary_keys, top + 8)
@@ -189,13 +186,12 @@ def fetch_lists(arrays, number):
             prefetch(keys, start + k)
         prefetch(rows, start)
         prefetch(rows, start + n - 1)
-    if n_open > OPEN_DIRECTLY:
+    if n_open > BLOCK:
         top, _, _ = top_of(n_open, np.int64(arrays.nodes[at + OPEN_SUMMARY]))
         prefetch(arrays.summary_keys, top)
         prefetch(arrays.summary_keys, top + 8)
     elif n_open > 0:
-        for k in range(0, n_open, BLOCK):
-            prefetch(tokens, start + n + k)
+        prefetch(tokens, start + n)
         prefetch(tokens, start + n + n_open - 1)
 
 
@@ -211,6 +207,31 @@ def top_of(n, summary):
         n_top = (n_top + BLOCK - 1) >> 4
         depth += 1
     return summary, n_top, depth
+
+
+@inlined_kernel
+def are_short(n, n_open):
+    """Whether the lists of a node have a block of summary keys at most, both together."""
+    return _n_above(n) + _n_above(n_open) <= BLOCK
+
+
+@inlined_kernel
+def _n_above(n):
+    return (n + BLOCK - 1) >> 4 if n > BLOCK else np.int64(0)
+
+
+@inlined_kernel
+def touching_short(arrays, number, n, n_open, limit):
+    """Return which blocks of either list may touch, a bit for each; see ``are_short``."""
+    n_above, n_open_above = _n_above(n), _n_above(n_open)
+    mask = np.uint32(0)
+    if n_above + n_open_above > 0:
+        summary = np.int64(arrays.nodes[number * NODE_COLUMNS + COMPLETE_SUMMARY])
+        mask = touching_mask(arrays.summary_keys, summary, limit)
+        mask &= low_bits(n_above + n_open_above)
+    complete = mask & low_bits(n_above) if n > BLOCK else np.uint32(1 if n > 0 else 0)
+    is_open = mask >> np.uint32(n_above) if n_open > BLOCK else np.uint32(1 if n_open > 0 else 0)
+    return complete, is_open
 
 
 @inlined_kernel

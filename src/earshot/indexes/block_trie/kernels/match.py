@@ -27,8 +27,7 @@ from earshot.indexes.block_trie.kernels.choosing import (
     single_trie_cost,
 )
 from earshot.indexes.block_trie.kernels.lists import (
-    COMPLETE_DIRECTLY,
-    OPEN_DIRECTLY,
+    are_short,
     fetch_lists,
     has_all_tokens,
     has_token,
@@ -38,6 +37,7 @@ from earshot.indexes.block_trie.kernels.lists import (
     report_hits,
     sign_message,
     top_of,
+    touching_short,
     walk_down,
 )
 from earshot.indexes.block_trie.kernels.vectors import (
@@ -190,6 +190,16 @@ def _report_pending(
 
 
 @inlined_kernel
+def _note_block(values, step, start, n, offset, blocks, n_blocks):
+    """Note a block of a list that is to be read, and ask for it; return the new number of them."""
+    blocks[2 * n_blocks] = start + offset
+    blocks[2 * n_blocks + 1] = n - offset
+    prefetch(values, start + offset)
+    prefetch(values, start + offset + step)
+    return n_blocks + 1
+
+
+@inlined_kernel
 def _note_hits(arrays, limit, position, n_left, hits, n_hits):
     """Note which keys of a block of a complete list touch; return the new number of such blocks."""
     masks = touching_masks(arrays.keys, position, limit)
@@ -288,8 +298,11 @@ def _descend(arrays, clauses, is_lonlat, tokens, box, limit, scratch, answers, n
     for k in range(n_stack):
         number = np.int64(stack[k])
         start, n, n_open = lists_of(arrays, number)
-        at = number * NODE_COLUMNS
-        if 2 * (n_hits + BLOCK) > HITS or n_pending + OPEN_DIRECTLY > len(scratch.pending):
+        if (
+            2 * (n_hits + BLOCK) > HITS
+            or n_pending + 2 * BLOCK > len(scratch.pending)
+            or 2 * (max(n_blocks, n_open_blocks) + BLOCK) + HITS > len(blocks)
+        ):
             noted = (n_blocks, n_open_blocks, n_hits, n_pending)
             n_answers = _report_noted(
                 arrays, clauses, is_lonlat, tokens, noted, box, limit, scratch, answers, n_answers,
@@ -298,12 +311,33 @@ def _descend(arrays, clauses, is_lonlat, tokens, box, limit, scratch, answers, n
             n_blocks = n_open_blocks = n_hits = n_pending = np.int64(0)
             if n_answers < 0:
                 return n_answers
-        if n <= COMPLETE_DIRECTLY:
-            for offset in range(0, n, BLOCK):
-                n_hits = _note_hits(arrays, limit, start + offset, n - offset, hits, n_hits)
-            work[0] += (n + BLOCK - 1) >> 4
+        if 0 < n <= BLOCK:
+            n_hits = _note_hits(arrays, limit, start, n, hits, n_hits)
+            work[0] += 1
             work[1] += n
-        else:
+        if 0 < n_open <= BLOCK:
+            n_pending = _note_pending(arrays, tokens, start + n, n_open, scratch, n_pending)
+            work[0] += 1
+            work[1] += n_open
+        if max(n, n_open) <= BLOCK:
+            continue
+        if are_short(n, n_open):
+            mask, mask_open = touching_short(arrays, number, n, n_open, limit)
+            work[0] += 1
+            while n > BLOCK and mask != 0:
+                offset = trailing_zeros(mask) * BLOCK
+                mask &= mask - np.uint32(1)
+                n_blocks = _note_block(arrays.keys, 8, start, n, offset, blocks, n_blocks)
+            while n_open > BLOCK and mask_open != 0:
+                offset = trailing_zeros(mask_open) * BLOCK
+                mask_open &= mask_open - np.uint32(1)
+                n_open_blocks = _note_block(
+                    arrays.entry_tokens, BLOCK - 1, start + n, n_open, offset, open_blocks,
+                    n_open_blocks,
+                )  # fmt: skip
+            continue
+        at = number * NODE_COLUMNS
+        if n > BLOCK:
             top, n_top, depth = top_of(n, np.int64(nodes[at + COMPLETE_SUMMARY]))
             here, n_found = walk_down(
                 n, arrays.summary_keys, top, n_top, depth, limit, frontier, work
@@ -319,20 +353,8 @@ def _descend(arrays, clauses, is_lonlat, tokens, box, limit, scratch, answers, n
                     return n_answers
             for b in range(n_found):
                 offset = np.int64(frontier[here + b]) * BLOCK
-                blocks[2 * n_blocks] = start + offset
-                blocks[2 * n_blocks + 1] = n - offset
-                n_blocks += 1
-                prefetch(arrays.keys, start + offset)
-                prefetch(arrays.keys, start + offset + 8)
-        start += n
-        if n_open <= OPEN_DIRECTLY:
-            for offset in range(0, n_open, BLOCK):
-                n_pending = _note_pending(
-                    arrays, tokens, start + offset, n_open - offset, scratch, n_pending
-                )
-            work[0] += (n_open + BLOCK - 1) >> 4
-            work[1] += n_open
-        else:
+                n_blocks = _note_block(arrays.keys, 8, start, n, offset, blocks, n_blocks)
+        if n_open > BLOCK:
             top, n_top, depth = top_of(n_open, np.int64(nodes[at + OPEN_SUMMARY]))
             here, n_found = walk_down(
                 n_open, arrays.summary_keys, top, n_top, depth, limit, frontier, work
@@ -348,11 +370,10 @@ def _descend(arrays, clauses, is_lonlat, tokens, box, limit, scratch, answers, n
                     return n_answers
             for b in range(n_found):
                 offset = np.int64(frontier[here + b]) * BLOCK
-                open_blocks[2 * n_open_blocks] = start + offset
-                open_blocks[2 * n_open_blocks + 1] = n_open - offset
-                n_open_blocks += 1
-                prefetch(arrays.entry_tokens, start + offset)
-                prefetch(arrays.entry_tokens, start + offset + BLOCK - 1)
+                n_open_blocks = _note_block(
+                    arrays.entry_tokens, BLOCK - 1, start + n, n_open, offset, open_blocks,
+                    n_open_blocks,
+                )  # fmt: skip
     noted = (n_blocks, n_open_blocks, n_hits, n_pending)
     return _report_noted(
         arrays, clauses, is_lonlat, tokens, noted, box, limit, scratch, answers, n_answers, work

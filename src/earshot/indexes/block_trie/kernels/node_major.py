@@ -22,8 +22,6 @@ from earshot.indexes.block_trie.kernels.arrays import (
 from earshot.indexes.block_trie.kernels.batch_arrays import SHORT_OF_FOUND, SHORT_OF_PENDING
 from earshot.indexes.block_trie.kernels.choosing import TRIE, sort_pairs
 from earshot.indexes.block_trie.kernels.lists import (
-    COMPLETE_DIRECTLY,
-    OPEN_DIRECTLY,
     fetch_block,
     fetch_lists,
     has_all_tokens,
@@ -136,9 +134,9 @@ def walk_nodes(arrays, clauses, messages, first, n_pairs, scratch, work):
             last = number
             start, n, n_open = lists_of(arrays, number)
             at = number * NODE_COLUMNS
-            if n > COMPLETE_DIRECTLY:
+            if n > BLOCK:
                 top, n_top, depth = top_of(n, np.int64(nodes[at + COMPLETE_SUMMARY]))
-            if n_open > OPEN_DIRECTLY:
+            if n_open > BLOCK:
                 open_top, n_open_top, open_depth = top_of(
                     n_open, np.int64(nodes[at + OPEN_SUMMARY])
                 )
@@ -146,7 +144,7 @@ def walk_nodes(arrays, clauses, messages, first, n_pairs, scratch, work):
         if n > 0:
             here, n_blocks = np.int64(0), (n + BLOCK - 1) >> 4
             frontier[0], frontier[1] = 0, 1
-            if n > COMPLETE_DIRECTLY:
+            if n > BLOCK:
                 here, n_blocks = walk_down(
                     n, summary_keys, top, n_top, depth, limit, frontier, work
                 )
@@ -168,7 +166,7 @@ def walk_nodes(arrays, clauses, messages, first, n_pairs, scratch, work):
         scratch.run_ends[pair] = n_found
         if n_open > 0:
             here, n_blocks = np.int64(0), (n_open + BLOCK - 1) >> 4
-            is_direct = n_open <= OPEN_DIRECTLY
+            is_direct = n_open <= BLOCK
             if not is_direct:
                 here, n_blocks = walk_down(
                     n_open, summary_keys, open_top, n_open_top, open_depth, limit, frontier, work
