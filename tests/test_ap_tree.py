@@ -15,7 +15,7 @@ from earshot.checks.generate import ragged
 from earshot.errors import InvalidParameter, SavedIndexError
 from earshot.indexes.ap_tree import building
 from earshot.indexes.ap_tree.index import ApTree
-from earshot.indexes.ap_tree.kernels import nodes, partition
+from earshot.indexes.ap_tree.kernels import motion, nodes, partition
 from earshot.indexes.ap_tree.kernels.nodes import FREE, KEYWORDS, LIST, NO_RANK, SPACE
 from earshot.indexes.ap_tree.parameters import ApTreeParameters
 from earshot.kernels.box_keys import box_key
@@ -298,7 +298,7 @@ def test_rebuilding_follows_drift() -> None:
         before = index.arrays.ranks.tolist()
         index.insert(workload.subscriptions(14_000, 70_000))
         counters = index.match(messages).counters
-        work.append(partition.VISIT * counters.nodes + counters.candidates)
+        work.append(motion.VISIT * counters.nodes + counters.candidates)
         rebuilds.append(int(index.arrays.facts[nodes.N_REBUILDS]))
         assert (index.arrays.ranks.tolist() == before) != parameters.rebuilds
     assert rebuilds[0] > 0 == rebuilds[1]

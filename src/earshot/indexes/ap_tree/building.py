@@ -26,6 +26,7 @@ from earshot.indexes.ap_tree.kernels.changes import (
     fill_extent,
     pack_pieces,
 )
+from earshot.indexes.ap_tree.kernels.motion import Motion
 from earshot.indexes.ap_tree.kernels.nodes import (
     LIST,
     MAY_KEYWORDS,
@@ -60,12 +61,12 @@ _SAMPLE_COPIES = 12
 
 def build_tree(
     parameters: ApTreeParameters, clauses: ClauseArrays, rows: Int32s, quantizer: Any,
-    ranks: Int32s, sample: MessageArrays | None,
+    ranks: Int32s, sample: MessageArrays | None, motion: Motion | None = None,
 ) -> ApTreeArrays:  # fmt: skip
-    """Return a tree of some of the clauses."""
+    """Return a tree of some of the clauses, which may move."""
     n = len(rows)
     tree = empty_tree(parameters, quantizer, ranks, sample)
-    scratch = build_scratch(parameters, int(2.2 * n) + LEAST_ROWS, n, tree)
+    scratch = build_scratch(parameters, int(2.2 * n) + LEAST_ROWS, n, tree, motion)
     fill_extent(clauses, rows, tree.extent)
     n_sampled = len(tree.sample_places)
     scratch.rows[:n] = rows
@@ -86,8 +87,8 @@ def build_tree(
     def build() -> int:
         return int(change_tree(tree, clauses, no_rows, 1, change, scratch))
 
-    run_until_done(build, make_way)
     tree.facts[nodes.N_CLAUSES] = n
+    run_until_done(build, make_way)
     return packed_tree(tree, spare=0.0)
 
 
@@ -188,9 +189,15 @@ def change_scratch(parameters: ApTreeParameters) -> ChangeScratch:
     )
 
 
+def motion_of(fanout: int, reports: float, velocities: npt.NDArray[np.float32]) -> Motion:
+    """Return how subscriptions move; see :mod:`earshot.indexes.ap_tree.kernels.motion`."""
+    return Motion(np.array([reports]), velocities, np.empty((2, 4 * fanout + 16)))
+
+
 def build_scratch(
-    parameters: ApTreeParameters, n_rows: int, n_clauses: int, tree: ApTreeArrays
-) -> BuildScratch:
+    parameters: ApTreeParameters, n_rows: int, n_clauses: int, tree: ApTreeArrays,
+    motion: Motion | None = None,
+) -> BuildScratch:  # fmt: skip
     """Return working memory to build from so many clauses, with copies so many rows."""
     fanout, n_sampled = parameters.fanout, len(tree.sample_places)
     n_tasks = 8 * (fanout + 2)
@@ -203,11 +210,13 @@ def build_scratch(
         etas=np.empty(_SAMPLE_COPIES * n_sampled, np.int32),
         ends=np.empty(fanout + 2, np.int64),
         sample_ends=np.empty(fanout + 2, np.int64),
-        partition=partition_scratch(fanout, n_clauses, 0, 0),
+        partition=partition_scratch(fanout, n_clauses, 0, 0, motion),
     )
 
 
-def partition_scratch(fanout: int, n: int, n_costs: int, n_choices: int) -> PartitionScratch:
+def partition_scratch(
+    fanout: int, n: int, n_costs: int, n_choices: int, motion: Motion | None = None
+) -> PartitionScratch:
     """Return working memory to divide a node of ``n`` clauses."""
     ranks, sorted_ranks, spare, distinct = (np.empty(n, np.int32) for _ in range(4))
     lows, highs, middles, seen = (np.empty(MOST_MEASURED + 1) for _ in range(4))
@@ -228,6 +237,7 @@ def partition_scratch(fanout: int, n: int, n_costs: int, n_choices: int) -> Part
         seen=seen,
         edges=np.empty(2 * fanout + 4),
         grid=np.empty((2, 4 * fanout + 16)),
+        motion=motion or motion_of(fanout, 0.0, np.empty((0, 2), np.float32)),
     )
 
 
@@ -242,10 +252,10 @@ def with_larger_scratch(scratch: BuildScratch, why: int) -> BuildScratch:
         )
     if why == CHOICES_ARE_FULL:
         # Never more keywords than clauses.
-        return scratch._replace(partition=partition_scratch(fanout, n, n + 1, wanted))
+        return scratch._replace(partition=partition_scratch(fanout, n, n + 1, wanted, own.motion))
     larger = max(n, min(wanted, len(scratch.rows) * 2))
     if wanted > n:
-        own = partition_scratch(fanout, max(larger, wanted), 0, 0)
+        own = partition_scratch(fanout, max(larger, wanted), 0, 0, own.motion)
     rows = resized(scratch.rows, wanted + wanted // 4, None)
     return scratch._replace(rows=rows, partition=own)
 
@@ -264,9 +274,12 @@ PIECES = (
 )
 
 
-def with_room(tree: ApTreeArrays, n_places: int) -> ApTreeArrays:
-    """Return the tree with room for more nodes, and a list of so many more places."""
-    fanout, facts = int(tree.rules[nodes.FANOUT]), tree.facts
+def with_room(tree: ApTreeArrays, n_places: int, n_children: int = 0) -> ApTreeArrays:
+    """Return the tree with room for more nodes, and a list of so many more places.
+
+    ``n_children`` of a node have room, or as many as it is built with.
+    """
+    fanout, facts = max(n_children, int(tree.rules[nodes.FANOUT])), tree.facts
     larger: dict[str, Any] = {}
     wanted = int(facts[nodes.N_NODES]) + fanout + 1
     if wanted > len(tree.kinds):

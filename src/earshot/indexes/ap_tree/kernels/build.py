@@ -137,7 +137,7 @@ def build_nodes(tree, clauses, scratch):
             etas = scratch.etas[task[_SAMPLE_FIRST] : task[_SAMPLE_STOP]]
             kind, n_parts, n_more = _choose(
                 tree, clauses, rows, messages, etas, task[_OFFSET], task[_FLAGS], task[_N_SPACE],
-                region, scratch.partition,
+                task[_N_KEYWORD_LEVELS], region, scratch.partition,
             )  # fmt: skip
         if kind == CHOICES_ARE_FULL:
             scratch.state[WANTED] = n_parts
@@ -165,7 +165,9 @@ def build_nodes(tree, clauses, scratch):
 
 
 @lean_kernel
-def _choose(tree, clauses, rows, messages, etas, offset, flags, n_space, region, scratch):
+def _choose(
+    tree, clauses, rows, messages, etas, offset, flags, n_space, n_keyword_levels, region, scratch
+):  # fmt: skip
     """Return the kind that a node should be, and its cuts, or columns and rows.
 
     [VLDBJ15] Algorithm 4, lines 4 to 9. ``priority`` makes it KPriority or SPriority of section
@@ -177,7 +179,7 @@ def _choose(tree, clauses, rows, messages, etas, offset, flags, n_space, region,
     priority = np.int64(tree.rules[PRIORITY])
     if flags & MAY_SPACE != 0 and n_space < MOST_SPACE_LEVELS:
         space_cost, n_columns, n_rows = partition_space(
-            tree, clauses, rows, messages, region, scratch
+            tree, clauses, rows, messages, region, n_space + n_keyword_levels + 1, scratch
         )
     if flags & MAY_KEYWORDS != 0 and not (priority == SPACE_FIRST and space_cost < n):
         n_distinct, n_without = count_ranks(tree, clauses, rows, offset, scratch)

@@ -107,15 +107,20 @@ def _is_drifted(tree, node):
 
 
 @lean_kernel
+def is_due(tree, node):
+    """Whether a node is to be built anew: split, collapsed, or as its weights have drifted."""
+    n, most = np.int64(tree.n_below[node]), np.int64(tree.rules[MOST_IN_LIST])
+    if tree.kinds[node] == LIST:
+        return n > most and n >= tree.n_changes[node]
+    return n <= most // 2 or _is_drifted(tree, node)
+
+
+@lean_kernel
 def _look_for_due(tree, node, covered, change):
     """Note a node that is to be built anew, if none above it is; return whether it is covered."""
     if covered:
         return 1
-    n, most = np.int64(tree.n_below[node]), np.int64(tree.rules[MOST_IN_LIST])
-    if tree.kinds[node] == LIST:
-        if n <= most or n < tree.n_changes[node]:
-            return 0
-    elif n > most // 2 and not _is_drifted(tree, node):
+    if not is_due(tree, node):
         return 0
     change.due[change.progress[N_DUE]] = node
     change.progress[N_DUE] += 1

@@ -20,6 +20,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from earshot.indexes.ap_tree.kernels.motion import VISIT, Motion, moving_cost
 from earshot.indexes.ap_tree.kernels.nodes import (
     FANOUT,
     HEURISTIC,
@@ -47,8 +48,8 @@ MOST_MEASURED = 1024
 MOST_TRIED = 16
 """Places tried for an edge, of each kind; the paper tries all."""
 
-VISIT, WORD = 32.0, 1.0
-"""What it costs to visit a node, and to look for a word among cuts, in clauses of a list.
+WORD = 1.0
+"""What it costs to look for a word among cuts, in clauses of a list; a visit costs ``VISIT``.
 
 A clause of a list costs little, as sixteen are compared at once. With 8 and 0, messages of ais took
 three times as long where regions are 1e-8 of the space, and a fifth longer with the paper's.
@@ -83,6 +84,7 @@ class PartitionScratch(NamedTuple):
     seen: Float64s  # (MOST_MEASURED,) places of the sample's messages on an axis, ascending
     edges: Float64s  # (2 * (fanout + 1),) of columns, then of rows
     grid: Float64s  # (2, 4 * (fanout + 1)) clauses of each cell, messages of each cell
+    motion: Motion  # of subscriptions; none where they stay where they are
 
 
 # ---- sorting -------------------------------------------------------------------------------------
@@ -437,7 +439,7 @@ def _cut_axis(scratch, n, n_seen, n_strips, start, low_side, high_side):
 
 
 @lean_kernel
-def partition_space(tree, clauses, rows, messages, region, scratch):
+def partition_space(tree, clauses, rows, messages, region, depth, scratch):
     """Divide the region of a node into a grid; return the cost, columns and rows.
 
     [VLDBJ15] section 3.3.3: columns first, then rows, evenly by the centres of the boxes, with each
@@ -458,12 +460,17 @@ def partition_space(tree, clauses, rows, messages, region, scratch):
     n_rows = _cut_axis(scratch, n, n_seen, n_parts // n_columns, y_start, region[1], region[3])
     if n_columns == 1 and n_rows == 1:
         return np.inf, n_columns, n_rows
-    return _grid_cost(tree, clauses, rows, messages, n_columns, n_rows, scratch), n_columns, n_rows
+    cost, n_copies = _grid_cost(tree, clauses, rows, messages, n_columns, n_rows, scratch)
+    cost += moving_cost(
+        tree, clauses.boxes, rows, messages, n_copies, depth, scratch.motion, region, n_columns,
+        n_rows,
+    )  # fmt: skip
+    return cost, n_columns, n_rows
 
 
 @lean_kernel
 def _grid_cost(tree, clauses, rows, messages, n_columns, n_rows, scratch):
-    """Return the cost of a grid (eq. 1), from the clauses that it was made by."""
+    """Return the cost of a grid (eq. 1), from the clauses that it was made by, and their copies."""
     edges, y_start = scratch.edges, n_columns + 1
     stride = n_columns + 1
     touched, hit = scratch.grid[0], scratch.grid[1]
@@ -497,7 +504,7 @@ def _grid_cost(tree, clauses, rows, messages, n_columns, n_rows, scratch):
             place = tree.sample_places[messages[i]]
             x = cell_of(edges, np.int64(0), n_columns, place[0])
             hit[cell_of(edges, y_start, n_rows, place[1]) * stride + x] += 1.0
-    cost = np.float64(n_everywhere)  # of some clauses
+    cost = n_copies = np.float64(n_everywhere)  # of some clauses
     for y in range(n_rows):
         for x in range(n_columns):
             k = y * stride + x
@@ -508,4 +515,5 @@ def _grid_cost(tree, clauses, rows, messages, n_columns, n_rows, scratch):
                 if x > 0:
                     touched[k] -= touched[k - stride - 1]
             cost += touched[k] * hit[k] / total
-    return cost * step + VISIT
+            n_copies += touched[k]
+    return cost * step + VISIT, n_copies * step
