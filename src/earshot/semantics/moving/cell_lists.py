@@ -36,6 +36,7 @@ from earshot.semantics.moving.kernels.hashed_lists import (
     HashedLists,
     fill_places,
 )
+from earshot.semantics.moving.kernels.lists import choose_tokens
 from earshot.semantics.moving.tables import live_rows
 
 _LEAST = 4096
@@ -65,6 +66,30 @@ class CellLists(Structure):
         self, tables: Tables, space: Space, held: CellListsArrays | None = None
     ) -> CellListsArrays:
         """Return arrays with every live subscription and message."""
+        arrays = self._empty(tables)
+        if held is not None:
+            arrays.facts[N_SEEN] = arrays.facts[N_SEEN_BEFORE] = held.facts[N_SEEN]
+        slot, n = 0, len(tables.subscribers.flags)
+        while (slot := fill_slots(arrays, tables, slot)) < n:
+            arrays = self.with_room(arrays, tables)
+        arrays.facts[N_PUT] = 0
+        return self._with_messages(arrays, tables)
+
+    def messages_alone(self, tables: Tables) -> CellListsArrays:
+        """Return arrays with every live message, and the key of every subscription."""
+        arrays, subscribers = self._empty(tables), tables.subscribers
+        clauses = np.arange(len(arrays.clause_tokens), dtype=np.int32)
+        choose_tokens(arrays, subscribers, tables.messages, clauses, arrays.clause_tokens)
+        return self._with_messages(arrays, tables)
+
+    def _with_messages(self, arrays: CellListsArrays, tables: Tables) -> CellListsArrays:
+        row = 0
+        while (row := fill_rows(arrays, tables, row)) < tables.messages.facts[N_ROWS]:
+            arrays = self.with_room(arrays, tables)
+        return arrays
+
+    def _empty(self, tables: Tables) -> CellListsArrays:
+        """Return arrays without entries."""
         subscribers, messages = tables.subscribers, tables.messages
         rows = live_rows(messages)
         live = np.flatnonzero(subscribers.flags & LIVE)
@@ -77,11 +102,8 @@ class CellLists(Structure):
         hits = np.zeros(0 if costs is None else N_HITS)
         if costs is not None:
             count_hits(frame, _sampled(messages.boxes[rows]), hits)
-        facts = np.zeros(N_CELL_FACTS, np.int64)
-        if held is not None:
-            facts[N_SEEN] = facts[N_SEEN_BEFORE] = held.facts[N_SEEN]
-        arrays = CellListsArrays(
-            facts,
+        return CellListsArrays(
+            np.zeros(N_CELL_FACTS, np.int64),
             np.array([self.is_by_word, costs is not None, *(costs or (0.0, 0))], np.float64),
             frame, columns, firsts[:-1],
             messages.n_having / max(1, int(messages.facts[N_LIVE])), hits,
@@ -92,12 +114,6 @@ class CellLists(Structure):
             _no_lists(n_groups), _no_lists(n_groups),
             np.zeros(MOST_ENTRIES, np.int64), np.zeros(MOST_ENTRIES, np.int64), new_choice(),
         )  # fmt: skip
-        for fill, n in ((fill_slots, len(subscribers.flags)), (fill_rows, messages.facts[N_ROWS])):
-            at = 0
-            while (at := fill(arrays, tables, at)) < n:
-                arrays = self.with_room(arrays, tables)
-        facts[N_PUT] = 0
-        return arrays
 
     def with_room(self, arrays: CellListsArrays, tables: Tables) -> CellListsArrays:
         """Return arrays with more room wherever there is little left."""
@@ -194,6 +210,13 @@ class RqPlus(_TreeLists):
 
     name = "rq_plus"
     is_by_word = True
+
+
+def no_cells(tables: Tables) -> CellListsArrays:
+    """Return arrays for a structure whose messages are elsewhere."""
+    arrays = SsIndex(n_columns=1)._empty(tables)
+    unused = ("shares", "list_lengths", "clause_tokens", "slot_grids", "row_entries")
+    return arrays._replace(**{name: getattr(arrays, name)[:0].copy() for name in unused})
 
 
 def _sampled(boxes: Float64s) -> Float64s:

@@ -7,12 +7,9 @@ import numpy as np
 from earshot.indexes.quadtree.kernels.cells import grid_box
 from earshot.kernels.jit import inlined_kernel, lean_kernel
 from earshot.semantics.moving.kernels.arrays import (
-    IS_LONLAT,
-    N_CANDIDATES,
     N_ENTERED,
     N_FOUND,
     N_NODES,
-    STAMP,
 )
 from earshot.semantics.moving.kernels.cell_lists import (
     IS_BY_WORD,
@@ -39,15 +36,12 @@ from earshot.semantics.moving.kernels.cell_lists import (
     put_slot_cells,
     region_grid,
 )
-from earshot.semantics.moving.kernels.comparing import note_change
+from earshot.semantics.moving.kernels.comparing import note_entry, note_holder
 from earshot.semantics.moving.kernels.hashed_lists import (
     BLOCK,
-    entry_lives,
     entry_name,
     find_list,
 )
-from earshot.semantics.moving.kernels.regions import holds
-from earshot.semantics.moving.kernels.words import clause_is_met
 
 # ---- a message looks for subscriptions -----------------------------------------------------------
 
@@ -123,22 +117,8 @@ def _verify_list(structure, tables, scratch, row, number):
 @inlined_kernel
 def _verify(tables, scratch, row, lacking, entry):
     """Note the subscription of an alternative if it holds a message and is not noted yet."""
-    if entry >> 32 & lacking:
-        return
-    subscribers, counts = tables.subscribers, scratch.counts
-    counts[N_CANDIDATES] += 1
-    clause = entry_name(entry)
-    slot = np.int64(subscribers.clause_slots[clause])
-    if scratch.stamps[slot] == counts[STAMP]:
-        return
-    box = tables.messages.boxes[row]
-    if clause_is_met(subscribers, clause, scratch.marks) and holds(
-        subscribers.regions, slot, tables.rules[IS_LONLAT] != 0, subscribers.polygons, box[0],
-        box[1], box[2], box[3],
-    ):  # fmt: skip
-        scratch.stamps[slot] = counts[STAMP]
-        scratch.found[counts[N_FOUND]] = slot
-        counts[N_FOUND] += 1
+    if entry >> 32 & lacking == 0:
+        note_holder(tables, scratch, row, entry_name(entry))
 
 
 # ---- a subscription looks for messages -----------------------------------------------------------
@@ -231,21 +211,13 @@ def _look_through(structure, tables, scratch, slot, number):
     scratch.counts[N_NODES] += 1
     size, block = lists.lists[number, 1], lists.lists[number, 0]
     if size == 1:
-        _look_at(tables, scratch, slot, block)
+        note_entry(tables, scratch, slot, block)
         return
     in_block = (size - 1) % BLOCK + 1
     while block >= 0:
         for at in range(block * BLOCK, block * BLOCK + in_block):
-            _look_at(tables, scratch, slot, lists.block_entries[at])
+            note_entry(tables, scratch, slot, lists.block_entries[at])
         block, in_block = np.int64(lists.block_next[block]), BLOCK
-
-
-@inlined_kernel
-def _look_at(tables, scratch, slot, entry):
-    row = entry_name(entry)
-    lacks_words = tables.subscribers.words[slot] & ~tables.messages.words[row]
-    if not lacks_words and entry_lives(tables.messages, entry):
-        note_change(tables, scratch, slot, row)
 
 
 KERNELS = (

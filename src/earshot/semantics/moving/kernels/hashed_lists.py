@@ -182,11 +182,11 @@ def add_entry(hashed, key, entry):
     number = find_list(hashed, key)
     if number < 0:
         number = _new_list(hashed, key)
-    _append(hashed, number, entry)
+    append_entry(hashed, number, entry)
 
 
 @lean_kernel
-def _append(hashed, number, entry):
+def append_entry(hashed, number, entry):
     """Put an entry into a list."""
     lists, entries = hashed.lists, hashed.block_entries
     size = lists[number, 1]
@@ -257,7 +257,7 @@ def entry_lives(messages, entry):
 
 
 @lean_kernel
-def _sweep_list(hashed, messages, number):
+def sweep_list(hashed, messages, number):
     """Take the entries of messages that have ended out of a list."""
     lists, facts, buffer = hashed.lists, hashed.list_facts, hashed.list_buffer
     size, block = lists[number, 1], lists[number, 0]
@@ -265,7 +265,7 @@ def _sweep_list(hashed, messages, number):
     lists[number, 1] = 0
     if size == 1:
         if entry_lives(messages, block):
-            _append(hashed, number, block)
+            append_entry(hashed, number, block)
         return
     in_block = (size - 1) % BLOCK + 1
     while block >= 0:
@@ -275,7 +275,7 @@ def _sweep_list(hashed, messages, number):
         _free_block(hashed, block)
         for i in range(in_block):
             if entry_lives(messages, buffer[i]):
-                _append(hashed, number, buffer[i])
+                append_entry(hashed, number, buffer[i])
         block, in_block = following, BLOCK
 
 
@@ -284,6 +284,6 @@ def sweep_lists(hashed, messages):
     """Take the entries of all messages that have ended out of all lists."""
     for number in range(hashed.list_facts[N_LISTS]):
         if hashed.list_keys[number] >= 0:
-            _sweep_list(hashed, messages, number)
+            sweep_list(hashed, messages, number)
             if hashed.lists[number, 1] == 0:
                 _forget_list(hashed, number)

@@ -10,6 +10,8 @@ from typing import Any
 from numba import types
 
 from earshot.kernels.compiled import depends, implements
+from earshot.semantics.moving.ap_plus.kernels import arrays as ap_plus
+from earshot.semantics.moving.ap_plus.kernels import search as ap_search
 from earshot.semantics.moving.kernels import cell_lists, cell_search, quad_lists, scan
 
 
@@ -64,6 +66,7 @@ _FUNCTIONS = (
 )  # fmt: skip
 KERNELS: dict[type, tuple[Any, ...]] = {
     quad_lists.QuadListsArrays: quad_lists.KERNELS,
+    ap_plus.ApPlusArrays: ap_search.KERNELS,
     cell_lists.CellListsArrays: cell_search.KERNELS,
     scan.ScanArrays: scan.KERNELS,
 }

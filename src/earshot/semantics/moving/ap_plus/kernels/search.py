@@ -1,0 +1,349 @@
+"""How messages and subscriptions find each other in the AP+-Tree."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from earshot.indexes.ap_tree.kernels.nodes import (
+    KEYWORDS,
+    LIST,
+    N_NODES,
+    NO_RANK,
+    cells_of,
+    contains_region,
+    find_cut,
+    grid_of,
+    rank_at,
+)
+from earshot.indexes.kernels.blocks import low_bits
+from earshot.kernels.box_keys import BLOCK, box_limit, touching_mask, trailing_zeros
+from earshot.kernels.jit import inlined_kernel, lean_kernel
+from earshot.model.arrays import EVERYWHERE_TOKEN
+from earshot.semantics.moving.ap_plus.kernels.arrays import (
+    GONE,
+    INSIDE,
+    IS_INCOMPLETE,
+    IS_SEPARATE,
+    MOST_COPIES,
+    N_DEAD,
+    N_GONE,
+    N_SEEN,
+    OUTSIDE,
+)
+from earshot.semantics.moving.ap_plus.kernels.changes import (
+    STAYS,
+    change_slot,
+    region_box,
+)
+from earshot.semantics.moving.ap_plus.kernels.messages import (
+    has_blocks,
+    has_many_dead,
+    has_word_blocks,
+    keep_message,
+    lives,
+    message_box,
+    note_words,
+    walk_down,
+)
+from earshot.semantics.moving.kernels.arrays import (
+    N_ENTERED,
+    N_FOUND,
+    N_ROWS,
+)
+from earshot.semantics.moving.kernels.arrays import N_NODES as N_NODES_VISITED
+from earshot.semantics.moving.kernels.cell_lists import (
+    drop_message_cells,
+    has_room_cells,
+    put_message_cells,
+)
+from earshot.semantics.moving.kernels.cell_search import search_cells
+from earshot.semantics.moving.kernels.comparing import note_change, note_entry, note_holder
+from earshot.semantics.moving.kernels.hashed_lists import BLOCK as WORD_BLOCK
+from earshot.semantics.moving.kernels.quadtree import BLOCK as ENTRY_BLOCK
+from earshot.semantics.moving.kernels.quadtree import look_at
+from earshot.semantics.moving.kernels.regions import boxes_touch
+
+_MOST_WORDS = 256
+"""Words of a message for which there is room in the lists by word; of more, all is built anew."""
+
+
+@lean_kernel
+def has_room_plus(structure, tables, n):
+    """Whether one more message and a subscription have room, and no lists should be swept."""
+    core = structure.core
+    tree, n_tokens, most = (
+        core.tree,
+        len(tables.messages.n_having),
+        np.int64(core.rules[MOST_COPIES]),
+    )
+    if core.rules[IS_SEPARATE] != 0 and not has_room_cells(structure.cells, tables, n):
+        return False
+    return (
+        len(tree.ranks) >= n_tokens
+        and len(core.words.lists) >= n_tokens
+        and len(core.places.boxes) >= len(tables.subscribers.clause_slots)
+        and tree.facts[N_NODES] + most <= len(tree.kinds)
+        and has_blocks(core.lists, most)
+        and has_word_blocks(core.words, _MOST_WORDS)
+        and not has_many_dead(core.facts, tables.messages)
+    )
+
+
+# ---- a message looks for subscriptions -----------------------------------------------------------
+
+
+@inlined_kernel
+def find_plus(structure, tables, scratch, row):
+    """Find the subscriptions that hold a message, whose tokens are marked."""
+    core, messages, subscribers = structure.core, tables.messages, tables.subscribers
+    tree, walk, counts = core.tree, core.walk, scratch.counts
+    counts[N_FOUND] = 0
+    core.facts[N_SEEN] += 1
+    min_x, min_y, max_x, max_y = message_box(messages, row)
+    limit = box_limit(tree.quantizer, min_x, min_y, max_x, max_y)
+    n_reached, n_visited = walk_down(core.facts, core.rules, tree, walk, messages, row, np.int64(0))
+    counts[N_NODES_VISITED] += n_visited
+    for i in range(n_reached):
+        node = np.int64(walk.reached[i])
+        start, n = tree.starts[node], np.int64(tree.n_below[node])
+        for first in range(0, n, BLOCK):
+            mask = touching_mask(tree.keys, start + first, limit) & low_bits(n - first)
+            while mask != 0:
+                clause = np.int64(tree.rows[start + first + trailing_zeros(mask)])
+                mask &= mask - np.uint32(1)
+                is_met = subscribers.clause_words[clause] & ~messages.words[row] == 0
+                if is_met and core.places.states[clause] == INSIDE:
+                    note_holder(tables, scratch, row, clause)
+
+
+@inlined_kernel
+def put_message_plus(structure, tables, row):
+    """Keep a message where matching it came to."""
+    core, messages = structure.core, tables.messages
+    if core.rules[IS_SEPARATE] != 0:
+        put_message_cells(structure.cells, tables, row)
+        return
+    keep_message(core.facts, core.tree, core.lists, core.walk, messages, row)
+    note_words(core.facts, core.words, messages, row)
+
+
+@inlined_kernel
+def drop_message_plus(structure, tables, row):
+    """Forget a message: its entries are dead from now on."""
+    if structure.core.rules[IS_SEPARATE] != 0:
+        drop_message_cells(structure.cells, tables, row)
+        return
+    structure.core.facts[N_DEAD] += 1
+
+
+# ---- subscriptions -------------------------------------------------------------------------------
+
+
+@lean_kernel
+def put_slot_plus(structure, tables, slot):
+    """Whether a subscription is in the tree: all that come together are put in at once."""
+    return structure.core.places.states[tables.subscribers.clause_offsets[slot]] != OUTSIDE
+
+
+@lean_kernel
+def drop_slot_plus(structure, tables, slot):
+    """Forget a subscription; it is taken out of the tree later, with others."""
+    offsets = tables.subscribers.clause_offsets
+    for clause in range(offsets[slot], offsets[slot + 1]):
+        structure.core.places.states[clause] = GONE
+        structure.core.facts[N_GONE] += 1
+
+
+@inlined_kernel
+def moved_slot_plus(structure, tables, slot):
+    """Follow a subscription to where it is now; False where there is no room."""
+    return change_slot(structure.core, tables, slot, STAYS)
+
+
+@inlined_kernel
+def foresee_slot_plus(structure, tables, slot, is_near):
+    """Nothing is asked for ahead."""
+
+
+# ---- a subscription looks for messages -----------------------------------------------------------
+
+
+@inlined_kernel
+def search_plus(structure, tables, scratch, slot):
+    """Find the messages that one of the two regions of the query holds, and the other does not."""
+    core = structure.core
+    if core.rules[IS_SEPARATE] != 0:
+        search_cells(structure.cells, tables, scratch, slot)
+        return
+    counts, subscribers = scratch.counts, tables.subscribers
+    counts[N_FOUND] = counts[N_ENTERED] = 0
+    for clause in range(subscribers.clause_offsets[slot], subscribers.clause_offsets[slot + 1]):
+        if not _search_clause(
+            core.tree, core.lists, core.places.homes, core.walk.stack, tables, scratch, slot, clause
+        ):
+            is_whole = core.facts[IS_INCOMPLETE] == 0
+            _search_word(core.words, is_whole, tables, scratch, slot, clause)
+
+
+@inlined_kernel
+def _search_clause(tree, lists, homes, stack, tables, scratch, slot, clause):
+    """Go through the m-lists of an alternative; return whether the tree has all its messages.
+
+    [VLDBJ15] Algorithm 6. A cell within both regions is passed over (case 1). In the others, each
+    message is compared with both regions at once, whether they leave the cell (case 2), share it
+    (case 3) or come to it (case 4).
+    """
+    subscribers = tables.subscribers
+    boxes, inner = scratch.query.regions.boxes, scratch.query.inner
+    old, new = region_box(boxes, 0), region_box(boxes, 1)
+    within = (
+        max(inner[0, 0], inner[1, 0]),
+        max(inner[0, 1], inner[1, 1]),
+        min(inner[0, 2], inner[1, 2]),
+        min(inner[0, 3], inner[1, 3]),
+    )
+    first, stop = subscribers.token_offsets[clause], subscribers.token_offsets[clause + 1]
+    depth, n_visited = np.int64(1), 0
+    stack[0] = max(0, homes[clause])
+    above = np.int64(tree.parents[stack[0]])
+    while above >= 0:
+        if lists.node_sizes[above] > 0:
+            _look_through(lists, tables, scratch, slot, above, within)
+        above = np.int64(tree.parents[above])
+    while depth > 0:
+        depth -= 1
+        node = np.int64(stack[depth])
+        n_visited += 1
+        if lists.node_sizes[node] > 0:
+            _look_through(lists, tables, scratch, slot, node, within)
+        if tree.kinds[node] == LIST:
+            continue
+        start = tree.starts[node]
+        if tree.kinds[node] == KEYWORDS:
+            rank = rank_at(tree.ranks, subscribers.token_ids, first, stop, tree.offsets[node])
+            position = np.int64(0)
+            if rank != NO_RANK:
+                cut = find_cut(tree.firsts, tree.extras[node], tree.sizes[node], rank)
+                at, position = tree.extras[node] + cut, cut + 1
+                if rank < tree.firsts[at] or rank > tree.lasts[at]:
+                    return False
+            child = np.int64(tree.children[start + position])
+            if child < 0:
+                return False
+            stack[depth] = child
+            depth += 1
+            continue
+        n_columns, n_rows, x_start, y_start = grid_of(tree.sizes[node], tree.extras[node])
+        dummy = np.int64(tree.children[start])
+        if dummy >= 0 and (
+            contains_region(tree.edges, x_start, n_columns, y_start, n_rows, old)
+            or contains_region(tree.edges, x_start, n_columns, y_start, n_rows, new)
+        ):
+            stack[depth] = dummy
+            depth += 1
+            continue
+        depth = _push_cells(tree, stack, node, old, new, within, depth)
+    scratch.counts[N_NODES_VISITED] += n_visited
+    return True
+
+
+@inlined_kernel
+def _push_cells(tree, stack, node, old, new, within, depth):
+    """Push the cells of an s-node that one of two regions touches and not both hold as a whole."""
+    edges = tree.edges
+    n_columns, n_rows, x_start, y_start = grid_of(tree.sizes[node], tree.extras[node])
+    spans = (
+        cells_of(edges, x_start, n_columns, y_start, n_rows, old),
+        cells_of(edges, x_start, n_columns, y_start, n_rows, new),
+    )
+    if old[0] > old[2]:  # it was nowhere
+        spans = (spans[1], spans[1])
+    elif new[0] > new[2]:
+        spans = (spans[0], spans[0])
+    for which in range(2):
+        left, right, bottom, top = spans[which]
+        was_left, was_right, was_bottom, was_top = spans[0]
+        for y in range(bottom, top + 1):
+            for x in range(left, right + 1):
+                if which == 1 and was_left <= x <= was_right and was_bottom <= y <= was_top:
+                    continue
+                child = tree.children[tree.starts[node] + 1 + y * n_columns + x]
+                if child < 0:
+                    continue
+                is_within = (
+                    0 < x < n_columns - 1
+                    and 0 < y < n_rows - 1
+                    and within[0] <= edges[x_start + x]
+                    and within[1] <= edges[y_start + y]
+                    and within[2] >= edges[x_start + x + 1]
+                    and within[3] >= edges[y_start + y + 1]
+                )
+                if not is_within:
+                    stack[depth] = child
+                    depth += 1
+    return depth
+
+
+@inlined_kernel
+def _look_through(lists, tables, scratch, slot, node, within):
+    """Compare the messages of an m-list with the query."""
+    boxes = scratch.query.regions.boxes
+    words = tables.subscribers.words[slot]
+    block, in_block = (
+        np.int64(lists.node_blocks[node]),
+        (lists.node_sizes[node] - 1) % ENTRY_BLOCK + 1,
+    )
+    while block >= 0:
+        for entry in range(block * ENTRY_BLOCK, block * ENTRY_BLOCK + in_block):
+            if words & ~lists.entry_words[entry]:
+                continue
+            min_x, min_y = lists.entry_boxes[entry, 0], lists.entry_boxes[entry, 1]
+            max_x, max_y = lists.entry_boxes[entry, 2], lists.entry_boxes[entry, 3]
+            is_within = (
+                within[0] <= min_x and within[1] <= min_y
+                and within[2] >= max_x and within[3] >= max_y
+            )  # fmt: skip
+            if is_within or not (
+                boxes_touch(boxes, 0, min_x, min_y, max_x, max_y)
+                or boxes_touch(boxes, 1, min_x, min_y, max_x, max_y)
+            ):
+                continue
+            if lives(lists, tables.messages, entry):
+                look_at(lists, entry, tables, scratch, slot, True)
+        block, in_block = np.int64(lists.block_next[block]), ENTRY_BLOCK
+
+
+@lean_kernel
+def _search_word(words, is_whole, tables, scratch, slot, clause):
+    """Compare all messages that have the rarest word of an alternative with the query."""
+    subscribers = tables.subscribers
+    token = np.int64(EVERYWHERE_TOKEN)
+    for i in range(subscribers.token_offsets[clause], subscribers.token_offsets[clause + 1]):
+        other = np.int64(subscribers.token_ids[i])
+        if other > EVERYWHERE_TOKEN and (
+            token == EVERYWHERE_TOKEN or words.lists[other, 1] < words.lists[token, 1]
+        ):
+            token = other
+    if token == EVERYWHERE_TOKEN or not is_whole:
+        for row in range(tables.messages.facts[N_ROWS]):
+            if tables.messages.sequences[row] >= 0:
+                note_change(tables, scratch, slot, row)
+        return
+    size, block = words.lists[token, 1], words.lists[token, 0]
+    if size == 1:
+        note_entry(tables, scratch, slot, block)
+        return
+    at, in_block = 0, (size - 1) % WORD_BLOCK + 1
+    while at < size:
+        for entry in range(block * WORD_BLOCK, block * WORD_BLOCK + in_block):
+            note_entry(tables, scratch, slot, words.block_entries[entry])
+        at += in_block
+        if at < size:
+            block, in_block = np.int64(words.block_next[block]), WORD_BLOCK
+
+
+KERNELS = (
+    has_room_plus, find_plus, search_plus, put_message_plus, drop_message_plus, put_slot_plus,
+    drop_slot_plus, moved_slot_plus, foresee_slot_plus,
+)  # fmt: skip
+"""In the order of :mod:`earshot.semantics.moving.kernels.structures`."""
