@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import time
 from dataclasses import asdict
+from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
@@ -121,6 +122,19 @@ def add(commands: Any) -> None:
     add_output(results)
     results.set_defaults(run=run_results, compiles=True)
 
+    pack = inner.add_parser(
+        "pack",
+        help="pack what executors need into an archive",
+        description="Write an archive with Earshot, what it depends on, and compiled kernels, for "
+        "--archives of spark-submit. Executors need the same Python version, and no packages.",
+    )
+    pack.add_argument("out", metavar="ARCHIVE", help="file to create, such as environment.tar.gz")
+    pack.add_argument("--processor", metavar="KIND", action="append", default=[],
+                      help="compile for a kind of processors, such as x86-64-v3; may be repeated "
+                      "(default: those that this machine supports)")  # fmt: skip
+    add_output(pack)
+    pack.set_defaults(run=run_pack)
+
     info = inner.add_parser("info", help="describe an index for pipelines")
     info.add_argument("index", metavar="INDEX", help="directory of the index")
     add_output(info)
@@ -235,6 +249,20 @@ def run_results(arguments: argparse.Namespace) -> None:
     batch = spark.write_held_results(config, arguments.out, file_format=arguments.format)
     show(arguments, {"batch": batch, "out": arguments.out},
          [f"results after batch {batch} in {arguments.out}"])  # fmt: skip
+
+
+def run_pack(arguments: argparse.Namespace) -> None:
+    spark_commands()
+    from earshot.spark.environment import pack_environment
+
+    out = Path(arguments.out).absolute()
+    started = time.perf_counter()
+    n_kernels = pack_environment(out, arguments.processor, say=sayer(arguments))
+    elapsed_s, n_bytes = time.perf_counter() - started, out.stat().st_size
+    facts = {"archive": str(out), "n_kernels": n_kernels, "n_bytes": n_bytes,
+             "elapsed_s": round(elapsed_s, 1)}  # fmt: skip
+    told = f"{out}: {n_bytes / 1e6:,.0f} MB with {counted(n_kernels, 'kernel')}, {elapsed_s:.0f} s"
+    show(arguments, facts, [told])
 
 
 def run_info(arguments: argparse.Namespace) -> None:

@@ -16,6 +16,8 @@ from concurrent.futures import ThreadPoolExecutor
 from itertools import product
 from pathlib import Path
 
+import numpy as np
+
 from earshot.encoding import encode_messages, encode_subscriptions
 from earshot.engine.engine import Engine
 from earshot.engine.ids import IdTable
@@ -29,6 +31,8 @@ from earshot.model.batches import message_batch, subscription_batch
 from earshot.model.messages import Message
 from earshot.model.regions import Circle
 from earshot.model.subscriptions import Subscription
+from earshot.placement.cutting import cut_plan
+from earshot.placement.routing import Router, units_of
 from earshot.semantics import SEMANTICS
 from earshot.text import Analyzer, Vocabulary
 
@@ -106,6 +110,8 @@ def use_kernels(name: str) -> None:
     settings = SEMANTICS[name].example()
     for identity in (int, str):
         rehearse(Engine(settings, rebuild_in_background=False), identity)
+    if name == "boolean":
+        use_placement()
     subscriptions = "points" if SEMANTICS[name].form.is_point else "circles"
     options, suffixes = FileOptions(), ("csv", "ndjson")
     with tempfile.TemporaryDirectory() as directory:
@@ -118,6 +124,19 @@ def use_kernels(name: str) -> None:
                 engine = load_engine(path, settings, files=options, rejects=rejects)
                 messages, out = folder / f"messages.{other}", folder / "updates.csv"
                 match_files(engine, messages, out, files=options, rejects=rejects)
+
+
+def use_placement() -> None:
+    """Use the kernels by which workers of a cluster send messages to shards."""
+    vocabulary, form = Vocabulary(), SEMANTICS["boolean"].form
+    subscriptions = subscription_batch([Subscription(1, ("up",), region=Circle(0, 0, 1))])
+    asked = encode_subscriptions(subscriptions, Analyzer(), vocabulary, "lonlat", form=form).asked
+    messages = message_batch([Message(1, "up", place=HERE)])
+    sent = encode_messages(messages, Analyzer(), vocabulary, "lonlat", form=form).messages
+    frequencies = np.ones(len(vocabulary), np.int64)
+    plan, _ = cut_plan(asked, sent, 2, frequencies=frequencies)
+    pieces = plan.pieces(asked, frequencies)
+    Router(units_of(asked, pieces, frequencies), 2, plan.arrays.piece_shards).route(sent)
 
 
 def use_words(name: str) -> None:

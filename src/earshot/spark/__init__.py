@@ -4,13 +4,14 @@ Functions take DataFrames and give DataFrames; none of them starts or keeps a se
 """
 
 from earshot.spark.build import build
-from earshot.spark.connectors import FileSink, KafkaSink, Stream
+from earshot.spark.connectors import DeltaSink, FileSink, KafkaSink, Stream
 from earshot.spark.match import match
 from earshot.spark.pipelines import match_stream
 from earshot.spark.prepare import prepare
 from earshot.spark.session import local_session
 
 __all__ = [
+    "DeltaSink",
     "FileSink",
     "KafkaSink",
     "Stream",

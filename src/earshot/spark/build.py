@@ -7,9 +7,11 @@ shards be cut anew.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
+from itertools import groupby, pairwise
+from operator import itemgetter
 from pathlib import Path
 from typing import Any, Literal, get_args
 from uuid import uuid4
@@ -17,7 +19,6 @@ from uuid import uuid4
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
-from pyspark import TaskContext
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812 - its usual name
 from pyspark.sql.pandas.types import from_arrow_schema
@@ -43,6 +44,7 @@ from earshot.spark.notes import (
     split_notes,
     without_notes,
 )
+from earshot.spark.preflight import check_executors
 from earshot.spark.prepare import (
     ROW,
     SOURCE,
@@ -170,6 +172,7 @@ def build(
         with plain_failures():
             noted = canonical_rows(messages, message_reading, settings.row_check)
             sampled = sample(without_notes(noted), SAMPLED_MESSAGES)
+    check_executors(subscriptions.sparkSession)
     store = IndexStore(index)
     with store.lease("a build"):
         store.begin(settings)
@@ -212,11 +215,17 @@ def build_base(
     messages: pa.Table | None,
     stop_at_rejects: bool,
     unique_ids: bool,
+    n_tasks: int | None = None,
 ) -> tuple[Base, DataFrame]:
-    """Build all shards from canonical rows and notes; return the base, and the rejects."""
+    """Build all shards from canonical rows and notes; return the base, and the rejects.
+
+    With ``n_tasks``, no more tasks than that run at a time.
+    """
     warm_up_machine(settings.semantics, settings.structure)
     folder = store.base_folder(store.next_name("bases"))
     with plain_failures():
+        if n_tasks is not None:
+            noted = noted.coalesce(n_tasks)
         if not unique_ids:
             noted = _without_shared_ids(noted, stop_at_rejects)
         rows = without_notes(noted)
@@ -236,6 +245,8 @@ def build_base(
             sent_schema = pa.schema([(SHARD, pa.int32()), *arrow_schema(noted)])
             sent = noted.mapInArrow(partial(_assign_task, task), from_arrow_schema(sent_schema))
             sent = sent.repartitionById(n_shards, F.col(SHARD))
+            if n_tasks is not None:
+                sent = sent.coalesce(n_tasks)
         built = sent.mapInArrow(partial(_build_task, task), from_arrow_schema(BUILT_SHARD))
         # Written, not collected: there may be many rejects. The job runs once, whoever reads them.
         built.write.mode("overwrite").parquet(f"{folder.uri}/built")
@@ -409,10 +420,21 @@ def _assign_task(task: BuildTask, batches: Iterable[pa.RecordBatch]) -> Batches:
 
 
 def _build_task(task: BuildTask, batches: Iterable[pa.RecordBatch]) -> Batches:
-    """Build the shard whose rows these are, and tell about it."""
-    context = TaskContext.get()
-    shard = 0 if task.n_shards is None or context is None else context.partitionId()
-    yield from _build_shard(task, shard, batches)
+    """Build the shards whose rows these are, one after the other, and tell about them."""
+    if task.n_shards is None:
+        yield from _build_shard(task, 0, batches)
+        return
+    for shard, parts in groupby(_runs(batches), key=itemgetter(0)):
+        yield from _build_shard(task, shard, (rows for _, rows in parts))
+
+
+def _runs(batches: Iterable[pa.RecordBatch]) -> Iterator[tuple[int, pa.RecordBatch]]:
+    """Yield the rows of each shard, which lie together."""
+    for batch in batches:
+        shards = batch.column(SHARD).to_numpy()
+        starts = np.flatnonzero(np.append(True, shards[1:] != shards[:-1])[: len(shards)])
+        for start, stop in pairwise([*starts.tolist(), len(shards)]):
+            yield int(shards[start]), batch.slice(start, stop - start)
 
 
 def _build_shard(

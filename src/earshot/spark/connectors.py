@@ -6,25 +6,28 @@ replaces what it wrote under that number before makes the output exactly-once.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Literal, Self, TypeAlias
 
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - its usual name
 
 from earshot.model.schemas import IdKind
 from earshot.spark.folders import Folder
 from earshot.spark.owners import Owner, claim_sink
 from earshot.spark.rows import RowForm, check_choice
+from earshot.spark.unread import UnreadFiles
 
 Sink: TypeAlias = Callable[[DataFrame, int], None]
 """Writes the rows of a batch, given its number; called again with the same after a crash."""
 
 FileFormat = Literal["parquet", "ndjson"]
 SPARK_FORMATS = {"parquet": "parquet", "ndjson": "json"}
+OLDEST_FILE = "36500d"
+"""Files older than this, compared with the newest one, are passed over; Spark's own is a week."""
 FILE_SCHEMA = "path string, modificationTime timestamp, length long, content binary"
 
 
@@ -37,12 +40,14 @@ class Stream:
         form: How its rows come; see :mod:`earshot.spark.rows`.
         columns: Names of its columns by field, where they differ.
         ids: Kind of ids; needed for values and files. Changes have the ids of the index.
+        unread: What Spark will not read of a directory.
     """
 
     rows: DataFrame
     form: RowForm = "columns"
     columns: Mapping[str, str] = field(default_factory=dict)
     ids: IdKind | None = None
+    unread: UnreadFiles | None = None
 
     @classmethod
     def of_files(
@@ -60,6 +65,8 @@ class Stream:
         Files are taken as they appear, each once, and must appear whole: write them elsewhere on
         the same disk and move them in. Any format that Earshot reads will do. Workers read the
         files themselves where the directory is local or mounted; else Spark hands them the content.
+        However old a file is, it is taken. One whose name begins with ``_``, or that is written
+        again under its old name, is not: it is told among the rejects.
         A file that is removed before it was read stops the stream, as its rows would be lost.
 
         Args:
@@ -72,6 +79,7 @@ class Stream:
         """
         folder = Folder(location)
         reader = session.readStream.format("binaryFile").schema(FILE_SCHEMA)
+        reader = reader.option("maxFileAge", OLDEST_FILE)
         if pattern is not None:
             reader = reader.option("pathGlobFilter", pattern)
         if files_per_batch is not None:
@@ -79,7 +87,7 @@ class Stream:
         files = reader.load(folder.uri)
         if folder.is_local:  # bytes that nobody asks for are not read
             files = files.drop("content")
-        return cls(files, "files", columns or {}, ids)
+        return cls(files, "files", columns or {}, ids, UnreadFiles(folder, pattern))
 
     @classmethod
     def of_kafka(
@@ -184,13 +192,19 @@ class FileSink:
         """Write a batch, in place of what it wrote before."""
         write_files(rows, self.folder, batch_directory(batch), self.format)
 
+    def add(self, rows: DataFrame, batch: int) -> None:
+        """Add rows to those of a batch."""
+        location = f"{self.folder.uri}/{batch_directory(batch)}"
+        rows.write.mode("append").format(SPARK_FORMATS[self.format]).save(location)
+
 
 @dataclass(frozen=True)
 class KafkaSink:
     """Writes each row as a JSON object to a Kafka topic; at least once.
 
     Spark's connector writes without Kafka's transactions, so a batch that runs again after a crash
-    is written again. Each object names its ``batch``: together with ids it tells repeats.
+    is written again. Each object begins with ``pipeline``, ``batch`` and ``sequence``, which are
+    the same whenever a row is written: a consumer drops what it has seen.
 
     Attributes:
         servers: ``host:port`` of some brokers, with commas between.
@@ -203,13 +217,82 @@ class KafkaSink:
     topic: str
     key: str | None = "message_id"
     options: Mapping[str, str] = field(default_factory=dict)
+    pipeline: str = ""  # name of the pipeline, which it gives itself
+
+    def owned_by(self, owner: Owner) -> Self:
+        """Return the sink of a pipeline, whose name is in all that it writes."""
+        return replace(self, pipeline=owner.pipeline)
 
     def __call__(self, rows: DataFrame, batch: int) -> None:
         """Write a batch."""
-        fields = F.struct(F.lit(batch).alias("batch"), *(F.col(name) for name in rows.columns))
-        columns = [F.to_json(fields).alias("value")]
-        if self.key is not None:
-            columns.append(F.col(self.key).cast("string").alias("key"))
-        rows.select(*columns).write.format("kafka").options(
-            **{"kafka.bootstrap.servers": self.servers, "topic": self.topic, **self.options}
-        ).save()
+        with numbered(rows) as (all_rows, sequence):
+            origin = {"pipeline": F.lit(self.pipeline), "batch": F.lit(batch), "sequence": sequence}
+            named = [column.alias(name) for name, column in origin.items()]
+            columns = [F.to_json(F.struct(*named, *rows.columns)).alias("value")]
+            if self.key is not None:
+                columns.append(F.col(self.key).cast("string").alias("key"))
+            all_rows.select(*columns).write.format("kafka").options(
+                **{"kafka.bootstrap.servers": self.servers, "topic": self.topic, **self.options}
+            ).save()
+
+
+_ROW_BITS = 33
+"""Bits of Spark's increasing ids that number the rows of a partition."""
+
+
+@contextmanager
+def numbered(rows: DataFrame) -> Iterator[tuple[DataFrame, Column]]:
+    """Yield the rows and a column that numbers them, the same way whenever the rows are the same.
+
+    Rows are sorted by their first column, then by all that they say, so only rows that are alike in
+    everything can change places.
+    """
+    ordered = rows.orderBy(rows.columns[0], F.to_json(F.struct(*rows.columns))).persist()
+    try:
+        counts = ordered.groupBy(F.spark_partition_id().alias("part")).count().collect()
+        ends = dict(accumulate_counts(sorted((row["part"], row["count"]) for row in counts)))
+        first = F.lit(0).cast("long")
+        if ends:
+            starts = F.create_map(
+                *(F.lit(each).cast("long") for pair in ends.items() for each in pair)
+            )
+            first = starts[F.spark_partition_id().cast("long")]
+        row = F.monotonically_increasing_id().bitwiseAND(F.lit((1 << _ROW_BITS) - 1))
+        yield ordered, first + row
+    finally:
+        ordered.unpersist()
+
+
+def accumulate_counts(counts: Iterable[tuple[int, int]]) -> Iterator[tuple[int, int]]:
+    """Yield each part with the number of rows before it."""
+    total = 0
+    for part, count in counts:
+        yield part, total
+        total += count
+
+
+class DeltaSink:
+    """Appends each batch to a Delta table, under the pipeline's name and the batch's number.
+
+    Delta Lake writes down the last number of each name (``txnAppId``, ``txnVersion``) and leaves
+    out what it has: exactly once. The jars of Delta Lake have to be in the session.
+
+    Args:
+        location: Directory of the table, as a path or URI.
+        options: Further options of Delta's writer.
+    """
+
+    def __init__(self, location: str | Path, options: Mapping[str, str] | None = None) -> None:
+        self.folder = Folder(location)
+        self._options = dict(options or {})
+
+    def owned_by(self, owner: Owner) -> DeltaSink:
+        """Return the sink of a pipeline, by whose name Delta Lake knows its batches."""
+        options = {**self._options, "txnAppId": f"earshot-{owner.pipeline}-{owner.purpose}"}
+        return DeltaSink(self.folder.uri, options)
+
+    def __call__(self, rows: DataFrame, batch: int) -> None:
+        """Append a batch, unless the table has it."""
+        options = {"mergeSchema": "true", **self._options, "txnVersion": str(batch)}
+        named = rows.withColumn("batch", F.lit(batch))
+        named.write.format("delta").mode("append").options(**options).save(self.folder.uri)

@@ -11,11 +11,13 @@ import contextlib
 import fcntl
 import hashlib
 import json
+import os
 import shutil
 import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import IO, Any, Self
+from urllib.parse import urlencode, urlsplit
 
 import pyarrow as pa
 from pyarrow import fs
@@ -23,29 +25,45 @@ from pyarrow import fs
 from earshot.errors import InvalidParameter
 from earshot.spark.java import cache_directory, create_whole, write_whole
 
+SCHEMES = ("s3", "s3a", "gs", "abfs", "abfss", "hdfs", "viewfs")
+"""File systems that both Arrow and Hadoop know."""
+REFUSED = {
+    "dbfs": "dbfs: is known to Spark alone; give the path where it is mounted, /dbfs/...",
+    "wasb": "wasb: is known to Spark alone; give the same place as abfs:",
+    "wasbs": "wasbs: is known to Spark alone; give the same place as abfss:",
+    "oss": "oss: is known to Spark alone; give a mounted path, or an s3: endpoint",
+    "http": "http: cannot be written to; copy the files first",
+    "https": "https: cannot be written to; copy the files first",
+}
+"""File systems that cannot be used, and what can be instead."""
+
 
 class Folder:
     """A directory by its path or URI; it need not exist yet.
 
     Args:
         location: A path (taken as local or mounted, also where Spark's default is another file
-            system), or a URI that Arrow knows: ``file:``, ``s3:``, ``gs:``, ``abfs:``, ``hdfs:``.
-            What follows ``file:`` is the path as it is, as for Spark: ``%20`` is no space.
+            system), or a URI: ``file:``, ``s3:``, ``s3a:``, ``gs:``, ``abfs:``, ``abfss:``,
+            ``hdfs:``, ``viewfs:``. What follows ``file:`` is the path as it is, as for Spark:
+            ``%20`` is no space. ``dbfs:`` is refused; Databricks mounts it at ``/dbfs``.
     """
 
     def __init__(self, location: str | Path) -> None:
         text = str(location)
         self._files: fs.FileSystem
+        scheme = text.partition(":")[0]
+        if scheme in REFUSED and ":/" in text:
+            raise InvalidParameter(f"{location}: {REFUSED[scheme]}")
         if "://" not in text or text.startswith("file:"):
             self._files, self._path = fs.LocalFileSystem(), _local_path(text)
             text = f"file://{self._path}"
         else:
             try:
-                self._files, self._path = fs.FileSystem.from_uri(text)
+                self._files, self._path = fs.FileSystem.from_uri(_arrow_uri(text))
             except (pa.ArrowInvalid, pa.ArrowNotImplementedError, OSError) as error:
                 raise InvalidParameter(
-                    f"{location} cannot be reached: {error}; give a path or a file:, s3:, gs:, "
-                    f"abfs: or hdfs: URI"
+                    f"{location} cannot be reached: {error}; give a path or a URI that begins with "
+                    f"file:, {', '.join(f'{scheme}:' for scheme in SCHEMES)}"
                 ) from error
         self.uri = text.rstrip("/")
         """As Spark takes it."""
@@ -77,6 +95,15 @@ class Folder:
         found = (entry.base_name for entry in self._files.get_file_info(selector))
         return sorted(name for name in found if not name.startswith("."))
 
+    def files(self) -> list[tuple[str, int, int]]:
+        """Return the files in the directory: name, bytes, and last change in microseconds."""
+        selector = fs.FileSelector(self._path, allow_not_found=True)
+        return sorted(
+            (entry.base_name, entry.size or 0, (entry.mtime_ns or 0) // 1000)
+            for entry in self._files.get_file_info(selector)
+            if entry.type == fs.FileType.File and not entry.base_name.startswith(".")
+        )
+
     def exists(self, name: str = "") -> bool:
         """Whether there is a file or directory of this name."""
         info = self._files.get_file_info(self._of(name))
@@ -98,10 +125,15 @@ class Folder:
 
     # ---- contents -----------------------------------------------------------------------------
 
+    def read_text(self, name: str) -> str:
+        """Return the content of a file."""
+        with self._files.open_input_stream(self._of(name)) as stream:
+            text: str = stream.read().decode()
+            return text
+
     def read_json(self, name: str) -> Any:
         """Return the content of a JSON file."""
-        with self._files.open_input_stream(self._of(name)) as stream:
-            return json.loads(stream.read())
+        return json.loads(self.read_text(name))
 
     def write_json(self, name: str, value: Any) -> None:
         """Write a JSON file, whole or not at all."""
@@ -210,6 +242,28 @@ class Folder:
 
     def _of(self, name: str) -> str:
         return f"{self._path}/{name}" if name else self._path
+
+
+def _arrow_uri(location: str) -> str:
+    """Return a URI as Arrow spells it.
+
+    Arrow has no settings of Hadoop's, so an endpoint and a region of ``s3:`` are taken from the
+    environment, as by other tools.
+    """
+    scheme, _, rest = location.partition("://")
+    if scheme not in ("s3", "s3a", "s3n"):
+        return location
+    given = {
+        "endpoint_override": os.environ.get("AWS_ENDPOINT_URL_S3")
+        or os.environ.get("AWS_ENDPOINT_URL"),
+        "region": os.environ.get("AWS_REGION") or os.environ.get("AWS_DEFAULT_REGION"),
+    }
+    known = {name: value for name, value in given.items() if value and f"{name}=" not in rest}
+    if "endpoint_override" in known:
+        where = urlsplit(known["endpoint_override"])
+        known |= {"scheme": where.scheme, "endpoint_override": where.netloc}
+    separator = "&" if "?" in rest else "?"
+    return f"s3://{rest}{separator if known else ''}{urlencode(known)}"
 
 
 def _local_path(location: str) -> str:

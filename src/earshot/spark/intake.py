@@ -7,7 +7,7 @@ was accepted. Workers apply exactly that. Shards are not opened here.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import replace
 from datetime import datetime
@@ -62,11 +62,12 @@ class Intake(NamedTuple):
 
     version: Version
     rejects: list[InvalidRow]
+    n_rows: int
 
 
 def take_in(
     store: IndexStore,
-    changes: pa.Table,
+    changes: pa.Table | Iterable[pa.Table],
     *,
     stream: str = "",
     batch: int | None = None,
@@ -75,7 +76,8 @@ def take_in(
 ) -> Intake:
     """Apply canonical changes, in order, to the current version; return the version that has them.
 
-    They may come with the columns :data:`SOURCE` and :data:`ROW`, which tell where each is from.
+    They may come with the columns :data:`SOURCE` and :data:`ROW`, which tell where each is from,
+    and in several parts, of which one is looked at at a time.
 
     A batch of a stream that was taken in before is not again. The clock is that of the messages, if
     it is ahead of the changes' own times. ``on_rejects`` is told what was refused before the
@@ -88,15 +90,22 @@ def take_in(
             f"pipelines that run over it; bring changes in through their [changes]"
         )
     if is_taken_in(version, stream, batch):
-        return Intake(version, [])
+        return Intake(version, [], 0)
     try:
-        names = [name for name in changes.column_names if name not in (SOURCE, ROW)]
-        plain = changes.select(names).combine_chunks()
-        new, errors = _taken_in(store, version, version, plain, from_us=clock_us)
+        new, n_rows = version, 0
+        errors: list[InvalidRow] = []
+        rejects: list[Reject] = []
+        for part in [changes] if isinstance(changes, pa.Table) else changes:
+            names = [name for name in part.column_names if name not in (SOURCE, ROW)]
+            plain = part.select(names).combine_chunks()
+            new, wrong = _taken_in(store, new, version, plain, from_us=clock_us)
+            rejects += located_rejects(wrong, part)
+            errors += [InvalidRow("", n_rows + each.row, each.field, each.reason) for each in wrong]
+            n_rows += part.num_rows
         if on_rejects is not None:
-            on_rejects(located_rejects(errors, changes))
+            on_rejects(rejects)
         if new is version and batch is None:
-            return Intake(version, errors)
+            return Intake(version, errors, n_rows)
         if batch is not None:
             taken_in = {**version.taken_in, stream: batch}
             new = replace(new, number=version.number + 1, taken_in=taken_in)
@@ -104,7 +113,7 @@ def take_in(
     except BaseException:
         close_roster(store.folder.uri)  # it may have the changes
         raise
-    return Intake(new, errors)
+    return Intake(new, errors, n_rows)
 
 
 def is_taken_in(version: Version, stream: str, batch: int | None) -> bool:
@@ -308,13 +317,17 @@ def _folded(deltas: Sequence[pa.Table]) -> _Folded:
 
 
 def merge(
-    session: SparkSession, store: IndexStore, *, lock: AbstractContextManager[Any]
+    session: SparkSession,
+    store: IndexStore,
+    *,
+    lock: AbstractContextManager[Any],
+    n_tasks: int | None = None,
 ) -> Version:
     """Build the current version anew, without deltas, and make that current.
 
     Changes may be taken in meanwhile; they come on top of the new base. Matching goes on with the
     versions that it has. The lock is held while versions are published; whoever takes in changes
-    holds it as well.
+    holds it as well. With ``n_tasks``, no more tasks than that run at a time.
     """
     before = store.latest()
     assert before.base.placement != "hashed"  # whose changes are not taken in here
@@ -324,7 +337,7 @@ def merge(
         placement=before.base.placement,
         n_shards=before.base.n_shards if before.base.placement == "sharded" else None,
         messages=sampled_messages(store, before.base),
-        stop_at_rejects=True, unique_ids=True,
+        stop_at_rejects=True, unique_ids=True, n_tasks=n_tasks,
     )  # fmt: skip
     with lock:
         latest = store.latest()

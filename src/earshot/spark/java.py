@@ -105,12 +105,19 @@ def use_java(environ: MutableMapping[str, str] = os.environ) -> JavaHome:
 
 
 def cache_directory(environ: Mapping[str, str] = os.environ) -> Path:
-    """Return the directory for what can be made again, in the user's cache directory."""
+    """Return the directory for what can be made again, in the user's cache directory.
+
+    Where that cannot be written, as on executors whose user has no home, it is in the directory
+    for temporary files.
+    """
     try:
-        root = Path(environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
-    except RuntimeError:  # a user without a home directory, as in some containers
-        root = Path(tempfile.gettempdir())
-    return root / "earshot"
+        directory = Path(environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "earshot"
+        directory.mkdir(parents=True, exist_ok=True)
+        if os.access(directory, os.W_OK):
+            return directory
+    except (RuntimeError, OSError):
+        pass
+    return Path(tempfile.gettempdir()) / f"earshot-{os.getuid()}" / "earshot"
 
 
 def keep_file(path: Path, text: str, mode: int = 0o644) -> None:

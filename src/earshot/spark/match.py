@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import get_args
 
 import pyarrow as pa
-from pyspark.sql import DataFrame
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - its usual name
 from pyspark.sql.pandas.types import from_arrow_schema
 
@@ -148,8 +148,11 @@ def check_matches_tables(matcher: type[Matcher]) -> None:
         )
 
 
-def run_match(messages: DataFrame, task: MatchTask) -> DataFrame:
-    """Return the output of the workers, with notes where they were asked for."""
+def run_match(messages: DataFrame, task: MatchTask, homes: DataFrame | None = None) -> DataFrame:
+    """Return the output of the workers, with notes where they were asked for.
+
+    Shards are matched where their homes are, if there are some; see :func:`shard_homes`.
+    """
     needed = needed_columns(task.reading, arrow_schema(messages), task.carried.names)
     chosen = messages.select(*(messages[name] for name in needed))
     if task.version.base.placement == "replicated":
@@ -160,12 +163,27 @@ def run_match(messages: DataFrame, task: MatchTask) -> DataFrame:
             "match_stream, or shape='rows'"
         )
     sent = chosen.mapInArrow(partial(send_to_shards, task), from_arrow_schema(sent_schema(task)))
-    found = sent.repartitionById(task.version.base.n_shards, F.col(SHARD)).mapInArrow(
-        partial(match_sharded, task), from_arrow_schema(with_key(task).schema)
-    )
+    sent = sent.repartitionById(task.version.base.n_shards, F.col(SHARD))
+    if homes is not None:
+        sent = sent.join(homes.hint("shuffle_hash"), SHARD)
+    found = sent.mapInArrow(partial(match_sharded, task), from_arrow_schema(with_key(task).schema))
     if task.shape == "rows":
         return found.drop(KEY)
     return _joined_lists(found, task)
+
+
+def shard_homes(session: SparkSession, n_shards: int) -> DataFrame:
+    """Return a table that keeps each shard's tasks on one executor, for as long as it is cached.
+
+    Spark runs tasks where their data are, and the parts of a shuffle are everywhere. So messages on
+    their way to shards are joined with this table, which has one row per shard, parts as the
+    messages have, and an executor that keeps each part. When that executor is gone, another one
+    makes the part again and keeps it.
+    """
+    numbers = session.range(n_shards).select(F.col("id").cast("int").alias(SHARD))
+    homes = numbers.repartitionById(n_shards, F.col(SHARD)).persist()
+    homes.count()  # only what is there already has parts that Spark knows to be the messages'
+    return homes
 
 
 def _joined_lists(found: DataFrame, task: MatchTask) -> DataFrame:

@@ -117,6 +117,8 @@ def match_stream(
             },
             snapshot_every, results, results_every,
         )  # fmt: skip
+        for content, each in given.items():
+            pipeline.watch_files(content, each.unread)
         pipeline.start(interval, available_now)
         return pipeline
     task = match_task(
@@ -135,5 +137,7 @@ def match_stream(
         {"messages": rejects, "changes": change_rejects}, on_batch, messages.rows, task,
         None if changes is None else changes.rows, change_reading, merge_share, merge_least,
     )  # fmt: skip
+    pipeline.watch_files("messages", messages.unread)
+    pipeline.watch_files("changes", None if changes is None else changes.unread)
     pipeline.start(interval, available_now)
     return pipeline

@@ -30,6 +30,7 @@ from earshot.model.schemas import (
     schema_of,
 )
 from earshot.semantics import matcher_type
+from earshot.spark.backlog import Spool
 from earshot.spark.notes import (
     NOTE,
     Note,
@@ -121,16 +122,20 @@ def canonical_rows(
     *,
     with_origin: bool = False,
     with_arrivals: bool = False,
+    spool: Spool | None = None,
 ) -> DataFrame:
     """Return canonical rows and notes on rejects; if asked, also on when rows arrived.
 
     Without a check, the engine may still refuse some. With their origin, rows have the columns
-    :data:`SOURCE` and :data:`ROW`, which tell where each is from.
+    :data:`SOURCE` and :data:`ROW`, which tell where each is from. Tasks with many rows write them
+    to the spool, if there is one.
     """
     needed = needed_columns(reading, arrow_schema(table))
+    task = partial(_read_task, reading, check, with_origin, with_arrivals)
+    schema = _noted(reading, with_origin)
     return table.select(*(table[name] for name in needed)).mapInArrow(
-        partial(_read_task, reading, check, with_origin, with_arrivals),
-        from_arrow_schema(_noted(reading, with_origin)),
+        task if spool is None else partial(spool.passed, schema, task),
+        from_arrow_schema(schema),
     )
 
 

@@ -42,6 +42,12 @@ SETTINGS = {
     "spark.sql.session.timeZone": Setting(
         "UTC", "the same data gives the same times on every machine"
     ),
+    "spark.scheduler.mode": Setting(
+        "FAIR", "a merge beside the stream takes its share, instead of all that comes free"
+    ),
+    "spark.shuffle.reduceLocality.enabled": Setting(
+        "false", "a shard's tasks run where the shard is, not where most messages come from"
+    ),
     "spark.ui.enabled": Setting("false", "no web server beside a command", local=True),
     "spark.ui.showConsoleProgress": Setting("false", "Earshot shows its own progress", local=True),
     "spark.driver.host": Setting("127.0.0.1", "nothing listens to the network", local=True),

@@ -4,7 +4,7 @@ A Python worker of Spark is reused from task to task and from batch to batch, so
 is kept in a table of this module. (Spark sends functions of installed modules by name; with a
 function from a notebook or a closure, every task would get a table of its own.) Everything opened
 is memory-mapped: all workers of a machine share its pages, and only what deltas change is a
-worker's own.
+worker's own. A shard that a worker has not served for a while is closed: it is served elsewhere.
 """
 
 from __future__ import annotations
@@ -35,7 +35,8 @@ ANY_SHARD = -1
 STEP = "earshot_step"
 """Column with the step of a change."""
 
-_MOST_OPEN = 64
+IDLE_TURNS = 4
+"""A shard is closed when each of those that are open could have been served so often since."""
 _UNASKED, _UNKNOWN = -2, -1
 
 
@@ -45,6 +46,7 @@ class Shard:
 
     engine: Engine
     step: int = 0  # the last step of changes that was applied to its base
+    turn: int = 0  # when it was last served
     _own_tokens: Int32s = field(default_factory=lambda: np.empty(0, np.int32))
 
     def own_tokens(
@@ -88,9 +90,12 @@ def open_shard(index: str, version: Version, shard: int) -> Shard:
     if opened.step < version.step:
         _apply_deltas(opened.engine, IndexStore(index), version, shard, opened.step)
         opened.has_steps(version.step)
-    _opened[key] = opened  # used last, so at the end
-    while len(_opened) > max(_MOST_OPEN, version.base.n_shards):
-        _opened.pop(next(iter(_opened)))
+    # A turn is a run of batches for one shard.
+    opened.turn = max((each.turn for each in _opened.values()), default=opened.turn - 1) + 1
+    _opened[key] = opened
+    oldest = opened.turn - IDLE_TURNS * len(_opened)
+    for idle in [key for key, each in _opened.items() if each.turn < oldest]:
+        del _opened[idle]
     return opened
 
 

@@ -14,23 +14,25 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple, TypeAlias
 
+import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.sql import DataFrame, Observation, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
 from earshot.files import Reject, reject_table
 from earshot.model.schemas import Content
+from earshot.spark.backlog import Backlog, Spool, split_spooled
 from earshot.spark.connectors import FileSink, Sink, owned
 from earshot.spark.folders import Folder
 from earshot.spark.intake import in_order, is_taken_in, merge, take_in
 from earshot.spark.leases import Lease
-from earshot.spark.match import run_match
+from earshot.spark.match import run_match, shard_homes
 from earshot.spark.notes import (
     NOTE,
     Note,
@@ -42,14 +44,21 @@ from earshot.spark.notes import (
     without_notes,
 )
 from earshot.spark.owners import claim_checkpoint
-from earshot.spark.prepare import canonical_rows
+from earshot.spark.preflight import check_executors
+from earshot.spark.prepare import ROW, SOURCE, canonical_rows
 from earshot.spark.rows import RowReading
+from earshot.spark.session import SPARK_IS_GONE
 from earshot.spark.shards import warm_up_machine
 from earshot.spark.store import IndexStore, Version, latest_us
+from earshot.spark.unread import UnreadFiles
 from earshot.spark.workers import MatchTask
 
 MERGE_SHARE, MERGE_LEAST = 0.05, 20_000
 """Changes after which deltas are merged: a share of the subscriptions, and at least so many."""
+MOST_CHANGES = 50_000
+"""Changes that a task hands to the driver, and that the driver takes in at a time."""
+MERGE_CORES = 0.25
+"""Share of the cores that a merge takes at most, and at least one; matching has the others."""
 KEPT_DURATIONS = 10_000
 """Batches whose durations are kept."""
 KEPT_RECORDS = 100
@@ -149,6 +158,7 @@ class Pipeline:
     _on_batch: Callable[[Status], None] | None
 
     def __post_init__(self) -> None:
+        self._unread: dict[Content, UnreadFiles] = {}  # by what the files hold
         self._log = BatchLog(self._checkpoint.uri)
         self._owner = claim_checkpoint(self._checkpoint, self._store)
         self._name = self._owner.pipeline
@@ -182,12 +192,19 @@ class Pipeline:
 
     # ---- life -----------------------------------------------------------------------------------
 
+    def watch_files(self, content: Content, unread: UnreadFiles | None) -> None:
+        """Tell files that Spark passes over among the rejects."""
+        if unread is not None:
+            unread.remember(self._checkpoint / content / "sources" / "0")
+            self._unread[content] = unread
+
     def start(self, interval: str | None, available_now: bool) -> None:
         """Start the queries.
 
         Raises:
             InUse: The checkpoint, the index or a sink belongs to another process or pipeline.
         """
+        check_executors(self._session)
         self._own()
         trigger: dict[str, Any] = (
             {"availableNow": True} if available_now else {"processingTime": interval or "0 seconds"}
@@ -255,6 +272,8 @@ class Pipeline:
         if self._starting is not None or any(query.isActive for query in self._queries):
             return True
         if self._background is None:
+            for content in self._unread:
+                self._tell_unread(content, max(self._status.batch, 0), at_once=True)
             self._disown()
         return False
 
@@ -344,6 +363,16 @@ class Pipeline:
         if self._on_batch is not None:
             self._on_batch(self.status())
 
+    def _tell_unread(self, content: Content, batch: int, *, at_once: bool = False) -> None:
+        """Count files that Spark passes over, and add them to the rejects of a batch."""
+        unread, sink = self._unread.get(content), self._rejects.get(content)
+        found = [] if unread is None else unread.look(at_once=at_once)
+        if not found:
+            return
+        self._tell({"rejects": len(found)})
+        if isinstance(sink, FileSink):
+            sink.add(self._session.createDataFrame(reject_table(found)), batch)
+
     def _start_messages(self) -> None:
         start, self._starting = self._starting, None
         if start is not None:
@@ -375,6 +404,7 @@ class MatchingPipeline(Pipeline):
         self._merge_tag = f"earshot-merge-{self._name}"
         self._n_changes_at_failure = 0
         self._held = -1
+        self._homes: tuple[int, DataFrame | None] = 0, None  # and their number
         self._clock_us = self._log.clock_us
 
     @property
@@ -421,6 +451,7 @@ class MatchingPipeline(Pipeline):
             if note.rejects and reject_sink is not None:
                 refused = rejects_in(canonical_rows(rows, task.reading, task.settings.row_check))
                 reject_sink(refused, batch)
+            self._tell_unread("messages", batch)
             self._clock_us = latest_us(record.clock_us, note.latest_us)
             counts = {name: getattr(note, name) for name in ("messages", "updates", "rejects")}
             self._log.write(record._replace(**counts, clock_after_us=self._clock_us))
@@ -451,7 +482,7 @@ class MatchingPipeline(Pipeline):
 
     def _run(self, rows: DataFrame, task: MatchTask, batch: int) -> Note:
         """Match a batch and write its updates; return what was done."""
-        found = run_match(rows, task)
+        found = run_match(rows, task, self._homes_of(task.version))
         if isinstance(self._sink, FileSink):
             did = Observation()
             self._sink(without_notes(found.observe(did, *note_sums())), batch)
@@ -465,6 +496,29 @@ class MatchingPipeline(Pipeline):
             found.unpersist()
         return note_of_sums(sums)
 
+    def _homes_of(self, version: Version) -> DataFrame | None:
+        """Return what keeps the tasks of shards in their places; None where there is one shard."""
+        base = version.base
+        if base.placement == "replicated":
+            return None
+        n_shards, homes = self._homes
+        if homes is None or n_shards != base.n_shards:
+            self._leave_homes()
+            homes = shard_homes(self._session, base.n_shards)
+            self._homes = base.n_shards, homes
+        return homes
+
+    def _leave_homes(self) -> None:
+        _, homes = self._homes
+        self._homes = 0, None
+        if homes is not None:
+            with suppress(*SPARK_IS_GONE):
+                homes.unpersist()
+
+    def _disown(self) -> None:
+        self._leave_homes()
+        super()._disown()
+
     # ---- changes --------------------------------------------------------------------------------
 
     def _change_batch(self, rows: DataFrame, batch: int) -> None:
@@ -472,15 +526,23 @@ class MatchingPipeline(Pipeline):
         with self._working(self._changing), self._publishing:
             if is_taken_in(self._store.latest(), self._name, batch):
                 return
+            (self._checkpoint / "earshot").remove("backlog")
+            spool = Spool(f"{self._checkpoint.uri}/earshot/backlog", MOST_CHANGES)
             noted = canonical_rows(
-                rows, self._change_reading, self._task.settings.row_check, with_origin=True
-            ).toArrow()
+                rows, self._change_reading, self._task.settings.row_check,
+                with_origin=True, spool=spool,
+            ).toArrow()  # fmt: skip
+            noted, spooled = split_spooled(noted)
             refused = rejects_of_notes(noted.column(NOTE).drop_null())
             # Rows of a table come as Spark delivers them; others have their place at their source.
-            changes = in_order(
+            changes: pa.Table | Iterator[pa.Table] = in_order(
                 noted.filter(pc.is_null(noted.column(NOTE))).drop_columns([NOTE]),
                 by_origin=self._change_reading.form != "columns",
             )
+            if spooled:
+                backlog = Backlog(rows.sparkSession, spool, spooled, noted)
+                refused = rejects_of_notes(backlog.notes())
+                changes = backlog.parts([SOURCE, ROW])
 
             def write_rejects(rejects: list[Reject]) -> None:
                 refused.extend(rejects)
@@ -493,8 +555,11 @@ class MatchingPipeline(Pipeline):
                 self._store, changes,
                 stream=self._name, batch=batch, clock_us=self._clock_us, on_rejects=write_rejects,
             )  # fmt: skip
-            n_changes = changes.num_rows - len(took.rejects)
+            n_changes = took.n_rows - len(took.rejects)
+            if spooled:
+                (self._checkpoint / "earshot").remove("backlog")
             self._tell({"changes": n_changes, "rejects": len(refused)})
+            self._tell_unread("changes", batch)
             self._store.clean()
         self._merge_if_due(took.version)
 
@@ -509,8 +574,12 @@ class MatchingPipeline(Pipeline):
 
         def run() -> None:
             self._session.addTag(self._merge_tag)
+            # A pool of its own has a fair share, where Spark's scheduler is told to be fair.
+            context = self._session.sparkContext
+            context.setLocalProperty("spark.scheduler.pool", "earshot-merge")
+            n_tasks = max(1, int(MERGE_CORES * context.defaultParallelism))
             try:
-                merge(self._session, self._store, lock=self._publishing)
+                merge(self._session, self._store, lock=self._publishing, n_tasks=n_tasks)
                 with self._publishing:
                     self._store.clean()
                 self._tell({"merges": 1}, merge_error=None)

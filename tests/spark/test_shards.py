@@ -1,0 +1,42 @@
+"""What a worker has open: the shards that it serves, and no others."""
+
+from __future__ import annotations
+
+import gc
+from pathlib import Path
+
+import pytest
+
+from earshot.spark import shards
+from earshot.spark.shards import IDLE_TURNS, open_shard
+from earshot.workloads.datasets import bundled_messages, draw_subscriptions
+
+from .test_intake import build_here, table_of
+
+
+@pytest.fixture(autouse=True)
+def _a_new_worker(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(shards, "_opened", {})
+
+
+def test_a_worker_closes_shards_that_it_no_longer_serves(tmp_path: Path) -> None:
+    rows = draw_subscriptions(bundled_messages(), 400).to_pylist()
+    store = build_here(tmp_path / "index", table_of(rows, "subscriptions"), 4)
+    index, version = store.folder.uri, store.latest()
+
+    def mapped() -> set[int]:
+        gc.collect()
+        maps = Path("/proc/self/maps").read_text()
+        return {n for n, name in enumerate(version.base.shards) if f"/shards/{name}/" in maps}
+
+    for shard in range(4):
+        open_shard(index, version, shard)
+    assert mapped() == {0, 1, 2, 3}
+    for _ in range(5 * IDLE_TURNS):  # many batches of one shard are one turn
+        open_shard(index, version, 2)
+    assert mapped() == {0, 1, 2, 3}
+    for _ in range(4 * IDLE_TURNS):
+        open_shard(index, version, 0)
+        open_shard(index, version, 2)
+    assert mapped() == {0, 2}
+    assert len(open_shard(index, version, 3).engine) == version.base.n_subscriptions[3]
