@@ -31,7 +31,7 @@ def results(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Pa
     smoke = PROFILES["smoke"]
     effort = replace(
         smoke.spark, n_files=3, messages_per_file=50, files_per_batch=1, n_small=2, n_small_warm=1,
-        sql_budget_s=0.0, n_shards=1, n_state_subscriptions=50, state_window=20,
+        sql_budget_s=0.0, n_shards=1, n_state_subscriptions=2_000, state_window=20,
         events_per_batch=30, n_state_batches=1,
     )  # fmt: skip
     quick = replace(smoke, spark=effort, effort=smoke.effort._replace(repetitions=1))
@@ -79,6 +79,7 @@ def test_states_are_measured_beside_the_engine(results: Path) -> None:
         engine, earshot = found[name, "engine"], found[name, "earshot"]
         assert engine["checksum"] == earshot["checksum"]
         assert engine["n_messages"] == earshot["n_messages"] > 0
+        assert engine["answers_per_message"] == earshot["answers_per_message"] > 0
         assert engine["share_of_engine"] == 1.0 > earshot["share_of_engine"]
 
 
