@@ -8,11 +8,12 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from earshot.indexes.chunks import is_steady_batch
 from earshot.indexes.kernels.matching import ScoredAnswers, View, match_messages
 from earshot.kernels.answers import merge_answers
 from earshot.kernels.growing import resized
 from earshot.kernels.resuming import run_until_done
-from earshot.kernels.steady import SteadyCalls, is_plain
+from earshot.kernels.steady import SteadyCalls
 from earshot.model.arrays import Float64s, Int32s, Int64s, MessageArrays
 
 
@@ -96,11 +97,7 @@ def match_rows(
         calls: Those of this structure before.
     """
     work = np.zeros(2, np.int64)
-    is_steady = (
-        is_plain(messages.token_offsets, np.int64, 1)
-        and is_plain(messages.token_ids, np.int32, 1)
-        and is_plain(messages.boxes, np.float64, 2)
-    )
+    is_steady = is_steady_batch(messages)
 
     def match(row: int, answers: Any, offsets: Int64s) -> int:
         given = (view, messages, start, stop, row, scratch, answers, offsets, work)

@@ -47,9 +47,10 @@ from earshot.indexes.block_trie.kernels.choosing import (
     is_surely_single,
     plan_batch,
 )
+from earshot.indexes.chunks import is_steady_batch, rows_of_chunk, with_room
 from earshot.indexes.scratches import Scratches
 from earshot.kernels.box_keys import BLOCK
-from earshot.kernels.steady import SteadyCalls, is_plain
+from earshot.kernels.steady import SteadyCalls
 from earshot.model.arrays import MessageArrays
 
 if TYPE_CHECKING:
@@ -104,7 +105,7 @@ class Batches:
         )  # fmt: skip
         is_singly: bool = (
             self._calls[2](plan_batch, index.arrays, *given)
-            if _is_steady(messages)
+            if is_steady_batch(messages)
             else plan_batch(*given)
         )
         return is_singly, paths
@@ -131,10 +132,10 @@ class Batches:
         offsets = np.zeros(n + 1, np.int64)
         answers = np.empty(0, np.int32)
         work = np.zeros(2, np.int64)
-        is_steady = _is_steady(messages)
+        is_steady = is_steady_batch(messages)
         row = 0
         while row < n:
-            n_rows = _rows_of_chunk(messages, start + row, stop)
+            n_rows = rows_of_chunk(messages, start + row, stop, CHUNK, CHUNK_TOKENS)
             given = (
                 view, messages, start + row, n_rows, paths, scratch,
                 offsets[row : row + n_rows + 1], work,
@@ -145,7 +146,7 @@ class Batches:
                 else find_answers(*given)
             )
             if n_done < 0:
-                scratch = _with_room(scratch, _SHORT_OF[n_done])
+                scratch = with_room(scratch, _SHORT_OF[n_done])
                 continue
             answers = _with_place(
                 answers, int(offsets[row]), int(offsets[row + n_done]), row, n_done, n
@@ -161,22 +162,6 @@ class Batches:
         raise TypeError("batches are not copied")
 
 
-def _is_steady(messages: MessageArrays) -> bool:
-    return (
-        is_plain(messages.token_offsets, np.int64, 1)
-        and is_plain(messages.token_ids, np.int32, 1)
-        and is_plain(messages.boxes, np.float64, 2)
-    )
-
-
-def _rows_of_chunk(messages: MessageArrays, start: int, stop: int) -> int:
-    """Return how many messages from ``start`` on are matched together."""
-    most = min(stop, start + CHUNK)
-    token = messages.token_offsets[start] + CHUNK_TOKENS
-    end = int(np.searchsorted(messages.token_offsets[start : most + 1], token, side="right"))
-    return max(min(end - 1, most - start), 1)
-
-
 def _with_place(
     answers: npt.NDArray[np.int32], n_before: int, n: int, row: int, n_done: int, n_rows: int
 ) -> npt.NDArray[np.int32]:
@@ -189,14 +174,6 @@ def _with_place(
     larger = np.empty(room, np.int32)
     larger[:n_before] = answers[:n_before]
     return larger
-
-
-def _with_room(scratch: BatchScratch, names: tuple[str, ...]) -> BatchScratch:
-    larger = {
-        name: np.empty(4 * len(getattr(scratch, name)), getattr(scratch, name).dtype)
-        for name in names
-    }
-    return scratch._replace(**larger)
 
 
 def _new_scratch(index: BlockTrie) -> BatchScratch:

@@ -51,23 +51,13 @@ def walk_roots(view, messages, first, n_root, scratch, work):
 
     Returns 0, or what there was no room for.
     """
-    low, lane = np.uint64(0xFFFF_FFFF), np.uint64(0x7FFF)
+    low = np.uint64(0xFFFF_FFFF)
     n_sent = np.int64(0)
     for start in range(0, n_root, GROUP):
         size = min(GROUP, n_root - start)
-        union = NO_LIMIT  # the limit of the box around all of them
-        for k in range(GROUP):
-            scratch.group_limits[k] = NO_LIMIT
-        for k in range(size):
-            i = np.int64(scratch.codes[start + k] & low)
-            limit = scratch.limits[i]
-            scratch.group_rows[start + k] = i
-            scratch.group_limits[k] = limit
-            widest = NO_LIMIT
-            for shift in range(0, 64, 16):
-                s = np.uint64(shift)
-                widest |= max(union >> s & lane, limit >> s & lane) << s
-            union = widest
+        for k in range(start, start + size):
+            scratch.group_rows[k] = np.int64(scratch.codes[k] & low)
+        union = enter_limits(scratch.group_rows[start : start + size], scratch)
         n_sent = _walk_together(
             view.arrays, view.clauses, view.is_lonlat, messages, first, start, size, union, n_sent,
             scratch, work,
@@ -80,9 +70,30 @@ def walk_roots(view, messages, first, n_root, scratch, work):
 
 # ---- groups --------------------------------------------------------------------------------------
 
+# Any structure that has a list of all clauses can walk it in groups. What its scratch needs for
+# that: limits, group_limits, frontier, block_senders, senders, is_sent and owners; and to count
+# answers: sent_to, tallies and group_counts.
+
 
 @lean_kernel
-def _enter_tokens(messages, first, rows, scratch):
+def enter_limits(rows, scratch):
+    """Enter the limits of a group's messages; return that of the box around all of them."""
+    lane, union = np.uint64(0x7FFF), NO_LIMIT
+    for k in range(GROUP):
+        scratch.group_limits[k] = NO_LIMIT
+    for k in range(len(rows)):
+        limit = scratch.limits[rows[k]]
+        scratch.group_limits[k] = limit
+        widest = NO_LIMIT
+        for shift in range(0, 64, 16):
+            s = np.uint64(shift)
+            widest |= max(union >> s & lane, limit >> s & lane) << s
+        union = widest
+    return union
+
+
+@lean_kernel
+def enter_tokens(messages, first, rows, scratch):
     """Enter the tokens of a group's messages into the tables.
 
     A code that tokens share knows the one that has been entered, or that there are several.
@@ -104,8 +115,8 @@ def _enter_tokens(messages, first, rows, scratch):
 
 
 @lean_kernel
-def _clear_tokens(messages, first, rows, scratch):
-    """Clear what ``_enter_tokens`` entered; no code is everybody's."""
+def clear_tokens(messages, first, rows, scratch):
+    """Clear what ``enter_tokens`` entered; no code is everybody's."""
     senders, is_sent, offsets = scratch.senders, scratch.is_sent, messages.token_offsets
     n_tokens = np.int64(0)
     for k in range(len(rows)):
@@ -126,7 +137,7 @@ def _clear_tokens(messages, first, rows, scratch):
 
 
 @lean_kernel
-def _senders_of(token, some, messages, first, rows, scratch):
+def senders_of(token, some, messages, first, rows, scratch):
     """Return which of some messages have a token; read are only those that a code cannot tell."""
     code = code_of(np.int64(token))
     maybe = some & scratch.senders[code]
@@ -149,15 +160,18 @@ def _senders_of(token, some, messages, first, rows, scratch):
 
 
 @lean_kernel
-def _touching_blocks_of_group(arrays, n_clauses, valid, union, scratch, work):
-    """Write the root list's blocks that some of a group may touch, and who; return as alone."""
-    summary_keys, frontier, members = arrays.summary_keys, scratch.frontier, scratch.block_senders
-    limits = scratch.group_limits
+def touching_blocks_of_group(n, summary_keys, summary, size, union, scratch, work):
+    """Write the blocks of a list that some of a group may touch, and who.
+
+    Otherwise as ``touching_blocks``.
+    """
+    frontier, members, limits = scratch.frontier, scratch.block_senders, scratch.group_limits
+    valid = ~np.uint64(0) if size == GROUP else (ONE << np.uint64(size)) - ONE
     here, there = np.int64(0), np.int64(len(frontier) >> 1)
     frontier[0], members[0] = 0, valid
-    if n_clauses <= BLOCK:
+    if n <= BLOCK:
         return here, np.int64(1)
-    n_level, level, depth = (n_clauses + BLOCK - 1) // BLOCK, arrays.root_summary[0], 1
+    n_level, level, depth = (n + BLOCK - 1) // BLOCK, np.int64(summary), 1
     while n_level > BLOCK:
         level += n_level
         n_level = (n_level + BLOCK - 1) // BLOCK
@@ -185,7 +199,7 @@ def _touching_blocks_of_group(arrays, n_clauses, valid, union, scratch, work):
         here, there = there, here
         n_here = n_there
         depth -= 1
-        n_level = n_clauses
+        n_level = n
         for _ in range(depth):
             n_level = (n_level + BLOCK - 1) // BLOCK
         level -= n_level
@@ -199,15 +213,16 @@ def _walk_together(
     """Match a group; return the number of slots sent so far, or that there was no room."""
     n_clauses = np.int64(len(clauses.subscriptions))
     rows = scratch.group_rows[first_row : first_row + size]
-    valid = ~np.uint64(0) if size == GROUP else (ONE << np.uint64(size)) - ONE
     frontier, senders, codes = scratch.frontier, scratch.senders, arrays.root_codes
-    here, n_blocks = _touching_blocks_of_group(arrays, n_clauses, valid, union, scratch, work)
+    here, n_blocks = touching_blocks_of_group(
+        n_clauses, arrays.summary_keys, arrays.root_summary[0], size, union, scratch, work
+    )
     for k in range(size):
         scratch.group_counts[rows[k]] = 0
     if n_blocks == 0:
         return n_sent
-    _enter_tokens(messages, first, rows, scratch)
-    first_sent, n_checks, n_tallied = n_sent, np.int64(0), 0
+    enter_tokens(messages, first, rows, scratch)
+    first_sent, n_checks = n_sent, np.int64(0)
     n_candidates = np.int64(0)
     for k in range(n_blocks):
         if k + BLOCKS_AHEAD < n_blocks:
@@ -256,31 +271,39 @@ def _walk_together(
                 scratch.sent_to[n_sent] = some
             n_sent += 1
     n_sent = _check(arrays, clauses, is_lonlat, messages, first, rows, n_checks, n_sent, scratch)
-    work[0] += _n_visits(scratch.block_senders, here, n_blocks)
+    work[0] += n_visits(scratch.block_senders, here, n_blocks)
     work[1] += n_candidates
-    _clear_tokens(messages, first, rows, scratch)
+    clear_tokens(messages, first, rows, scratch)
     n_written = min(n_sent, len(scratch.sent))
     if len(scratch.seen) > 0:
         for k in range(first_sent, n_written):
             scratch.seen[scratch.sent[k]] = 0
     if n_sent > n_written:
         return np.int64(SHORT_OF_SENT)
-    for k in range(first_sent, n_sent):
+    tally_sent(rows, first_sent, n_sent, scratch)
+    return n_sent
+
+
+@lean_kernel
+def n_visits(members, here, n_blocks):
+    """Return how often blocks are looked at, by each of their messages."""
+    n = np.int64(0)
+    for k in range(here, here + n_blocks):
+        n += n_members(members[k])
+    return n
+
+
+@lean_kernel
+def tally_sent(rows, start, stop, scratch):
+    """Add what was sent to a group to the counts of its messages."""
+    n_tallied = 0
+    for k in range(start, stop):
         tally(scratch.sent_to[k], scratch.tallies)
         n_tallied += 1
         if n_tallied == 255:
             _add_tallies(rows, scratch)
             n_tallied = 0
     _add_tallies(rows, scratch)
-    return n_sent
-
-
-@lean_kernel
-def _n_visits(members, here, n_blocks):
-    n = np.int64(0)
-    for k in range(here, here + n_blocks):
-        n += n_members(members[k])
-    return n
 
 
 @lean_kernel
@@ -323,7 +346,7 @@ def _check(arrays, clauses, is_lonlat, messages, first, rows, n_checks, n_sent, 
         for p in range(clauses.token_offsets[c], clauses.token_offsets[c + 1]):
             token = clauses.token_ids[p]
             named = token if token >= 0 else ~token
-            having = _senders_of(named, some, messages, first, rows, scratch)
+            having = senders_of(named, some, messages, first, rows, scratch)
             some &= having if token >= 0 else ~having
             if some == 0:
                 break
