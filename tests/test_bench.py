@@ -302,13 +302,14 @@ def test_a_report_has_tables_plots_and_a_page(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     common = ["--n-subscriptions", "300", "--n-messages", "10", "--results", str(tmp_path)]
-    suites = ["--suites", "match", "growth", "--competitors", "linear_scan"]
+    suites = ["--suites", "match", "growth", "many", "--competitors", "linear_scan"]
     assert main(["run", *common, *suites, "--workloads", "headline"]) == 0
     page = tmp_path / "docs" / "page.md"
     assert main(["report", "--results", str(tmp_path), "--page", str(page)]) == 0
     told = (tmp_path / "REPORT.md").read_text()
     assert "| headline | linear_scan |" in told
     assert "### growth (300 subscriptions)" in told
+    assert "most GB while building" in told
     for suite in ("match", "growth"):
         assert (tmp_path / f"smoke-{suite}.png").read_bytes().startswith(b"\x89PNG")
     text = page.read_text()
