@@ -6,7 +6,7 @@ import os
 import socket
 import subprocess
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -37,10 +37,15 @@ class Cluster:
 
 @contextmanager
 def running_cluster(
-    root: Path, n_workers: int = 2, *, cores: int = 1, memory: str = "1g"
+    root: Path,
+    n_workers: int = 2,
+    *,
+    cores: int = 1,
+    memory: str = "1g",
+    environ: Mapping[str, str] = os.environ,
 ) -> Iterator[Cluster]:
-    """Start a cluster that listens on loopback only, and end it."""
-    environ = dict(os.environ)
+    """Start a cluster that listens on loopback only, in an environment, and end it."""
+    environ = dict(environ)
     use_java(environ)
     home = Path(pyspark.__file__).parent
     environ |= {"SPARK_HOME": str(home), "SPARK_LOCAL_IP": "127.0.0.1"}
@@ -68,6 +73,8 @@ def running_cluster(
             )
             for n in range(n_workers)
         ]
+        for number in range(n_workers):
+            wait_for_line(root / f"worker-{number}.log", "registered with master")
         yield Cluster(url, workers)
     finally:
         # Java is started so that it does not heed SIGTERM; executors end when their worker does.
@@ -89,6 +96,13 @@ def wait_for_port(port: int) -> None:
         with suppress(OSError), socket.create_connection(("127.0.0.1", port), 1):
             return
         assert time.monotonic() < until, "the master does not start"
+        time.sleep(0.1)
+
+
+def wait_for_line(log: Path, told: str) -> None:
+    until = time.monotonic() + START_S
+    while told not in log.read_text(errors="replace"):
+        assert time.monotonic() < until, f"{log} does not say {told!r}"
         time.sleep(0.1)
 
 

@@ -12,12 +12,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from pyspark import SparkContext
 from pyspark.sql import SparkSession
 
-from earshot.errors import InUse
+from earshot.errors import InUse, InvalidParameter
 from earshot.spark import FileSink, Stream, build, leases, match_stream
 from earshot.spark import build as build_function
 from earshot.spark.folders import Folder
+from earshot.spark.hadoop import create_file
 from earshot.spark.leases import Lease
 from earshot.spark.owners import MARK, Owner, claim_checkpoint, claim_sink
 from earshot.spark.store import Base, IndexSettings, IndexStore, Version
@@ -69,7 +71,7 @@ def test_the_lease_of_a_killed_process_is_over_at_once(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("is_local", [True, False])
 def test_the_lease_of_another_machine_is_over_when_it_is_not_renewed(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_local: bool
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_local: bool
 ) -> None:
     monkeypatch.setattr(leases, "PATIENCE_S", 0.4)
     monkeypatch.setattr(leases, "SETTLING_S", 0.01)
@@ -135,6 +137,22 @@ def test_of_many_writers_one_publishes(store: IndexStore) -> None:
     assert store.version_numbers() == [1]
     assert not [path for path in (Path(store.folder.path) / "versions").iterdir()
                 if path.name.startswith(".")], "drafts are removed"  # fmt: skip
+
+
+def test_of_many_writers_to_a_remote_store_one_publishes(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Folder, "is_local", property(lambda self: False))
+    folder = Folder(tmp_path)
+    folder.create_json("a.json", {"number": 1})
+    with pytest.raises(FileExistsError):
+        folder.create_json("a.json", {"number": 2})
+    assert folder.read_json("a.json") == {"number": 1}
+    with pytest.raises(InvalidParameter, match="by Spark's Hadoop: No FileSystem for scheme"):
+        create_file("s3x://bucket/a.json", b"1")
+    monkeypatch.setattr(SparkContext, "_active_spark_context", None)
+    with pytest.raises(InvalidParameter, match="only while Spark runs"):
+        folder.create_json("b.json", 1)
 
 
 def test_disks_without_links_do_as_well(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -49,6 +49,15 @@ def test_what_is_missing_is_told_in_one_sentence() -> None:
     here = f"{sys.version_info.major}.{sys.version_info.minor}"
     account = f"[PYTHON_VERSION_MISMATCH] Python in worker has different version: 3.9 than {here}"
     assert f"run Python 3.9, and the driver runs {here}" in _told(account)
+    account = (
+        "Error from python worker:\n  Traceback (most recent call last):\n"
+        '    File "/usr/lib/python3.9/runpy.py", line 191, in _run_module_as_main\n'
+        "  TypeError: unsupported operand\nPYTHONPATH was:\n  /x\n"
+        "\tat org.apache.spark.util.SparkErrorUtils.tryWithSafeFinally(SparkErrorUtils.scala:86)\n"
+    )
+    assert f"run Python 3.9, and the driver runs {here}" in _told(account)
+    account = account.replace("python3.9", f"python{here}")
+    assert "cannot run Python: TypeError: unsupported operand: let" in _told(account)
     account = 'java.io.IOException: Cannot run program "python3.99": error=2, No such file'
     assert "cannot start python3.99" in _told(account)
     assert "cannot run Python: OSError: no room" in _told("Traceback\n  File\nOSError: no room\n")

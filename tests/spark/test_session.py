@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import os
+import socket
 import sys
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -12,7 +13,15 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from earshot.spark.session import SETTINGS, is_local, local_session, settings_for
+from earshot.errors import InvalidParameter
+from earshot.spark.session import (
+    SETTINGS,
+    check_master,
+    command_settings,
+    is_local,
+    local_session,
+    settings_for,
+)
 
 from .kafka_broker import consume, create_topic, produce
 
@@ -129,6 +138,29 @@ def test_the_callers_settings_win_and_java_options_add_up() -> None:
     assert settings["spark.a"] == "b"
     assert settings[JAVA_OPTIONS] == settings_for("local[2]")[JAVA_OPTIONS] + " -Xss8m"
     assert settings_for("yarn", extra)[JAVA_OPTIONS] == "-Xss8m"
+
+
+def test_a_master_that_does_not_answer_is_told_at_once() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        place = f"127.0.0.1:{server.getsockname()[1]}"
+        check_master(f"spark://127.0.0.1:1,{place}")
+    with pytest.raises(InvalidParameter, match=f"spark://{place} cannot be reached: {place} "):
+        check_master(f"spark://{place}")
+    check_master("yarn")
+
+
+def test_a_command_is_quiet_on_a_cluster(tmp_path: Path) -> None:
+    assert command_settings("local[2]", {"spark.a": "b"}) == {"spark.a": "b"}
+    settings = command_settings("yarn", {JAVA_OPTIONS: "-Xss8m"}, {})
+    assert settings["spark.ui.showConsoleProgress"] == "false"
+    option, own = settings[JAVA_OPTIONS].split()
+    log = Path(option.removeprefix("-Dlog4j2.configurationFile=file://")).read_text()
+    assert "rootLogger.level = warn" in log
+    assert "logger.tasks.level = off" in log, "what tasks fail with is told once"
+    assert own == "-Xss8m"
+    (tmp_path / "log4j2.properties").touch()
+    settings = command_settings("yarn", {}, {"SPARK_CONF_DIR": str(tmp_path)})
+    assert JAVA_OPTIONS not in settings, "the administrator's own stays"
 
 
 @pytest.mark.parametrize("name", SETTINGS)

@@ -18,6 +18,7 @@ from pathlib import Path
 
 import numpy as np
 
+from earshot import storage
 from earshot.encoding import encode_messages, encode_subscriptions
 from earshot.engine.engine import Engine
 from earshot.engine.ids import IdTable
@@ -32,9 +33,10 @@ from earshot.model.messages import Message
 from earshot.model.regions import Circle
 from earshot.model.subscriptions import Subscription
 from earshot.placement.cutting import cut_plan
-from earshot.placement.routing import Router, units_of
+from earshot.placement.routing import Router, UnitArrays, merge_units, units_of
 from earshot.semantics import SEMANTICS
 from earshot.text import Analyzer, Vocabulary
+from earshot.text.vocabulary import VocabularyArrays
 
 _FILES = {
     "points.csv": "id,keywords,x,y\n1,up,0,0\n2,wärm,1,1\n",
@@ -127,16 +129,32 @@ def use_kernels(name: str) -> None:
 
 
 def use_placement() -> None:
-    """Use the kernels by which workers of a cluster send messages to shards."""
+    """Use the kernels that cut shards, and those by which workers send messages to them."""
     vocabulary, form = Vocabulary(), SEMANTICS["boolean"].form
-    subscriptions = subscription_batch([Subscription(1, ("up",), region=Circle(0, 0, 1))])
+    vocabulary.add(["up"])  # as the words of all subscriptions are, before shards are cut
+    # Enough of them that there is something to cut, by place and by words.
+    subscriptions = subscription_batch(
+        [
+            Subscription(n, (f"w{n % 7}", "up"), region=Circle(n % 10, n // 10, 1))
+            for n in range(100)
+        ]
+    )
     asked = encode_subscriptions(subscriptions, Analyzer(), vocabulary, "lonlat", form=form).asked
-    messages = message_batch([Message(1, "up", place=HERE)])
+    messages = message_batch([Message(n, f"w{n % 7} up", place=HERE) for n in range(10)])
     sent = encode_messages(messages, Analyzer(), vocabulary, "lonlat", form=form).messages
     frequencies = np.ones(len(vocabulary), np.int64)
     plan, _ = cut_plan(asked, sent, 2, frequencies=frequencies)
-    pieces = plan.pieces(asked, frequencies)
-    Router(units_of(asked, pieces, frequencies), 2, plan.arrays.piece_shards).route(sent)
+    units = units_of(asked, plan.pieces(asked, frequencies), frequencies)
+    with tempfile.TemporaryDirectory() as directory:
+        # What workers have opened cannot be written to, which is another type for kernels.
+        path = Path(directory) / "saved"
+        groups = {"vocabulary": vocabulary.arrays, "units": units}
+        storage.save(path, storage.Contents({}, groups))
+        saved = storage.Saved.open(path)
+        opened = Vocabulary.from_arrays(saved.group("vocabulary", VocabularyArrays))
+        sent = encode_messages(messages, Analyzer(), opened, "lonlat", form=form).messages
+        merged = merge_units([saved.group("units", UnitArrays)])
+        Router(merged, 2, plan.arrays.piece_shards).route(sent)
 
 
 def use_words(name: str) -> None:

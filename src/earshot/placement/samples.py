@@ -120,9 +120,11 @@ class Samples:
         )
         list_hits = np.zeros(len(lists.block_boxes), np.int64)
         root_hits = np.zeros(len(lists.root_boxes), np.int64)
+        # One layout, however many are taken, so that the kernel is compiled once.
         step = max(1, -(-len(messages) // WEIGHING_MESSAGES))
+        weighed = np.ascontiguousarray(messages[::step])
         count_hits(
-            lists, self.messages, messages[::step], self.n_message_tokens,
+            lists, self.messages, weighed, self.n_message_tokens,
             _clauses_per_block(self.scale) * self.scale / BLOCK, self.numbers, self.marks,
             list_hits, root_hits,
         )  # fmt: skip
@@ -130,7 +132,7 @@ class Samples:
         hits[entries] += np.repeat(list_hits, np.diff(lists.block_starts))
         hits[root_entries] += np.repeat(root_hits, np.diff(lists.root_starts))
         sums: Float64s = np.append(0.0, np.cumsum(hits))
-        weight = len(messages) / max(len(messages[::step]), 1)
+        weight = len(messages) / max(len(weighed), 1)
         candidates: Float64s = self.scale * weight * (sums[offsets[1:]] - sums[offsets[:-1]])
         return candidates
 

@@ -32,6 +32,7 @@ from earshot.spark.kafka import connector_jars
 from earshot.spark.match import check_matches_tables, match_task, run_match
 from earshot.spark.notes import note_of_sums, note_sums, rejects_in, without_notes
 from earshot.spark.pipelines import match_stream
+from earshot.spark.preflight import check_executors
 from earshot.spark.prepare import ROW, SOURCE, canonical_rows, prepare
 from earshot.spark.session import SPARK_IS_GONE, Signals, spark_session
 from earshot.spark.stateful import write_results_of
@@ -404,6 +405,7 @@ def run_pipeline(
     if config.uses_kafka and not {"spark.jars", "spark.jars.packages"} & settings.keys():
         settings["spark.jars"] = ",".join(map(str, connector_jars()))
     with spark_session(master, settings) as session:
+        check_executors(session)  # before anything is compiled here for them
         _ensure_index(session, config, say)
         started = time.monotonic()
         pipeline = start_pipeline(session, config, once=once)

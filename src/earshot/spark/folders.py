@@ -23,6 +23,7 @@ import pyarrow as pa
 from pyarrow import fs
 
 from earshot.errors import InvalidParameter
+from earshot.spark.hadoop import create_file
 from earshot.spark.java import cache_directory, create_whole, write_whole
 
 SCHEMES = ("s3", "s3a", "gs", "abfs", "abfss", "hdfs", "viewfs")
@@ -147,18 +148,16 @@ class Folder:
     def create_json(self, name: str, value: Any) -> None:
         """Write a JSON file that must not be there yet: of several writers, one succeeds.
 
-        On object stores two writers within the same moment can both succeed, as Arrow has no
-        conditional write: a lease has to keep them apart there.
+        Where the folder is not local, that is done by the Hadoop of the running Spark.
 
         Raises:
             FileExistsError: It is there.
         """
+        data = json.dumps(value, indent=1).encode()
         if self.is_local:
-            create_whole(Path(self._of(name)), json.dumps(value, indent=1).encode())
-            return
-        if self.exists(name):
-            raise FileExistsError(f"{self.path}/{name}")
-        self.write_json(name, value)
+            create_whole(Path(self._of(name)), data)
+        else:
+            create_file(f"{self.uri}/{name}", data)
 
     def add(self, name: str, write: Callable[[Path], object]) -> None:
         """Make a directory of what ``write`` puts at the path that it is given."""

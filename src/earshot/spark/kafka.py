@@ -45,7 +45,7 @@ def connector_jars() -> list[Path]:
 
 
 def fetch_jars(cache: Path, name: str, pinned: str) -> list[Path]:
-    """Return a set of jars, pinned by coordinate and SHA-256, from a cache directory or from Maven.
+    """Return the jars of something, pinned by SHA-256, from a cache directory or from Maven.
 
     Raises:
         MissingExtra: They are not in the cache and cannot be fetched.
@@ -56,7 +56,7 @@ def fetch_jars(cache: Path, name: str, pinned: str) -> list[Path]:
         cache.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=cache) as scratch:
             jars = Path(scratch) / "jars"
-            _run_ivy(pinned, Path(scratch), jars)
+            _run_ivy(name, pinned, Path(scratch), jars)
             _check(pinned, jars)
             try:
                 jars.rename(directory)
@@ -73,7 +73,7 @@ def _pins(pinned: str) -> Iterator[tuple[str, str, str, str]]:
         yield group, artifact, number, checksum
 
 
-def _run_ivy(pinned: str, scratch: Path, jars: Path) -> None:
+def _run_ivy(name: str, pinned: str, scratch: Path, jars: Path) -> None:
     wanted = "".join(
         f"<dependency org={quoteattr(group)} name={quoteattr(artifact)} rev={quoteattr(number)}"
         ' conf="default->master" transitive="false"/>'
@@ -96,14 +96,14 @@ def _run_ivy(pinned: str, scratch: Path, jars: Path) -> None:
         done = subprocess.run(command, capture_output=True, text=True, timeout=FETCH_S, check=False)
     except subprocess.TimeoutExpired:
         raise MissingExtra(
-            f"the jars for Kafka did not come from Maven within {FETCH_S} s; try again, or give "
-            f"jar files in spark.jars"
+            f"the jars of the {name} did not come from Maven within {FETCH_S} s; try again, or "
+            f"give jar files in spark.jars"
         ) from None
     if done.returncode:
         problems = [line.strip() for line in done.stdout.splitlines() if "not found" in line]
         raise MissingExtra(
-            f"the jars for Kafka cannot be had from Maven: {'; '.join(problems[-3:])}; give jar "
-            f"files in spark.jars"
+            f"the jars of the {name} cannot be had from Maven: {'; '.join(problems[-3:])}; give "
+            f"jar files in spark.jars"
         )
 
 

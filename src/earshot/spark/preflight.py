@@ -23,8 +23,8 @@ from earshot.errors import MissingExtra
 PACKAGES = ("earshot", "numba", "numpy", "pyarrow", "shapely", "xxhash")
 """What a task imports."""
 ADVICE = (
-    "let PYSPARK_PYTHON (or spark.pyspark.python) name a Python that has it on every machine, or "
-    "send one along: earshot pipeline pack environment.tar.gz"
+    "let PYSPARK_PYTHON (or spark.pyspark.python) name a Python that every machine has, with "
+    "Earshot in it, or send one along: earshot pipeline pack environment.tar.gz"
 )
 
 # As text, so that it goes to the executors by value: they may lack this package.
@@ -49,6 +49,9 @@ def probe(rows):
     }
 """
 _MISMATCH = re.compile(r"PYTHON_VERSION_MISMATCH.*?(\d+\.\d+).*?(\d+\.\d+)", re.DOTALL)
+# A Python too old or too new for PySpark fails before PySpark compares versions.
+_RUNNING = re.compile(r"(?:python|pypy)(\d+\.\d+)/runpy\.py")
+_LAST_WORDS = re.compile(r"Error from python worker:.*?^ *([^\n]+)\nPYTHONPATH was", re.S | re.M)
 _NO_PROGRAM = re.compile(r'Cannot run program "([^"]+)"')
 
 _asked: set[str] = set()
@@ -117,8 +120,10 @@ def _told(account: str) -> str:
     """Return what an account of Spark's about executors comes to."""
     here = f"{sys.version_info.major}.{sys.version_info.minor}"
     mismatch = _MISMATCH.search(account)
-    if mismatch is not None:
-        theirs = next((each for each in mismatch.groups() if each != here), mismatch.group(1))
+    running = _RUNNING.search(account)
+    versions = [*(mismatch.groups() if mismatch else ()), *(running.groups() if running else ())]
+    theirs = next((each for each in versions if each != here), None)
+    if theirs is not None:
         return (
             f"the executors run Python {theirs}, and the driver runs {here}: let PYSPARK_PYTHON "
             f"(or spark.pyspark.python) name a Python {here} on every machine"
@@ -128,5 +133,7 @@ def _told(account: str) -> str:
         given = os.environ.get("PYSPARK_PYTHON")
         named = f"PYSPARK_PYTHON is {given}" if given else "PYSPARK_PYTHON is not set"
         return f"the executors cannot start {missing.group(1)} ({named}): {ADVICE}"
+    last = _LAST_WORDS.search(account)
     lines = [line.strip() for line in account.splitlines() if re.search("Error|Exception", line)]
-    return f"the executors cannot run Python: {(lines or [account])[-1][:300]}: {ADVICE}"
+    said = last.group(1) if last else (lines or [account])[-1]
+    return f"the executors cannot run Python: {said[:300]}: {ADVICE}"

@@ -10,6 +10,7 @@ import logging
 import os
 import re
 import signal
+import socket
 import sys
 import threading
 from collections.abc import Iterator, Mapping
@@ -22,12 +23,15 @@ from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException, PySparkRuntimeError
 from pyspark.sql import SparkSession
 
-from earshot.errors import EarshotError
+from earshot.errors import EarshotError, InvalidParameter
 from earshot.spark.java import cache_directory, keep_file, use_java
 from earshot.spark.notes import plain_failure
 
 LOCAL_MASTER = "local[*,4]"
 """All cores, and four attempts: under plain ``local[*]`` one killed worker ends the query."""
+
+MASTER_S = 5.0
+"""How long a master may take to answer."""
 
 
 class Setting(NamedTuple):
@@ -90,6 +94,19 @@ The level of PythonGatewayServer is what Spark gives to all loggers when Python 
 off here fails tasks or queries: they are tried again, or the caller gets the same as an exception.
 """
 
+CLUSTER_LOG4J = (
+    LOG4J.replace("rootLogger.level = error", "rootLogger.level = warn").replace(
+        "logger.gateway.level = error", "logger.gateway.level = warn"
+    )
+    + """\
+logger.native.name = org.apache.hadoop.util.NativeCodeLoader
+logger.native.level = error
+logger.adaptive.name = org.apache.spark.sql.execution.streaming.runtime.ResolveWriteToStream
+logger.adaptive.level = error
+"""
+)
+"""The same for a command on a cluster, whose warnings may be of executors that were lost."""
+
 JAVA_OPTIONS = "spark.driver.extraJavaOptions"
 
 
@@ -103,7 +120,7 @@ def settings_for(master: str, extra: Mapping[str, str] | None = None) -> dict[st
     local = is_local(master)
     chosen = {name: each.value for name, each in SETTINGS.items() if local or not each.local}
     if local:
-        chosen[JAVA_OPTIONS] = f"-Dlog4j2.configurationFile={_log4j_file().as_uri()}"
+        chosen[JAVA_OPTIONS] = _log4j_option(LOG4J)
     for name, value in (extra or {}).items():
         # Java's options add up; the later wins where two contradict.
         chosen[name] = f"{chosen[name]} {value}" if name == JAVA_OPTIONS and local else value
@@ -128,7 +145,7 @@ def local_session(
 
     Raises:
         MissingExtra: Java is not installed.
-        InvalidParameter: JAVA_HOME is not a Java that can run Spark.
+        InvalidParameter: JAVA_HOME is not a Java that can run Spark, or the master does not answer.
     """
     with suppress(PySparkRuntimeError):  # which says that there is none
         return SparkSession.active()
@@ -136,17 +153,41 @@ def local_session(
         use_java()
         # Workers would otherwise be the first python3 on PATH, which may lack this package.
         os.environ["PYSPARK_PYTHON"] = sys.executable
+    check_master(master)
     builder = SparkSession.builder.master(master).appName(app_name)
     for name, value in settings_for(master, extra).items():
         builder = builder.config(name, value)
     return builder.getOrCreate()
 
 
-def _log4j_file() -> Path:
-    digest = hashlib.sha256(LOG4J.encode()).hexdigest()[:16]
+def check_master(master: str) -> None:
+    """Refuse the master of a standalone cluster that does not answer, which Spark takes long to.
+
+    Raises:
+        InvalidParameter: None of those named answers.
+    """
+    if not master.startswith("spark://"):
+        return
+    problems = []
+    for place in master.removeprefix("spark://").split(","):
+        host, _, port = place.rpartition(":")
+        try:
+            socket.create_connection((host.strip("[]"), int(port)), MASTER_S).close()
+        except (OSError, ValueError) as error:
+            problems.append(f"{place} ({error})")
+        else:
+            return
+    raise InvalidParameter(
+        f"master {master} cannot be reached: {'; '.join(problems)}; start it, or give the address "
+        f"that its own page shows"
+    )
+
+
+def _log4j_option(content: str) -> str:
+    digest = hashlib.sha256(content.encode()).hexdigest()[:16]
     path = cache_directory() / f"log4j2-{digest}.properties"
-    keep_file(path, LOG4J)
-    return path.absolute()
+    keep_file(path, content)
+    return f"-Dlog4j2.configurationFile={path.absolute().as_uri()}"
 
 
 # ---- for a command -----------------------------------------------------------------------------
@@ -201,7 +242,8 @@ def spark_session(
         is_running = False
     # A JVM whose Python goes while it starts would stay, so a signal has to wait for it.
     with Signals() as signals, plain_words():
-        session = local_session(master or given, extra=settings)
+        chosen = master or given
+        session = local_session(chosen, extra=command_settings(chosen, settings))
     noise = logging.getLogger()
     noise.addFilter(_is_no_interruption)
     try:
@@ -214,6 +256,25 @@ def spark_session(
             with suppress(*SPARK_IS_GONE):
                 session.stop()
         noise.removeFilter(_is_no_interruption)
+
+
+def command_settings(
+    master: str, settings: Mapping[str, str], environ: Mapping[str, str] = os.environ
+) -> dict[str, str]:
+    """Return the settings of a command's session: the given ones, and quiet on a cluster as well.
+
+    What tasks fail with is told in a sentence, and progress is Earshot's own. A log that an
+    administrator has set up stays as it is.
+    """
+    if is_local(master):
+        return dict(settings)
+    chosen = {"spark.ui.showConsoleProgress": "false", **settings}
+    homes = [environ.get("SPARK_CONF_DIR"), f"{environ.get('SPARK_HOME', '')}/conf"]
+    own = (Path(home) / "log4j2.properties" for home in homes if home)
+    if not any(path.exists() for path in own):
+        given = chosen.get(JAVA_OPTIONS, "")
+        chosen[JAVA_OPTIONS] = f"{_log4j_option(CLUSTER_LOG4J)} {given}".strip()
+    return chosen
 
 
 def _is_no_interruption(record: logging.LogRecord) -> bool:
