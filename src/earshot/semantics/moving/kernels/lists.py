@@ -1,13 +1,16 @@
 """Subscriptions in lists by their rarest word, in which messages look for them.
 
 An alternative of a subscription lies in the list of one word that it requires, the one that the
-fewest live messages have. A list is a chain of chunks of up to 256 entries. An entry is the key of
-the region's box (:mod:`earshot.kernels.box_keys`), the bits of the words, and the alternative.
-Sixteen keys have a *sum*, the key of the box around them, and a full chunk has one of these sums.
+fewest live messages have. A list is a chain of chunks of up to 4,096 entries, all of them full but
+the last. An entry is the key of the region's box (:mod:`earshot.kernels.box_keys`), the bits of the
+words, and the alternative. Sixteen keys have a *sum*, the key of the box around them, and sixteen
+sums have a *top*; each is compared sixteen at a time.
 
 A move overwrites a key, and loosens its sums at once. A sum is tightened when it lets a message
-through that finds nothing behind it. As subscribers scatter, sums grow; after as many moves that
-loosened one as there are entries, everything is sorted anew, along a curve through space.
+through that finds nothing behind it. As subscribers scatter, sums grow, and more are opened in
+vain. Each list counts these; once they have cost more than it takes to sort the list along a curve
+through space, and moves have loosened it since it was last sorted, it is sorted on the spot. So
+long lists of frequent words are sorted often, and most lists never.
 """
 
 from __future__ import annotations
@@ -21,7 +24,6 @@ from earshot.kernels.box_keys import (
     Quantizer,
     box_key,
     box_limit,
-    key_touches,
     touching_mask,
     trailing_zeros,
     union_key,
@@ -35,22 +37,31 @@ from earshot.semantics.moving.kernels.arrays import (
     N_NODES,
     STAMP,
 )
-from earshot.semantics.moving.kernels.ordering import on_curve
+from earshot.semantics.moving.kernels.ordering import on_curve, sort_numbers
 from earshot.semantics.moving.kernels.regions import holds
 from earshot.semantics.moving.kernels.words import clause_is_met
 
-CHUNK = 256
-LEAST_CLASS, FULL_CLASS = 2, 8
-"""Chunks have room for 4 to 256 entries, powers of two."""
+TOP_SIZE = 256
+LEAST_CLASS, TOP_CLASS, FULL_CLASS = 2, 8, 12
+"""Chunks have room for 4 to 4,096 entries, powers of two; a top is over 256."""
+FULL = 1 << FULL_CLASS
+N_NOTED = 64
+"""Entries that are looked at together."""
 
-LIST_POOL, LIST_CHUNKS, LIST_FREE_CHUNK, LIST_ENTRIES, LIST_LOOSENED, LIST_PUT, LIST_SEEN = range(7)
-LIST_BUILT, LIST_SEEN_BEFORE, N_LIST_FACTS = range(7, 10)
+LIST_POOL, LIST_CHUNKS, LIST_FREE_CHUNK, LIST_ENTRIES, LIST_SORTED, LIST_PUT, LIST_SEEN = range(7)
+LIST_BUILT, LIST_SEEN_BEFORE, LIST_LONGEST, LIST_LARGEST, N_LIST_FACTS = range(7, 12)
 """Facts: entries of the pool that were handed out, chunks, chain of those that are free, entries,
-moves that loosened a sum, entries that came and messages seen since all was sorted; entries and
-messages seen by then."""
+those that were sorted list by list, that came, and messages seen, since all was built; entries and
+messages seen by then; most entries that a list has had, largest class of chunks in use."""
 
 _ALL = np.uint32(0xFFFF)
 _LANE = np.uint64(0x7FFF)
+_INDEX = 0xFFFFFFFF
+_SORT_LEAST = 64
+_VAIN_PER_ENTRY = 2
+_LOOSE_SHARE = 4
+"""A list is sorted if it has so many entries, so many blocks were opened in vain for each, and one
+in so many has loosened a sum. To open a block in vain takes about 60 ns, to sort an entry 150."""
 
 
 @lean_kernel
@@ -60,9 +71,22 @@ def has_room_lists(lists, tables, n):
     return (
         len(lists.clause_places) >= len(tables.subscribers.clause_slots)
         and len(lists.list_heads) >= len(tables.messages.n_having)
-        and facts[LIST_POOL] + n * CHUNK <= len(lists.pool_rows) - CHUNK
+        and facts[LIST_POOL] + n * largest_room(facts) <= len(lists.pool_rows) - TOP_SIZE
         and facts[LIST_CHUNKS] + n <= len(lists.chunk_starts)
+        and sorting_room(facts[LIST_LONGEST] + n) <= len(lists.sort_room)
     )
+
+
+@lean_kernel
+def largest_room(facts):
+    """Return the entries of the pool that a new entry may take."""
+    return 1 << max(min(facts[LIST_LARGEST] + 1, FULL_CLASS), TOP_CLASS)
+
+
+@lean_kernel
+def sorting_room(n):
+    """Return the working memory for sorting a list: its entries, and the starts of its chunks."""
+    return n + (n >> FULL_CLASS) + 1
 
 
 @inlined_kernel
@@ -86,10 +110,11 @@ def _new_room(lists, size_class):
     if start >= 0:
         free[size_class] = rows[start]
         return start
-    start = lists.list_facts[LIST_POOL]
-    lists.list_facts[LIST_POOL] += CHUNK
-    size = 1 << size_class
-    for other in range(start + CHUNK - size, start, -size):
+    start, size = lists.list_facts[LIST_POOL], 1 << size_class
+    handed_out = max(size, TOP_SIZE)
+    lists.list_facts[LIST_POOL] += handed_out
+    lists.list_facts[LIST_LARGEST] = max(lists.list_facts[LIST_LARGEST], size_class)
+    for other in range(start + handed_out - size, start, -size):
         rows[other] = free[size_class]
         free[size_class] = other
     return start
@@ -128,11 +153,12 @@ def new_chunk(lists, token, size_class):
 
 @inlined_kernel
 def _clear_sums(lists, start, size_class):
-    for at in range(start >> 4, (start + (1 << size_class) + BLOCK - 1) >> 4):
-        if size_class >= 4:
+    size = 1 << size_class
+    if size >= BLOCK:
+        for at in range(start >> 4, (start + size) >> 4):
             lists.pool_sums[at] = DEAD_KEY
-    if size_class == FULL_CLASS:
-        lists.pool_tops[start >> 8] = DEAD_KEY
+    for at in range(start >> 8, (start + size) >> 8):
+        lists.pool_tops[at] = DEAD_KEY
 
 
 @lean_kernel
@@ -153,11 +179,16 @@ def _enlarge(lists, chunk):
 
 @inlined_kernel
 def _write(lists, place, key, words, clause):
+    _put(lists, place, key, words, clause)
+    _loosen(lists, place, key)
+
+
+@inlined_kernel
+def _put(lists, place, key, words, clause):
     lists.pool_keys[place] = key
     lists.pool_words[place] = words
     lists.pool_rows[place] = clause
     lists.clause_places[clause] = place
-    _loosen(lists, place, key)
 
 
 @inlined_kernel
@@ -182,13 +213,14 @@ def append_entry(lists, token, key, words, clause):
         if lists.chunk_classes[chunk] < FULL_CLASS:
             _enlarge(lists, chunk)
         else:
-            chunk = new_chunk(lists, token, FULL_CLASS)
+            chunk = new_chunk(lists, token, LEAST_CLASS)
     count = lists.chunk_counts[chunk]
     lists.chunk_counts[chunk] = count + 1
     _write(lists, lists.chunk_starts[chunk] + count, key, words, clause)
     lists.clause_tokens[clause] = token
     lists.list_lengths[token] += 1
     lists.list_facts[LIST_ENTRIES] += 1
+    lists.list_facts[LIST_LONGEST] = max(lists.list_facts[LIST_LONGEST], lists.list_lengths[token])
 
 
 @lean_kernel
@@ -250,6 +282,7 @@ def put_in_lists(lists, tables, slot):
     for clause in range(subscribers.clause_offsets[slot], subscribers.clause_offsets[slot + 1]):
         token = rarest_token(lists, subscribers, tables.messages, clause)
         append_entry(lists, token, key, subscribers.clause_words[clause], clause)
+        lists.list_loosened[token] += 1
         lists.list_facts[LIST_PUT] += 1
     return True
 
@@ -283,7 +316,7 @@ def move_in_lists(lists, tables, slot):
             break
         lists.pool_keys[place] = key
         if _loosen(lists, place, key):
-            lists.list_facts[LIST_LOOSENED] += 1
+            lists.list_loosened[lists.clause_tokens[clause]] += 1
     return True
 
 
@@ -309,40 +342,84 @@ def find_in_lists(lists, tables, scratch, row):
     scratch.counts[N_FOUND] = 0
     lists.list_facts[LIST_SEEN] += 1
     start = messages.token_starts[row]
-    for i in range(start, start + messages.n_tokens[row]):
+    stop = start + messages.n_tokens[row]
+    _foresee_lists(lists, messages.tokens, start, stop)
+    for i in range(start, stop):
         token = np.int64(messages.tokens[i])
         if token >= len(lists.list_heads):
             continue
         chunk = np.int64(lists.list_heads[token])
+        n_vain = 0
         while chunk >= 0:
-            _walk_chunk(lists, tables, scratch, row, limit, chunk)
+            n_vain += _walk_chunk(lists, tables, scratch, row, limit, chunk)
             chunk = np.int64(lists.chunk_next[chunk])
+        if n_vain > 0:
+            lists.list_vain[token] += n_vain
+            if _is_worth_sorting(lists, token):
+                _verify(lists, tables, scratch, row)  # what is noted by its place
+                _sort_list(lists, token, scratch.stack)
+    _verify(lists, tables, scratch, row)
+
+
+@inlined_kernel
+def _foresee_lists(lists, tokens, start, stop):
+    """Ask for the first entries of all lists of a message, each step for what the next reads."""
+    for i in range(start, stop):
+        prefetch(lists.list_heads, tokens[i])
+    for i in range(start, stop):
+        if tokens[i] < len(lists.list_heads):
+            chunk = np.int64(lists.list_heads[tokens[i]])
+            if chunk >= 0:
+                prefetch(lists.chunk_starts, chunk)
+                prefetch(lists.chunk_counts, chunk)
+                prefetch(lists.chunk_classes, chunk)
+                prefetch(lists.chunk_next, chunk)
+    for i in range(start, stop):
+        if tokens[i] < len(lists.list_heads):
+            chunk = np.int64(lists.list_heads[tokens[i]])
+            if chunk >= 0:
+                first, count = np.int64(lists.chunk_starts[chunk]), lists.chunk_counts[chunk]
+                if count > TOP_SIZE:
+                    prefetch(lists.pool_tops, first >> 8)
+                elif count > BLOCK:
+                    prefetch(lists.pool_sums, first >> 4)
+                    prefetch(lists.pool_sums, (first >> 4) + 8)
+                else:
+                    prefetch(lists.pool_keys, first)
+                    prefetch(lists.pool_keys, first + 8)
 
 
 @inlined_kernel
 def _walk_chunk(lists, tables, scratch, row, limit, chunk):
-    """Compare a message with the entries of a chunk."""
+    """Compare a message with the entries of a chunk; return how many blocks it opened in vain."""
     start, count = np.int64(lists.chunk_starts[chunk]), np.int64(lists.chunk_counts[chunk])
-    scratch.counts[N_NODES] += 1
-    blocks, is_full = np.uint32(1), False
-    if count > BLOCK:
-        is_full = lists.chunk_classes[chunk] == FULL_CLASS
-        if is_full and not key_touches(lists.pool_tops[start >> 8], limit):
-            return
-        n_blocks = (count + BLOCK - 1) >> 4
-        blocks = touching_mask(lists.pool_sums, start >> 4, limit) & _first_lanes(n_blocks)
-        if blocks == 0 and is_full:
-            _tighten_top(lists, start, n_blocks)
-    while blocks:
-        at = trailing_zeros(blocks)
-        blocks &= blocks - np.uint32(1)
-        first = start + at * BLOCK
-        n = min(count - at * BLOCK, BLOCK)
-        hits = touching_mask(lists.pool_keys, first, limit) & _first_lanes(n)
-        if hits:
-            _verify(lists, tables, scratch, row, first, hits)
-        elif count > BLOCK:
-            _tighten_sum(lists, first, n)
+    n_vain, n_nodes, tops = np.int64(0), 1, np.uint32(1)
+    if count > TOP_SIZE:
+        n_tops = (count + TOP_SIZE - 1) >> 8
+        tops = touching_mask(lists.pool_tops, start >> 8, limit) & _first_lanes(n_tops)
+    while tops:
+        top = start + trailing_zeros(tops) * TOP_SIZE
+        tops &= tops - np.uint32(1)
+        n_here, blocks = min(start + count - top, TOP_SIZE), np.uint32(1)
+        n_nodes += 1
+        if n_here > BLOCK:
+            n_blocks = (n_here + BLOCK - 1) >> 4
+            blocks = touching_mask(lists.pool_sums, top >> 4, limit) & _first_lanes(n_blocks)
+            if blocks == 0 and count > TOP_SIZE:
+                _tighten_top(lists, top, n_blocks)
+                n_vain += 1
+        while blocks:
+            first = top + trailing_zeros(blocks) * BLOCK
+            blocks &= blocks - np.uint32(1)
+            n = min(top + n_here - first, BLOCK)
+            hits = touching_mask(lists.pool_keys, first, limit) & _first_lanes(n)
+            if hits:
+                _note_hits(lists, tables, scratch, row, first, hits)
+            elif count > BLOCK:
+                _tighten_sum(lists, first, n)
+                n_vain += 1
+    scratch.counts[N_NODES] += n_nodes
+    return n_vain
 
 
 @inlined_kernel
@@ -363,28 +440,130 @@ def _tighten_top(lists, start, n_blocks):
 
 
 @inlined_kernel
-def _verify(lists, tables, scratch, row, first, hits):
-    """Note the subscriptions of a block that really hold a message, each once."""
-    subscribers, messages, counts = tables.subscribers, tables.messages, scratch.counts
-    is_lonlat, lacking = tables.rules[IS_LONLAT] != 0, ~messages.words[row]
+def _note_hits(lists, tables, scratch, row, first, hits):
+    """Note the entries of a block whose boxes touch a message, to be looked at together."""
+    noted = lists.noted
     while hits:
         place = first + trailing_zeros(hits)
         hits &= hits - np.uint32(1)
-        if lists.pool_words[place] & lacking:
-            continue
-        counts[N_CANDIDATES] += 1
-        clause = np.int64(lists.pool_rows[place])
+        prefetch(lists.pool_words, place)
+        prefetch(lists.pool_rows, place)
+        if noted[N_NOTED] == N_NOTED:
+            _verify(lists, tables, scratch, row)
+        noted[noted[N_NOTED]] = place
+        noted[N_NOTED] += 1
+
+
+@lean_kernel
+def _verify(lists, tables, scratch, row):
+    """Note the subscriptions among the entries noted that really hold a message, each once.
+
+    What an entry leads to lies anywhere in memory. Each step asks for what the next one reads.
+    """
+    subscribers, messages, counts = tables.subscribers, tables.messages, scratch.counts
+    regions, noted = subscribers.regions, lists.noted
+    is_lonlat, lacking = tables.rules[IS_LONLAT] != 0, ~messages.words[row]
+    n = 0
+    for i in range(noted[N_NOTED]):
+        if lists.pool_words[noted[i]] & lacking == 0:
+            clause = lists.pool_rows[noted[i]]
+            prefetch(subscribers.clause_slots, clause)
+            prefetch(subscribers.token_offsets, clause)
+            noted[n] = clause
+            n += 1
+    noted[N_NOTED] = 0
+    counts[N_CANDIDATES] += n
+    for i in range(n):
+        clause = noted[i]
+        slot = subscribers.clause_slots[clause]
+        prefetch(scratch.stamps, slot)
+        prefetch(regions.boxes, slot)
+        prefetch(regions.kinds, slot)
+        prefetch(regions.frames, slot)
+        prefetch(subscribers.token_ids, subscribers.token_offsets[clause])
+    box = messages.boxes[row]
+    for i in range(n):
+        clause = noted[i]
         slot = np.int64(subscribers.clause_slots[clause])
         if scratch.stamps[slot] == counts[STAMP]:
             continue
-        box = messages.boxes[row]
         if clause_is_met(subscribers, clause, scratch.marks) and holds(
-            subscribers.regions, slot, is_lonlat, subscribers.polygons, box[0], box[1], box[2],
-            box[3],
-        ):  # fmt: skip
+            regions, slot, is_lonlat, subscribers.polygons, box[0], box[1], box[2], box[3]
+        ):
             scratch.stamps[slot] = counts[STAMP]
             scratch.found[counts[N_FOUND]] = slot
             counts[N_FOUND] += 1
+
+
+# ---- sorting -------------------------------------------------------------------------------------
+
+
+@inlined_kernel
+def _is_worth_sorting(lists, token):
+    """Whether blocks opened in vain have cost as much as sorting, which moves made useful."""
+    length = np.int64(lists.list_lengths[token])
+    return (
+        lists.list_vain[token] > _VAIN_PER_ENTRY * length
+        and length >= _SORT_LEAST
+        and lists.list_loosened[token] * _LOOSE_SHARE >= length
+    )
+
+
+@lean_kernel
+def _sort_list(lists, token, stack):
+    """Sort the entries of a list along a curve through space, and find its sums anew."""
+    room, n = lists.sort_room, np.int64(lists.list_lengths[token])
+    chunk, i, n_chunks = np.int64(lists.list_heads[token]), 0, 0
+    while chunk >= 0:
+        start = np.int64(lists.chunk_starts[chunk])
+        room[n + n_chunks] = start
+        n_chunks += 1
+        for place in range(start, start + lists.chunk_counts[chunk]):
+            room[i] = curve_of(lists.pool_keys[place]) << 32 | i
+            i += 1
+        chunk = np.int64(lists.chunk_next[chunk])
+    sort_numbers(room, n, stack)
+    for first in range(n):  # each cycle of the permutation in turn
+        if room[first] < 0:
+            continue
+        place = _place(room, n, first)
+        key, words, clause = lists.pool_keys[place], lists.pool_words[place], lists.pool_rows[place]
+        at = np.int64(first)
+        while True:
+            source = room[at] & _INDEX
+            room[at] = -1
+            place = _place(room, n, at)
+            if source == first:
+                _put(lists, place, key, words, clause)
+                break
+            other = _place(room, n, source)
+            _put(lists, place, lists.pool_keys[other], lists.pool_words[other],
+                 lists.pool_rows[other])  # fmt: skip
+            at = source
+    for number in range(n_chunks):
+        start = room[n + number]
+        count = min(n - number * FULL, FULL)
+        for first in range(start, start + count, BLOCK):
+            _tighten_sum(lists, first, min(start + count - first, BLOCK))
+        for first in range(start, start + count, TOP_SIZE):
+            n_blocks = (min(start + count - first, TOP_SIZE) + BLOCK - 1) >> 4
+            _tighten_top(lists, first, n_blocks)
+    lists.list_vain[token] = lists.list_loosened[token] = 0
+    lists.list_facts[LIST_SORTED] += n
+
+
+@inlined_kernel
+def _place(room, n, at):
+    """Return where an entry of a list is in the pool; the starts of chunks lie behind entries."""
+    return room[n + (at >> FULL_CLASS)] + (at & (FULL - 1))
+
+
+@inlined_kernel
+def curve_of(key):
+    """Return where the middle of a key's box is on a curve through space."""
+    x = (_lane(key, 0) + TOP - _lane(key, 2)) >> 1
+    y = (_lane(key, 1) + TOP - _lane(key, 3)) >> 1
+    return on_curve(x, y)
 
 
 # ---- building ------------------------------------------------------------------------------------
@@ -404,9 +583,7 @@ def find_keys(lists, subscribers, clauses, keys, curve):
     for i in range(len(clauses)):
         key = slot_key(lists, boxes, subscribers.clause_slots[clauses[i]])
         keys[i] = key
-        x = (_lane(key, 0) + TOP - _lane(key, 2)) >> 1
-        y = (_lane(key, 1) + TOP - _lane(key, 3)) >> 1
-        curve[i] = on_curve(x, y)
+        curve[i] = curve_of(key)
 
 
 @inlined_kernel
@@ -424,12 +601,13 @@ def fill_lists(lists, subscribers, clauses, tokens, keys, order):
         stop = i
         while stop < n and tokens[order[stop]] == token:
             stop += 1
-        size_class = LEAST_CLASS
-        while size_class < FULL_CLASS and stop - i > 1 << size_class:
-            size_class += 1
-        new_chunk(lists, token, size_class)
-        for j in range(i, stop):
-            clause = np.int64(clauses[order[j]])
-            words = subscribers.clause_words[clause]
-            append_entry(lists, token, keys[order[j]], words, clause)
-        i = stop
+        while i < stop:
+            n_here, size_class = min(stop - i, FULL), LEAST_CLASS
+            while n_here > 1 << size_class:
+                size_class += 1
+            new_chunk(lists, token, size_class)
+            for j in range(i, i + n_here):
+                clause = np.int64(clauses[order[j]])
+                words = subscribers.clause_words[clause]
+                append_entry(lists, token, keys[order[j]], words, clause)
+            i += n_here

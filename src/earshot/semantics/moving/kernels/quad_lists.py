@@ -8,6 +8,8 @@ list_free      FULL_CLASS + 1 int64   by class of chunks, chain of free room, -1
 list_heads     n_tokens       int32   first chunk of the list, -1 where it is empty
 list_tails     n_tokens       int32   last chunk
 list_lengths   n_tokens       int32   entries
+list_vain      n_tokens       int32   blocks that messages opened in vain since it was sorted
+list_loosened  n_tokens       int32   entries that came, or loosened a sum, since then
 chunk_starts   n_chunks       int32   where its entries are in the pool
 chunk_counts   n_chunks       int32   how many there are
 chunk_classes  n_chunks       int8    2 ** class have room
@@ -20,6 +22,8 @@ pool_sums      n_pool / 16    uint64  key of the box around 16 entries, or aroun
 pool_tops      n_pool / 256   uint64  the same of 256
 clause_tokens  n_clauses      int32   the list in which it is
 clause_places  n_clauses      int32   and where in the pool, -1 where nowhere
+sort_room      ..             int64   working memory, for the longest list
+noted          N_NOTED + 1    int64   working memory; at its end, how many are noted
 x_bounds       n_cells        float64 cells of keys
 y_bounds       n_cells        float64
 tree_facts     N_TREE_FACTS   int64   see :mod:`earshot.semantics.moving.kernels.quadtree`
@@ -77,6 +81,8 @@ class QuadListsArrays(NamedTuple):
     list_heads: Int32s
     list_tails: Int32s
     list_lengths: Int32s
+    list_vain: Int32s
+    list_loosened: Int32s
     chunk_starts: Int32s
     chunk_counts: Int32s
     chunk_classes: npt.NDArray[np.int8]
@@ -89,6 +95,8 @@ class QuadListsArrays(NamedTuple):
     pool_tops: UInt64s
     clause_tokens: Int32s
     clause_places: Int32s
+    sort_room: Int64s
+    noted: Int64s
     x_bounds: Float64s
     y_bounds: Float64s
     tree_facts: Int64s

@@ -19,6 +19,7 @@ from __future__ import annotations
 import numpy as np
 
 from earshot.kernels.jit import inlined_kernel, lean_kernel
+from earshot.kernels.processor import prefetch
 from earshot.model.arrays import BOX
 from earshot.semantics.moving.kernels.arrays import (
     IS_LONLAT,
@@ -49,6 +50,8 @@ _LARGEST = np.float32(3.4028235e38)
 _ULP = np.float32(1.2e-7)
 _TINY = np.float32(1e-45)
 _SAMPLE = 64
+_NOTED, _NOTED_MOST = 2048, 64
+"""Where messages to look at together are noted in the stack, far above any walk, and how many."""
 _ONE = np.uint64(1)
 
 
@@ -460,7 +463,7 @@ def _may_have(tree, node, probes, slot):
 @inlined_kernel
 def search_tree(tree, tables, scratch, slot):
     """Find the messages that one of the two regions of the query holds, and the other does not."""
-    counts, query, stack = scratch.counts, scratch.query, scratch.stack
+    counts, query, stack, messages = scratch.counts, scratch.query, scratch.stack, tables.messages
     boxes, inner = query.regions.boxes, query.inner
     words, probes = tables.subscribers.words[slot], tables.subscribers.probes
     low_x, low_y, high_x, high_y, is_far = _hull(boxes)
@@ -468,7 +471,7 @@ def search_tree(tree, tables, scratch, slot):
     in_low_x, in_high_x = max(inner[0, 0], inner[1, 0]), min(inner[0, 2], inner[1, 2])
     in_low_y, in_high_y = max(inner[0, 1], inner[1, 1]), min(inner[0, 3], inner[1, 3])
     counts[N_FOUND] = counts[N_ENTERED] = 0
-    n_nodes = 0
+    n_nodes = n_noted = 0
     stack[0] = 0
     top = 1
     while top > 0:
@@ -487,8 +490,20 @@ def search_tree(tree, tables, scratch, slot):
                     and in_high_x >= tree.entry_boxes[entry, 2]
                     and in_high_y >= tree.entry_boxes[entry, 3]
                 )
-                if not is_within:
-                    look_at(tree, entry, tables, scratch, slot, False)
+                if is_within or not _touches_one(tree, entry, boxes):
+                    continue
+                if n_noted == _NOTED_MOST:
+                    _look_at_noted(tables, scratch, slot, n_noted)
+                    n_noted = 0
+                row = np.int64(tree.entry_rows[entry])
+                row = ~row if row < 0 else row
+                stack[_NOTED + n_noted] = row
+                n_noted += 1
+                prefetch(messages.boxes, row)
+                prefetch(messages.words, row)
+                prefetch(messages.token_starts, row)
+                prefetch(messages.n_tokens, row)
+                prefetch(messages.sequences, row)
             in_block = BLOCK
             block = np.int64(tree.block_next[block])
         first = np.int64(tree.node_children[node])
@@ -512,26 +527,51 @@ def search_tree(tree, tables, scratch, slot):
             ):
                 continue
             if tree.node_children[child] >= 0 or _may_have(tree, child, probes, slot):
+                block = np.int64(tree.node_blocks[child])
+                if block >= 0:  # it is read after the nodes pushed behind it
+                    prefetch(tree.entry_words, block * BLOCK)
+                    prefetch(tree.entry_words, block * BLOCK + 8)
+                    prefetch(tree.block_next, block)
                 stack[top] = child
                 top += 1
     counts[N_NODES] += n_nodes
+    if n_noted > 0:
+        _look_at_noted(tables, scratch, slot, n_noted)
+
+
+@inlined_kernel
+def _touches_one(tree, entry, boxes):
+    """Whether the box of an entry, as far as 32 bits tell, touches one of the two regions."""
+    min_x, min_y = np.float64(tree.entry_boxes[entry, 0]), np.float64(tree.entry_boxes[entry, 1])
+    max_x, max_y = np.float64(tree.entry_boxes[entry, 2]), np.float64(tree.entry_boxes[entry, 3])
+    return boxes_touch(boxes, 0, min_x, min_y, max_x, max_y) or boxes_touch(
+        boxes, 1, min_x, min_y, max_x, max_y
+    )
+
+
+@inlined_kernel
+def _look_at_noted(tables, scratch, slot, n):
+    """Compare the messages that were noted with both regions."""
+    messages, noted = tables.messages, scratch.stack
+    for i in range(_NOTED, _NOTED + n):
+        prefetch(messages.tokens, messages.token_starts[noted[i]])
+    for i in range(_NOTED, _NOTED + n):
+        _look_at_row(tables, scratch, slot, noted[i], False)
 
 
 @inlined_kernel
 def look_at(tree, entry, tables, scratch, slot, may_repeat):
     """Compare a message whose words may be right with both regions; it may have more entries."""
+    if _touches_one(tree, entry, scratch.query.regions.boxes):
+        row = np.int64(tree.entry_rows[entry])
+        _look_at_row(tables, scratch, slot, ~row if row < 0 else row, may_repeat)
+
+
+@inlined_kernel
+def _look_at_row(tables, scratch, slot, row, may_repeat):
     subscribers, messages, query = tables.subscribers, tables.messages, scratch.query
     boxes = query.regions.boxes
-    min_x, min_y = np.float64(tree.entry_boxes[entry, 0]), np.float64(tree.entry_boxes[entry, 1])
-    max_x, max_y = np.float64(tree.entry_boxes[entry, 2]), np.float64(tree.entry_boxes[entry, 3])
-    if not (
-        boxes_touch(boxes, 0, min_x, min_y, max_x, max_y)
-        or boxes_touch(boxes, 1, min_x, min_y, max_x, max_y)
-    ):
-        return
     scratch.counts[N_CANDIDATES] += 1
-    row = np.int64(tree.entry_rows[entry])
-    row = ~row if row < 0 else row
     is_lonlat, polygons = tables.rules[IS_LONLAT] != 0, subscribers.polygons
     box = messages.boxes[row]
     if query.regions.kinds[1] == BOX and query.regions.kinds[0] == BOX and box[0] <= box[2]:
