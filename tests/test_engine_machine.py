@@ -315,7 +315,8 @@ class EngineMachine(RuleBasedStateMachine):
         message = replace(message, end=None)  # its own may be over
         events.append(Publish(message))
         expected += oracle.publish(message)
-        self.check(list(self.engine.process(iter(events))), expected)
+        given = events if number % 2 else iter(events)
+        self.check(list(self.engine.process(given)), expected)
 
     # ---- questions
 

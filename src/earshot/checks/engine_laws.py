@@ -29,7 +29,9 @@ from earshot.engine.engine import Engine
 from earshot.errors import EarshotError, InvalidInput, UnknownSubscription
 from earshot.model.arrays import Space
 from earshot.model.batches import id_array, message_batch, region_batch, subscription_batch
+from earshot.model.events import Event, Move, Publish, Subscribe, Unsubscribe
 from earshot.model.messages import Message
+from earshot.model.moving import Moving
 from earshot.model.regions import Point
 from earshot.model.subscriptions import Subscription
 from earshot.semantics import matcher_type
@@ -107,6 +109,68 @@ def check_batches_equal_one_by_one(subject: EngineSubject) -> None:
             assert_updates(run_batch(engine, call), expected, subject, str(call))
         found = [each for part in parts_of(call) for each in run(single, part)]
         assert_updates(found, expected, subject, str(call))
+
+
+def check_processing_equals_single_events(subject: EngineSubject) -> None:
+    """A list of events, which is taken in runs, gives what the events give one by one.
+
+    What is wrong in the middle of a run is refused, or raised, as by itself.
+    """
+    settings, n_updates = subject.settings, 0
+    for space in SPACES:
+        events = _events(subject.author(space, 8), settings)
+        together, single = subject.engine(space), subject.engine(space)
+        found, refused = _processed(together, events)
+        expected, alone = _processed(single, iter(events))
+        assert_updates(found, expected, subject, f"{space}, {len(events)} events")
+        assert refused == alone
+        assert len(refused) >= 3
+        assert together.time == single.time
+        n_updates += len(expected)
+        engine = subject.engine(space)
+        before = lines_of(engine.process(events[: events.index(refused[0])]))
+        engine, told = subject.engine(space), list[Any]()
+        try:
+            for update in engine.process(events):
+                told.append(update)
+        except (InvalidInput, UnknownSubscription):
+            pass
+        else:
+            raise AssertionError("what is wrong is raised")
+        assert_updates(told, before, subject, "before what is raised")
+    assert n_updates > 50, "this proves little"
+
+
+def _processed(engine: Engine, events: Iterable[Event]) -> tuple[list[Line], list[Event]]:
+    """Return the updates of events, and those that are refused."""
+    refused: list[Event] = []
+    found = engine.process(events, on_reject=lambda event, _: refused.append(event))
+    return lines_of(found), refused
+
+
+def _events(author: Author, settings: Any) -> list[Event]:
+    """Return runs of like events, and of messages and moves, some of them wrong."""
+    random = author.random
+    events: list[Event] = [Subscribe(each) for each in author.subscriptions(24)]
+    events += [Publish(each) for each in author.messages(12)]
+    for _ in range(4):
+        run: list[Event] = [Publish(each) for each in author.messages(8)]
+        for key in random.sample(list(author.live), 12):
+            region = author.point() if author.is_point else author.rectangle()
+            if isinstance(settings, Moving):
+                run.append(Move(*author.report(key, region).arguments))
+            else:
+                run.append(Move(key, region))
+        if isinstance(settings, Moving):
+            run.sort(key=lambda event: event.time or EPOCH)
+        events += run
+        new = author.subscriptions(9)
+        events += [Subscribe(each, author.clock) for each in new]
+        events.append(Subscribe(new[3]))
+        gone = [each.id for each in new]
+        events += [Unsubscribe(each, author.clock) for each in [*gone, gone[2]]]
+        author.live = {key: each for key, each in author.live.items() if key not in gone}
+    return events
 
 
 def check_updates_agree_with_themselves(subject: EngineSubject) -> None:

@@ -18,7 +18,6 @@ left) leaves it unusable, and later calls say so. One that only matches can be i
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
 from contextlib import nullcontext
 from datetime import datetime
 from typing import Any, get_args
@@ -42,6 +41,7 @@ from earshot.engine.guard import Guard
 from earshot.engine.ids import Ids, IdTable, as_array
 from earshot.engine.journal import Journal, Record
 from earshot.engine.mixed_batches import MixedBatches
+from earshot.engine.processing import Processing
 from earshot.engine.questions import Questions
 from earshot.engine.rebuilding import Background
 from earshot.engine.rejects import OnError, by_name, by_row, check_on_error, unknown_rows
@@ -50,12 +50,10 @@ from earshot.engine.state import State, reports_of
 from earshot.engine.updates import Updates
 from earshot.errors import (
     DuplicateSubscription,
-    EarshotError,
     InvalidInput,
     InvalidParameter,
     InvalidRow,
     LateRow,
-    UnknownSubscription,
     described,
     raise_first,
 )
@@ -70,17 +68,16 @@ from earshot.model.batches import (
     time_us,
 )
 from earshot.model.boolean import Boolean
-from earshot.model.events import Event, Move, Publish, Subscribe, Unsubscribe
+from earshot.model.events import Move
 from earshot.model.messages import Message
 from earshot.model.regions import RegionOrPoint as Region
 from earshot.model.subscriptions import Id, Subscription, check_time, checked_id
-from earshot.model.updates import Update
 from earshot.semantics import matcher_type
 from earshot.semantics.contract import Changes, Kept, Rebuild
 from earshot.text import Analyzer
 
 
-class Engine(SingleCalls, Questions, MixedBatches):
+class Engine(SingleCalls, Questions, MixedBatches, Processing):
     """Matches messages with subscriptions.
 
     Every call returns :class:`~earshot.engine.updates.Updates`. Batches are all or nothing: with
@@ -192,40 +189,6 @@ class Engine(SingleCalls, Questions, MixedBatches):
         if updates is not None:
             return updates
         return self.publish_batch(message_batch(messages))
-
-    def process(
-        self,
-        events: Iterable[Event],
-        *,
-        on_reject: Callable[[Event, EarshotError], object] | None = None,
-    ) -> Iterator[Update]:
-        """Take events in order; yield the updates of each before the next one is taken.
-
-        Every event is worked on by itself; :meth:`publish_batch` is much faster for many messages.
-
-        Args:
-            events: What happens.
-            on_reject: Called with each event that is refused, a late message for instance, and
-                with the reason; then the next one is taken. By default the reason is raised.
-        """
-        if not isinstance(events, Iterable):
-            raise InvalidInput(f"events is {described(events)}; expected a list of events")
-        for event in events:
-            if not isinstance(event, Publish | Subscribe | Unsubscribe | Move):
-                raise InvalidInput(
-                    f"{described(event)} is not an event; expected Subscribe, Unsubscribe, Move "
-                    f"or Publish"
-                )
-            if not isinstance(event, Publish) and event.time is not None:
-                yield from self.advance(event.time)
-            try:
-                updates = self._take_event(event)
-            except (InvalidInput, UnknownSubscription) as error:
-                if on_reject is None:
-                    raise
-                on_reject(event, error)
-            else:
-                yield from updates
 
     def advance(self, time: datetime) -> Updates:
         """Set the clock to ``time`` if that is later; subscriptions may end, messages leave."""
@@ -563,18 +526,6 @@ class Engine(SingleCalls, Questions, MixedBatches):
         rehearsal.rehearse(engine)
 
     # ---- inside -------------------------------------------------------------------------------
-
-    def _take_event(self, event: Event) -> Updates:
-        match event:
-            case Publish(message):
-                return self.publish(message)
-            case Subscribe(subscription):
-                return self.subscribe(subscription)
-            case Move(subscription_id, region, time):
-                has_positions = self._state.matcher.form.moves_by_position
-                return self.move(subscription_id, region, time=time if has_positions else None)
-            case Unsubscribe(subscription_id):
-                return self.unsubscribe(subscription_id)
 
     def _advance(self, clock_us: int) -> Changes:
         if clock_us > self._state.clock_us:
