@@ -7,9 +7,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from numba import types
-
-from earshot.kernels.compiled import depends, implements
+from earshot.kernels.choosing import chooses
+from earshot.kernels.compiled import depends
 from earshot.semantics.moving.ap_plus.kernels import arrays as ap_plus
 from earshot.semantics.moving.ap_plus.kernels import search as ap_search
 from earshot.semantics.moving.kernels import cell_lists, cell_search, quad_lists, scan
@@ -75,97 +74,5 @@ for _arrays_type, _kernels in KERNELS.items():
     depends(_arrays_type, *_kernels)
 
 
-def _chosen(function: Any, structure: Any) -> Any:
-    if not isinstance(structure, types.BaseNamedTuple):
-        return None
-    return KERNELS[structure.instance_class][_FUNCTIONS.index(function)]
-
-
-@implements(has_room, _nrt=False)
-def _has_room(structure, tables, n):
-    chosen = _chosen(has_room, structure)
-
-    def implementation(structure, tables, n):
-        return chosen(structure, tables, n)
-
-    return implementation
-
-
-@implements(find, _nrt=False)
-def _find(structure, tables, scratch, row):
-    chosen = _chosen(find, structure)
-
-    def implementation(structure, tables, scratch, row):
-        chosen(structure, tables, scratch, row)
-
-    return implementation
-
-
-@implements(search, _nrt=False)
-def _search(structure, tables, scratch, slot):
-    chosen = _chosen(search, structure)
-
-    def implementation(structure, tables, scratch, slot):
-        chosen(structure, tables, scratch, slot)
-
-    return implementation
-
-
-@implements(put_message, _nrt=False)
-def _put_message(structure, tables, row):
-    chosen = _chosen(put_message, structure)
-
-    def implementation(structure, tables, row):
-        chosen(structure, tables, row)
-
-    return implementation
-
-
-@implements(drop_message, _nrt=False)
-def _drop_message(structure, tables, row):
-    chosen = _chosen(drop_message, structure)
-
-    def implementation(structure, tables, row):
-        chosen(structure, tables, row)
-
-    return implementation
-
-
-@implements(put_slot, _nrt=False)
-def _put_slot(structure, tables, slot):
-    chosen = _chosen(put_slot, structure)
-
-    def implementation(structure, tables, slot):
-        return chosen(structure, tables, slot)
-
-    return implementation
-
-
-@implements(drop_slot, _nrt=False)
-def _drop_slot(structure, tables, slot):
-    chosen = _chosen(drop_slot, structure)
-
-    def implementation(structure, tables, slot):
-        chosen(structure, tables, slot)
-
-    return implementation
-
-
-@implements(moved_slot, _nrt=False)
-def _moved_slot(structure, tables, slot):
-    chosen = _chosen(moved_slot, structure)
-
-    def implementation(structure, tables, slot):
-        return chosen(structure, tables, slot)
-
-    return implementation
-
-
-@implements(foresee_slot, _nrt=False)
-def _foresee_slot(structure, tables, slot, is_near):
-    chosen = _chosen(foresee_slot, structure)
-
-    def implementation(structure, tables, slot, is_near):
-        chosen(structure, tables, slot, is_near)
-
-    return implementation
+for _number, _function in enumerate(_FUNCTIONS):
+    chooses(_function, lambda arrays_type, number=_number: KERNELS[arrays_type][number])
