@@ -5,6 +5,7 @@ A structure has a line in :data:`KERNELS`; the kernels of events call the functi
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from earshot.kernels.choosing import chooses
@@ -59,13 +60,14 @@ def foresee_slot(structure: Any, tables: Any, slot: int, is_near: bool) -> None:
     raise NotImplementedError
 
 
-_FUNCTIONS = (
+_FUNCTIONS: tuple[Callable[..., Any], ...] = (
     has_room, find, search, put_message, drop_message, put_slot, drop_slot, moved_slot,
     foresee_slot,
 )  # fmt: skip
 KERNELS: dict[type, tuple[Any, ...]] = {
     quad_lists.QuadListsArrays: quad_lists.KERNELS,
     ap_plus.ApPlusArrays: ap_search.KERNELS,
+    ap_plus.ApSeparateArrays: ap_search.SEPARATE_KERNELS,
     cell_lists.CellListsArrays: cell_search.KERNELS,
     scan.ScanArrays: scan.KERNELS,
 }
@@ -75,4 +77,4 @@ for _arrays_type, _kernels in KERNELS.items():
 
 
 for _number, _function in enumerate(_FUNCTIONS):
-    chooses(_function, lambda arrays_type, number=_number: KERNELS[arrays_type][number])
+    chooses(_function, {arrays_type: kernels[_number] for arrays_type, kernels in KERNELS.items()})
