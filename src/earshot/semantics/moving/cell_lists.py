@@ -212,13 +212,6 @@ class RqPlus(_TreeLists):
     is_by_word = True
 
 
-def no_cells(tables: Tables) -> CellListsArrays:
-    """Return arrays for a structure whose messages are elsewhere."""
-    arrays = SsIndex(n_columns=1)._empty(tables)
-    unused = ("shares", "list_lengths", "clause_tokens", "slot_grids", "row_entries")
-    return arrays._replace(**{name: getattr(arrays, name)[:0].copy() for name in unused})
-
-
 def _sampled(boxes: Float64s) -> Float64s:
     """Return boxes of some messages, none across the antimeridian."""
     boxes = boxes[:: len(boxes) // _MOST_SAMPLED + 1]

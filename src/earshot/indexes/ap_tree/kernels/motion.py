@@ -5,11 +5,13 @@
 of a message, so both are divided by the messages ``r_m`` that come to the node in the time in which
 each subscription reports once, which makes ``T_upd`` 1. What differs:
 
-- ``zeta_s`` counts cells of the grid that is tried, and not regions of the node: to leave a cell is
-  what costs.
-- ``l_path`` goes down to the lists, by the height of eq. 11. A step costs a visit and ``log f``.
-- Each report looks into all cells of the subscription, whether it leaves one or not. The paper
-  leaves that out.
+- ``zeta_s`` counts edges of cells of the grid that is tried, and not regions of the node: to leave
+  a cell is what costs, and to come to one.
+- ``l_path`` goes down to the lists, by the height of eq. 11. A step costs ``log f`` and
+  what was measured, ``STEP``.
+- Each report looks into all lists of the subscription, whether it leaves one or not. The paper
+  leaves that out. So it does with the messages of their m-lists: as these cost the same wherever
+  the node is, and whatever it becomes, they make all other costs weigh less.
 - ``|V|`` is taken to be the number of clauses.
 """
 
@@ -27,10 +29,12 @@ from earshot.model.arrays import Float64s
 VISIT = 32.0
 """What it costs to visit a node, in clauses of a list."""
 
-LOOK = 512.0
-"""What it costs to follow a report through a cell, per level. Moves of 50,000 subscriptions took
-3.9 µs where the root was a k-node, and 6.0 µs where it was an s-node of 14 by 14 cells.
-"""
+LOOK = 32.0
+"""What it costs to let a clause be elsewhere in a list, in clauses that a message passes."""
+
+STEP = 2048.0
+"""What it costs to take a clause one step down to another list, as :data:`LOOK`. At 50,000
+subscriptions, a move within its l-nodes takes 1.4 µs, and one across a cell's edge over 10 µs."""
 
 _MOST_MEASURED = 256
 _MOST_STEPS = 32
@@ -49,11 +53,14 @@ class Motion(NamedTuple):
 
 @lean_kernel
 def _crossings(motion, clause, width, height):
-    """Return how many cells a clause passes between two reports (``zeta_s``), at most 1."""
+    """Return how often a clause leaves cells or comes to others at a report (``zeta_s``), up to 1.
+
+    Both of its sides do so on each axis.
+    """
     if len(motion.velocities) <= clause:
         return 1.0
     way_x, way_y = abs(motion.velocities[clause, 0]), abs(motion.velocities[clause, 1])
-    return min(1.0, way_x / max(width, 1e-300) + way_y / max(height, 1e-300))
+    return min(1.0, 2.0 * way_x / max(width, 1e-300) + 2.0 * way_y / max(height, 1e-300))
 
 
 @lean_kernel
@@ -113,13 +120,13 @@ def moving_cost(tree, boxes, rows, messages, n_copies, depth, motion, region, n_
     n, fanout = np.float64(len(rows)), tree.rules[FANOUT]
     log_fanout = np.log2(fanout)
     height = max(0.0, np.log(n / tree.rules[MOST_IN_LIST]) / np.log(fanout))  # eq. 11
-    path = (depth + height) * (VISIT + log_fanout)
+    path = (depth + height) * (STEP + log_fanout)
     width = (region[2] - region[0]) / n_columns
     tall = (region[3] - region[1]) / n_rows
     crossings, step = 0.0, max(np.int64(1), len(rows) // _MOST_MEASURED)
     for i in range(0, len(rows), step):
         crossings += step * _crossings(motion, rows[i], width, tall)
-    update = LOOK * (1.0 + height) * n_copies + 2.0 * crossings * path  # eq. 9
+    update = LOOK * (n_copies - n) + 2.0 * crossings * path  # eq. 9
     rebuild = n * log_fanout + (n * np.sqrt(fanout) + fanout * n) * (height + 1.0)  # eq. 12
     rebuild /= next_rebuild(tree, boxes, rows, motion, region, n_columns, n_rows)  # eq. 13
     # Of all messages, this share comes to the node; if too few of the sample do, as of clauses.

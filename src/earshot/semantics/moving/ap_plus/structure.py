@@ -33,7 +33,7 @@ from earshot.indexes.ap_tree.kernels.motion import Motion
 from earshot.indexes.ap_tree.parameters import ApTreeParameters
 from earshot.indexes.quadtree.index import check_whole
 from earshot.indexes.quantizing import quantizer_of
-from earshot.kernels.box_keys import Quantizer
+from earshot.kernels.box_keys import TOP, Quantizer
 from earshot.kernels.growing import resized, with_room
 from earshot.kernels.resuming import run_until_done
 from earshot.model.arrays import (
@@ -49,12 +49,13 @@ from earshot.semantics.moving.ap_plus.kernels import arrays as ap
 from earshot.semantics.moving.ap_plus.kernels.arrays import (
     ApPlusArrays,
     ApPlusCore,
+    ApSeparateArrays,
     MessageLists,
     Places,
     Walk,
     WordLists,
 )
-from earshot.semantics.moving.ap_plus.kernels.changes import IS, WAS, change_slots, n_stack
+from earshot.semantics.moving.ap_plus.kernels.changes import IS, LOCATED, WAS, change_slots, n_stack
 from earshot.semantics.moving.ap_plus.kernels.messages import (
     collect_messages,
     fill_words,
@@ -62,7 +63,7 @@ from earshot.semantics.moving.ap_plus.kernels.messages import (
     lift_messages,
     sweep_messages,
 )
-from earshot.semantics.moving.cell_lists import KkIndex, SsIndex, no_cells
+from earshot.semantics.moving.cell_lists import KkIndex, SsIndex
 from earshot.semantics.moving.contract import Structure
 from earshot.semantics.moving.kernels.arrays import (
     IS_LONLAT,
@@ -73,7 +74,6 @@ from earshot.semantics.moving.kernels.arrays import (
     Messages,
     Tables,
 )
-from earshot.semantics.moving.kernels.cell_lists import CellListsArrays
 from earshot.semantics.moving.kernels.hashed_lists import BLOCK as WORD_BLOCK
 from earshot.semantics.moving.kernels.hashed_lists import (
     FREE_BLOCK,
@@ -100,9 +100,11 @@ _MOST_DUE = 64
 _CELLS = 1000
 _LIFE = 4.0
 """Reports of a subscription in the life of a message, while nobody knows: the paper's defaults."""
+_VERIFIED = 0.25
+"""What it costs to pass a message of an m-list, in clauses of an s-list."""
 _SPARE_WORD_BLOCKS = 1024
 Velocities = npt.NDArray[np.float32]
-_BY_BLOCK = ("entry_words", "entry_rows", "entry_ages", "entry_boxes")
+_BY_BLOCK = ("entry_keys", "entry_words", "entry_rows", "entry_ages")
 
 
 @dataclass(frozen=True)
@@ -118,7 +120,7 @@ class ApPlusTree(Structure):
     """
 
     name = "ap_plus_tree"
-    arrays_type = ApPlusArrays
+    arrays_type: ClassVar[type] = ApPlusArrays
     is_separate: ClassVar[bool] = False
     """Whether messages are in lists of their own."""
 
@@ -177,13 +179,17 @@ class ApPlusTree(Structure):
             none.astype(np.uint8),
         )
         places = Places(
-            boxes, states, velocities, np.full(len(boxes), -1, np.int32), flags,
-            np.zeros(_MOST_DUE, np.int32), np.zeros(4), np.zeros((0, 2), np.int32), none,
+            boxes, states, velocities, np.full(len(boxes), -1, np.int32),
+            np.full((len(boxes), ap.MOST_NODES), -1, np.int32),
+            np.zeros((len(boxes), 8), np.float32), flags, np.zeros(_MOST_DUE, np.int32),
+            np.zeros(4), np.zeros((0, 2), np.int32), none,
         )  # fmt: skip
         kept = np.zeros(self.max_copies + 1, np.int64)
         walk = Walk(none, none, none, np.zeros(2 * MOST_COUNTED, np.int32), none, kept)
-        core = ApPlusCore(facts, rules, tree, _no_lists(), _no_words(), places, walk)
-        arrays = self._grown(ApPlusArrays(core, self._cells(tables)), tables)
+        lists = _no_lists(tree.extent)
+        core = ApPlusCore(facts, rules, tree, lists, _no_words(), places, walk)
+        arrays = self._grown(self._joined(core, tables), tables)
+        arrays = self._changed(arrays, tables, rows, LOCATED)
         if self.is_separate:
             return arrays
         row = 0
@@ -201,8 +207,10 @@ class ApPlusTree(Structure):
             if n_reports >= 1.0:
                 seen = facts[NEXT_SEQUENCE] - held.core.facts[ap.FIRST_SEQUENCE]
                 velocities, arrivals = ways, seen / n_reports
-        arrivals = max(arrivals, 1.0)
-        return motion_of(self.fanout, 1 / arrivals, velocities)
+        reports = 1 / max(arrivals, 1.0)
+        # A report compares a subscription with each message of its m-lists, whatever the node is.
+        compared = 1.0 + _VERIFIED * reports * facts[N_LIVE]
+        return motion_of(self.fanout, reports / compared, velocities)
 
     def _handed_down(
         self, arrays: ApPlusArrays, tables: Tables, node: int, rows: Int32s
@@ -246,7 +254,7 @@ class ApPlusTree(Structure):
         return self._settled(arrays, tables)
 
     def _changed(
-        self, arrays: ApPlusArrays, tables: Tables, clauses: Int64s, mode: int
+        self, arrays: ApPlusArrays, tables: Tables, clauses: Int32s | Int64s, mode: int
     ) -> ApPlusArrays:
         """Return arrays to which the subscriptions of alternatives have come, or from which."""
         slots, at = np.unique(tables.subscribers.clause_slots[clauses]), 0
@@ -293,6 +301,8 @@ class ApPlusTree(Structure):
                 states=with_room(places.states, n_clauses, ap.OUTSIDE),
                 velocities=with_room(places.velocities, n_clauses),
                 homes=with_room(places.homes, n_clauses, -1),
+                nodes=with_room(places.nodes, n_clauses, -1),
+                bounds=with_room(places.bounds, n_clauses),
                 is_noted=_longer(places.is_noted, n_nodes),
                 ways=with_room(places.ways, n_stacked),
                 found_rows=with_room(places.found_rows, int(facts[ap.WANTED_ROWS])),
@@ -304,15 +314,11 @@ class ApPlusTree(Structure):
                 reached=_longer(walk.reached, n_nodes),
             ),
         )
-        return ApPlusArrays(grown, self._with_cells(arrays, tables))
+        return arrays._replace(core=grown)
 
-    def _cells(self, tables: Tables) -> CellListsArrays:
-        """Return the messages in lists by cell and word, or no messages."""
-        return no_cells(tables)
-
-    def _with_cells(self, arrays: ApPlusArrays, tables: Tables) -> CellListsArrays:
-        """Return the same with more room."""
-        return arrays.cells
+    def _joined(self, core: ApPlusCore, tables: Tables) -> Any:
+        """Return the arrays of the structure, with its messages if they are elsewhere."""
+        return ApPlusArrays(core)
 
     # ---- nodes that are due -------------------------------------------------------------------
 
@@ -349,6 +355,7 @@ class _ApSeparate(ApPlusTree):
         n_columns: Columns of the grid of messages, and rows.
     """
 
+    arrays_type = ApSeparateArrays
     is_separate = True
     messages_type: ClassVar[type[KkIndex] | type[SsIndex]]
 
@@ -358,11 +365,14 @@ class _ApSeparate(ApPlusTree):
         super().__post_init__()
         self.messages_type(self.n_columns)
 
-    def _cells(self, tables: Tables) -> CellListsArrays:
-        return self.messages_type(self.n_columns).messages_alone(tables)
+    def _joined(self, core: ApPlusCore, tables: Tables) -> ApSeparateArrays:
+        return ApSeparateArrays(core, self.messages_type(self.n_columns).messages_alone(tables))
 
-    def _with_cells(self, arrays: ApPlusArrays, tables: Tables) -> CellListsArrays:
-        return self.messages_type(self.n_columns).with_room(arrays.cells, tables)
+    def _grown(self, arrays: Any, tables: Tables) -> Any:
+        """Return arrays with more room, for messages too."""
+        cells = self.messages_type(self.n_columns).with_room(arrays.cells, tables)
+        grown: Any = super()._grown(arrays, tables)
+        return grown._replace(cells=cells)
 
 
 @dataclass(frozen=True)
@@ -431,13 +441,15 @@ def _sampled(messages: Messages) -> MessageArrays | None:
     return MessageArrays(offsets, messages.tokens[positions], boxes)
 
 
-def _no_lists() -> MessageLists:
+def _no_lists(extent: Float64s) -> MessageLists:
     facts = np.zeros(N_TREE_FACTS, np.int64)
     facts[TREE_FREE_BLOCK] = -1
-    none = np.zeros(0, np.int32)
-    return MessageLists(
-        facts, none, none, none, np.zeros(0, np.uint64), none, none, np.zeros((0, 4), np.float32)
-    )
+    none, no_keys = np.zeros(0, np.int32), np.zeros(0, np.uint64)
+    frame = np.array([0.0, 0.0, 1.0, 1.0])
+    if extent[0] <= extent[2]:
+        frame[:2] = extent[:2]
+        frame[2:] = TOP / np.maximum(extent[2:] - extent[:2], 1e-9 * np.abs(extent).max() + 1e-300)
+    return MessageLists(facts, frame, none, none, none, no_keys, no_keys, none, none)
 
 
 def _no_words() -> WordLists:
@@ -483,7 +495,7 @@ def _grown_words(words: WordLists, n_tokens: int, n_wanted: int) -> WordLists:
 
 def _lifted(core: ApPlusCore, messages: Messages, node: int, has_messages: bool) -> Int32s:
     """Take the messages out of the lists of a node and below; return all that come to it."""
-    tree, parts = core.tree, (core.tree, core.lists, core.places.homes, core.walk.stack)
+    tree, parts = core.tree, (core.tree, core.lists, core.places, core.walk.stack)
     n, is_whole = lift_messages(*parts, messages, node, np.empty(0, np.int32))
     rows = np.empty(n + 1, np.int32)
     n, _ = lift_messages(*parts, messages, node, rows)

@@ -22,8 +22,8 @@ MOST_COPIES, IS_SEPARATE, N_PLUS_RULES = range(3)
 (
     N_KEPT, CLAUSE, N_WAYS, N_DUE, N_DEAD, N_PUT, N_SEEN, N_SEEN_BEFORE, N_MOVES, MOST_KEYWORDS,
     MOST_CHILDREN, WANTED_PLACES, WANTED_BLOCKS, WANTED_ROWS, IS_INCOMPLETE, N_CUTS, N_GONE,
-    N_TAKEN, FIRST_SEQUENCE, WANTED_WORDS, N_PLUS_FACTS,
-) = range(21)  # fmt: skip
+    N_TAKEN, FIRST_SEQUENCE, WANTED_WORDS, N_INNER, N_HERE, N_PLUS_FACTS,
+) = range(23)  # fmt: skip
 """Facts. Of the message at hand: nodes that are to keep it. Of the change at hand: the alternative,
 -1 where there is none; nodes still to visit. Nodes to be built anew; messages that ended since all
 lists were swept; alternatives that came, messages matched, and moves since all was built; messages
@@ -31,20 +31,29 @@ matched by then. Most keywords of an alternative, most children of a node. What 
 of an s-list, blocks of m-lists, rows. Whether a message had too many words for the lists by word;
 cuts that were added; alternatives that have ended and are still in the tree; the first of those
 that came since subscriptions were last put in; sequence of the first message after building; words
-of a message for which the lists by word lacked room."""
+of a message for which the lists by word lacked room; entries that inner nodes were given; l-nodes
+of the alternative at hand so far."""
+
+MOST_NODES = 4
+"""l-nodes of an alternative that are remembered (``nodelist(s)`` in the paper)."""
 
 
 class MessageLists(NamedTuple):
-    """The m-lists, in blocks as in :mod:`earshot.semantics.moving.kernels.quadtree`."""
+    """The m-lists, in blocks as in :mod:`earshot.semantics.moving.kernels.quadtree`.
+
+    The paper reads an m-list from end to end. Here a block tells which of its messages are near by
+    one comparison (:mod:`earshot.kernels.box_keys`).
+    """
 
     tree_facts: Int64s
+    frame: Float64s  # (4,) least x and y, and steps per unit of each: by these, keys are rounded
     node_blocks: Int32s  # (n_nodes,) first block, -1
     node_sizes: Int32s  # (n_nodes,) entries
     block_next: Int32s  # (n_blocks,) next block of the node, or of those that are free; -1
-    entry_words: npt.NDArray[np.uint64]  # (16 * n_blocks,) bits of the message's words
+    entry_keys: npt.NDArray[np.uint64]  # (16 * n_blocks,) key of the message's box
+    entry_words: npt.NDArray[np.uint64]  # bits of its words
     entry_rows: Int32s
     entry_ages: Int32s  # lower bits of its sequence: another message may have the row now
-    entry_boxes: npt.NDArray[np.float32]  # (.., 4) its box, rounded outwards
 
 
 class WordLists(NamedTuple):
@@ -73,6 +82,10 @@ class Places(NamedTuple):
     states: npt.NDArray[np.uint8]  # (n_clauses,) OUTSIDE, INSIDE or GONE
     velocities: npt.NDArray[np.float32]  # (n_clauses, 2) how far it went at its last move
     homes: Int32s  # (n_clauses,) first node on its way that is no k-node, -1 where nobody knows
+    # (n_clauses, MOST_NODES) its l-nodes, then -1; -1 at once where they are more, or not known
+    nodes: Int32s
+    # (n_clauses, 8) these are its l-nodes while each side k of its box is from [k] to below [4 + k]
+    bounds: npt.NDArray[np.float32]
     is_noted: npt.NDArray[np.uint8]  # (n_nodes,) whether it is to be built anew
     due: Int32s  # such nodes
     old_box: Float64s  # (4,) where the alternative at hand was
@@ -108,7 +121,13 @@ class ApPlusCore(NamedTuple):
 
 
 class ApPlusArrays(NamedTuple):
-    """The tree, and the messages of AP+k and AP+s."""
+    """The AP+-Tree."""
+
+    core: ApPlusCore
+
+
+class ApSeparateArrays(NamedTuple):
+    """The tree without messages, and those: AP+k and AP+s."""
 
     core: ApPlusCore
     cells: CellListsArrays

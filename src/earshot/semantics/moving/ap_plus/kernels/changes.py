@@ -48,8 +48,10 @@ from earshot.semantics.moving.ap_plus.kernels.arrays import (
     IS_SEPARATE,
     MOST_CHILDREN,
     MOST_KEYWORDS,
+    MOST_NODES,
     N_CUTS,
     N_DUE,
+    N_HERE,
     N_MOVES,
     N_PUT,
     N_WAYS,
@@ -65,10 +67,11 @@ from earshot.semantics.moving.ap_plus.kernels.messages import (
     has_blocks,
 )
 from earshot.semantics.moving.kernels.arrays import N_ROWS
-from earshot.semantics.moving.kernels.quadtree import BLOCK
+from earshot.semantics.moving.kernels.quadtree import BLOCK, lower, upper
 
-WAS, IS, STAYS = 1, 2, 3
-"""Modes: the alternative is to leave a node, to come to it, or to stay."""
+WAS, IS, STAYS, LOCATED = 1, 2, 3, 4
+"""Modes: the alternative is to leave a node, to come to it, or to stay; or it has not moved, and
+its l-nodes are to be found."""
 
 
 @inlined_kernel
@@ -95,6 +98,114 @@ def token_of(tree, clauses, clause, rank):
         if token >= 0 and tree.ranks[token] == rank:
             return token
     return np.int64(EVERYWHERE_TOKEN)
+
+
+# ---- l-nodes that are remembered -----------------------------------------------------------------
+
+
+@inlined_kernel
+def is_at_home(places, clause, box):
+    """Whether the l-nodes of an alternative are known, and are those of a box."""
+    bounds = places.bounds
+    return (
+        places.nodes[clause, 0] >= 0
+        and bounds[clause, 0] <= box[0] < bounds[clause, 4]
+        and bounds[clause, 1] <= box[1] < bounds[clause, 5]
+        and bounds[clause, 2] <= box[2] < bounds[clause, 6]
+        and bounds[clause, 3] <= box[3] < bounds[clause, 7]
+    )
+
+
+@inlined_kernel
+def _forget_nodes(facts, places, clause):
+    facts[N_HERE] = 0
+    for k in range(MOST_NODES):
+        places.nodes[clause, k] = -1
+    for k in range(4):
+        places.bounds[clause, k], places.bounds[clause, 4 + k] = -np.inf, np.inf
+
+
+@inlined_kernel
+def _remember_node(facts, places, clause, node):
+    if facts[N_HERE] < MOST_NODES:
+        places.nodes[clause, facts[N_HERE]] = node
+    facts[N_HERE] += 1
+
+
+@inlined_kernel
+def _keep_from(places, clause, side, value):
+    places.bounds[clause, side] = max(places.bounds[clause, side], upper(value))
+
+
+@inlined_kernel
+def _keep_below(places, clause, side, value):
+    places.bounds[clause, 4 + side] = min(places.bounds[clause, 4 + side], lower(value))
+
+
+@lean_kernel
+def _keep_around(tree, places, node, clause):
+    """Narrow the bounds of an alternative: it is to stay in its cells of an s-node."""
+    edges, box = tree.edges, places.boxes[clause]
+    n_columns, n_rows, x_start, y_start = grid_of(tree.sizes[node], tree.extras[node])
+    starts, counts = (x_start, y_start), (n_columns, n_rows)
+    if contains_region(edges, x_start, n_columns, y_start, n_rows, box):
+        for axis in range(2):
+            _keep_below(places, clause, axis, edges[starts[axis]])
+            _keep_from(places, clause, 2 + axis, edges[starts[axis] + counts[axis]])
+        return
+    left, right, bottom, top = cells_of(edges, x_start, n_columns, y_start, n_rows, box)
+    cells = (left, bottom, right, top)
+    is_apart = False  # one side that falls short of the region is enough
+    for side in range(4):
+        start, n, cell = starts[side % 2], counts[side % 2], cells[side]
+        if cell > 0:
+            _keep_from(places, clause, side, edges[start + cell])
+        if cell < n - 1:
+            _keep_below(places, clause, side, edges[start + cell + 1])
+        if is_apart:
+            continue
+        if side < 2 and box[side] > edges[start]:
+            _keep_from(places, clause, side, edges[start])
+            is_apart = True
+        elif side >= 2 and box[side] < edges[start + n]:
+            _keep_below(places, clause, side, edges[start + n])
+            is_apart = True
+
+
+@inlined_kernel
+def _stay(core, boxes, slot, clause):
+    """Let an alternative be elsewhere in the same l-nodes, if it is; return whether.
+
+    [VLDBJ15] Algorithm 6 goes through ``nodelist(s)`` in the same way; it has no bounds.
+    """
+    tree, places, box = core.tree, core.places, region_box(boxes, slot)
+    if not is_at_home(places, clause, box) or places.states[clause] != INSIDE:
+        return False
+    key = box_key(tree.quantizer, box[0], box[1], box[2], box[3])
+    for k in range(MOST_NODES):
+        node = np.int64(places.nodes[clause, k])
+        if node < 0:
+            break
+        place = tree.starts[node]
+        while tree.rows[place] != clause:
+            place += 1
+        if tree.keys[place] == key:
+            break
+        tree.keys[place] = key
+    _note_way(places, clause, box)
+    core.facts[N_MOVES] += 1
+    return True
+
+
+@inlined_kernel
+def _note_way(places, clause, box):
+    """Note where an alternative is now, and how far it went."""
+    for k in range(2):
+        way = (box[k] - places.boxes[clause, k]) * 0.5
+        way += (box[k + 2] - places.boxes[clause, k + 2]) * 0.5
+        places.velocities[clause, k] = way if np.isfinite(way) else 0.0
+    for k in range(4):
+        places.boxes[clause, k] = box[k]
 
 
 # ---- new children --------------------------------------------------------------------------------
@@ -308,11 +419,16 @@ def _change_clause(core, messages, clauses, clause):
         if kind == LIST:
             facts[N_WAYS] -= 1
             _change_list(tree, clauses, node, mode, clause)
+            if mode & IS != 0:
+                _remember_node(facts, places, clause, node)
         elif kind == KEYWORDS:
             if not _go_by_keyword(core, messages, clauses, node, mode, clause):
                 return False
-        elif not _go_by_place(core, messages, node, mode, clause):
-            return False
+        else:
+            if not _go_by_place(core, messages, node, mode, clause):
+                return False
+            if mode & IS != 0:
+                _keep_around(tree, places, node, clause)
         if mode == STAYS:
             continue
         parent = np.int64(tree.parents[node])
@@ -325,6 +441,8 @@ def _change_clause(core, messages, clauses, clause):
             follow_weight(tree, parent, place, np.float64(n), np.float64(tree.n_below[node]))
             tree.n_changes[parent] += 1
             _note_due(facts, tree, places.is_noted, places.due, parent)
+    if facts[N_HERE] > MOST_NODES:
+        places.nodes[clause, 0] = -1
     return True
 
 
@@ -335,6 +453,8 @@ def _begin_clause(core, boxes, slot, clause, mode):
     old, state = places.old_box, places.states[clause]
     if (mode == IS and state == INSIDE) or (mode == WAS and state != GONE):
         return False  # all was built anew since
+    if mode == LOCATED and state != INSIDE:
+        return False
     for k in range(4):
         old[k] = places.boxes[clause, k]
     if mode & IS != 0:
@@ -342,14 +462,15 @@ def _begin_clause(core, boxes, slot, clause, mode):
         box = region_box(boxes, slot)
         for k in range(4):
             is_elsewhere |= box[k] != old[k]
-            places.boxes[clause, k] = box[k]
         if not is_elsewhere:
             return False
-    if mode == STAYS:
-        for k in range(2):
-            way = (places.boxes[clause, k] - old[k]) * 0.5
-            way += (places.boxes[clause, k + 2] - old[k + 2]) * 0.5
-            places.velocities[clause, k] = way if np.isfinite(way) else 0.0
+        _note_way(places, clause, box)
+        if mode == IS:
+            places.velocities[clause, 0] = places.velocities[clause, 1] = 0.0
+    _forget_nodes(facts, places, clause)
+    if mode == LOCATED:
+        _add_way(facts, places.ways, 0, STAYS)
+        return True
     core.tree.facts[N_CLAUSES] += np.int64(mode == IS) - np.int64(mode == WAS)
     places.states[clause] = INSIDE if mode & IS != 0 else OUTSIDE
     facts[N_PUT] += mode == IS
@@ -380,9 +501,11 @@ def change_slot(core, tables, slot, mode):
         facts[CLAUSE] = first
     while facts[CLAUSE] < stop:
         clause = facts[CLAUSE]
-        is_begun = facts[N_WAYS] > 0 or _begin_clause(
-            core, subscribers.regions.boxes, slot, clause, mode
-        )
+        boxes = subscribers.regions.boxes
+        if mode == STAYS and facts[N_WAYS] == 0 and _stay(core, boxes, slot, clause):
+            facts[CLAUSE] += 1
+            continue
+        is_begun = facts[N_WAYS] > 0 or _begin_clause(core, boxes, slot, clause, mode)
         if is_begun and not _change_clause(core, tables.messages, clauses, clause):
             return False
         facts[CLAUSE] += 1

@@ -32,11 +32,13 @@ from earshot.indexes.ap_tree.kernels.nodes import (
     n_children,
     new_list,
 )
+from earshot.kernels.box_keys import TOP
 from earshot.kernels.jit import inlined_kernel, lean_kernel
 from earshot.semantics.moving.ap_plus.kernels.arrays import (
     IS_INCOMPLETE,
     MOST_COPIES,
     N_DEAD,
+    N_INNER,
     N_KEPT,
     WANTED_WORDS,
 )
@@ -57,13 +59,13 @@ from earshot.semantics.moving.kernels.quadtree import (
     TREE_BLOCKS,
     TREE_N_FREE,
     free_block,
-    lower,
     new_entry,
-    upper,
 )
 
 _AGE = np.int64(0x7FFFFFFF)
 _LOW = np.int64(0xFFFFFFFF)
+_HIGH_BITS = np.uint64(0x8000_8000_8000_8000)
+_LANE_ONES = np.uint64(0x0001_0001_0001_0001)
 _FEW_DEAD = 1024
 
 
@@ -74,6 +76,41 @@ def message_box(messages, row):
     if min_x > max_x:
         min_x, max_x = -np.inf, np.inf
     return min_x, messages.boxes[row, 1], max_x, messages.boxes[row, 3]
+
+
+@inlined_kernel
+def _step_of(frame, axis, value):
+    """Return the step of a coordinate, which never falls as that rises."""
+    return np.uint64(min(max((value - frame[axis]) * frame[2 + axis], 0.0), np.float64(TOP)))
+
+
+@inlined_kernel
+def entry_key(frame, min_x, min_y, max_x, max_y):
+    """Return the key of a box among the entries of m-lists."""
+    return (
+        _step_of(frame, 0, min_x)
+        | _step_of(frame, 1, min_y) << np.uint64(16)
+        | (np.uint64(TOP) - _step_of(frame, 0, max_x)) << np.uint64(32)
+        | (np.uint64(TOP) - _step_of(frame, 1, max_y)) << np.uint64(48)
+    )
+
+
+@inlined_kernel
+def entry_limit(frame, min_x, min_y, max_x, max_y):
+    """Return the limit that only keys of boxes touch which may touch this one."""
+    return (
+        _step_of(frame, 0, max_x)
+        | _step_of(frame, 1, max_y) << np.uint64(16)
+        | (np.uint64(TOP) - _step_of(frame, 0, min_x)) << np.uint64(32)
+        | (np.uint64(TOP) - _step_of(frame, 1, min_y)) << np.uint64(48)
+        | _HIGH_BITS
+    )
+
+
+@inlined_kernel
+def is_inside(key, outer):
+    """Whether the box of a key lies within another one, both of them rounded; that is not empty."""
+    return ((key | _HIGH_BITS) - outer - _LANE_ONES) & _HIGH_BITS == _HIGH_BITS
 
 
 @inlined_kernel
@@ -167,13 +204,10 @@ def add_message(lists, messages, row, node):
     """Put a message into the m-list of a node; there must be room."""
     entry = new_entry(lists, node)
     min_x, min_y, max_x, max_y = message_box(messages, row)
+    lists.entry_keys[entry] = entry_key(lists.frame, min_x, min_y, max_x, max_y)
     lists.entry_words[entry] = messages.words[row]
     lists.entry_rows[entry] = row
     lists.entry_ages[entry] = messages.sequences[row] & _AGE
-    lists.entry_boxes[entry, 0] = lower(min_x)
-    lists.entry_boxes[entry, 1] = lower(min_y)
-    lists.entry_boxes[entry, 2] = upper(max_x)
-    lists.entry_boxes[entry, 3] = upper(max_y)
 
 
 @inlined_kernel
@@ -192,6 +226,7 @@ def keep_message(facts, tree, lists, walk, messages, row):
             child = new_list(tree, node, position)
             tree.children[tree.starts[node] + position] = child
             node = child
+        facts[N_INNER] += tree.kinds[node] != LIST
         add_message(lists, messages, row, node)
 
 
@@ -308,8 +343,8 @@ def collect_messages(facts, tree, words, messages, node, token, rows):
 
 
 @lean_kernel
-def lift_messages(tree, lists, homes, stack, messages, node, rows):
-    """Take all messages out of the m-lists of a node and of those below it, and forget homes there.
+def lift_messages(tree, lists, places, stack, messages, node, rows):
+    """Take all messages out of the m-lists of a node and of those below it; forget who is there.
 
     Writes those that live to ``rows``, some more than once, while there is room. Returns how many
     there were, and whether that is all that come to the node; takes none out if ``rows`` is empty.
@@ -331,7 +366,7 @@ def lift_messages(tree, lists, homes, stack, messages, node, rows):
             continue
         if tree.kinds[at] == LIST:
             for k in range(tree.starts[at], tree.starts[at] + tree.n_below[at]):
-                homes[tree.rows[k]] = -1
+                places.homes[tree.rows[k]] = places.nodes[tree.rows[k], 0] = -1
         block, in_block = np.int64(lists.node_blocks[at]), (lists.node_sizes[at] - 1) % BLOCK + 1
         while block >= 0:
             for entry in range(block * BLOCK, block * BLOCK + in_block):
@@ -383,11 +418,10 @@ def _sweep_node(lists, messages, node):
         for entry in range(block * BLOCK, block * BLOCK + in_block):
             if lives(lists, messages, entry):
                 target = new_entry(lists, node)
+                lists.entry_keys[target] = lists.entry_keys[entry]
                 lists.entry_words[target] = lists.entry_words[entry]
                 lists.entry_rows[target] = lists.entry_rows[entry]
                 lists.entry_ages[target] = lists.entry_ages[entry]
-                for k in range(4):
-                    lists.entry_boxes[target, k] = lists.entry_boxes[entry, k]
         following, in_block = np.int64(lists.block_next[block]), BLOCK
         free_block(lists, block)
         block = following

@@ -16,29 +16,35 @@ from earshot.indexes.ap_tree.kernels.nodes import (
     rank_at,
 )
 from earshot.indexes.kernels.blocks import low_bits
-from earshot.kernels.box_keys import BLOCK, box_limit, touching_mask, trailing_zeros
+from earshot.kernels.box_keys import BLOCK, DEAD_KEY, box_limit, touching_mask, trailing_zeros
 from earshot.kernels.jit import inlined_kernel, lean_kernel
+from earshot.kernels.processor import prefetch
 from earshot.model.arrays import EVERYWHERE_TOKEN
 from earshot.semantics.moving.ap_plus.kernels.arrays import (
     GONE,
     INSIDE,
     IS_INCOMPLETE,
-    IS_SEPARATE,
     MOST_COPIES,
+    MOST_NODES,
     N_DEAD,
     N_GONE,
+    N_INNER,
     N_SEEN,
     OUTSIDE,
 )
 from earshot.semantics.moving.ap_plus.kernels.changes import (
     STAYS,
     change_slot,
+    is_at_home,
     region_box,
 )
 from earshot.semantics.moving.ap_plus.kernels.messages import (
+    entry_key,
+    entry_limit,
     has_blocks,
     has_many_dead,
     has_word_blocks,
+    is_inside,
     keep_message,
     lives,
     message_box,
@@ -59,9 +65,6 @@ from earshot.semantics.moving.kernels.cell_lists import (
 from earshot.semantics.moving.kernels.cell_search import search_cells
 from earshot.semantics.moving.kernels.comparing import note_change, note_entry, note_holder
 from earshot.semantics.moving.kernels.hashed_lists import BLOCK as WORD_BLOCK
-from earshot.semantics.moving.kernels.quadtree import BLOCK as ENTRY_BLOCK
-from earshot.semantics.moving.kernels.quadtree import look_at
-from earshot.semantics.moving.kernels.regions import boxes_touch
 
 _MOST_WORDS = 256
 """Words of a message for which there is room in the lists by word; of more, all is built anew."""
@@ -76,8 +79,6 @@ def has_room_plus(structure, tables, n):
         len(tables.messages.n_having),
         np.int64(core.rules[MOST_COPIES]),
     )
-    if core.rules[IS_SEPARATE] != 0 and not has_room_cells(structure.cells, tables, n):
-        return False
     return (
         len(tree.ranks) >= n_tokens
         and len(core.words.lists) >= n_tokens
@@ -120,9 +121,6 @@ def find_plus(structure, tables, scratch, row):
 def put_message_plus(structure, tables, row):
     """Keep a message where matching it came to."""
     core, messages = structure.core, tables.messages
-    if core.rules[IS_SEPARATE] != 0:
-        put_message_cells(structure.cells, tables, row)
-        return
     keep_message(core.facts, core.tree, core.lists, core.walk, messages, row)
     note_words(core.facts, core.words, messages, row)
 
@@ -130,9 +128,6 @@ def put_message_plus(structure, tables, row):
 @inlined_kernel
 def drop_message_plus(structure, tables, row):
     """Forget a message: its entries are dead from now on."""
-    if structure.core.rules[IS_SEPARATE] != 0:
-        drop_message_cells(structure.cells, tables, row)
-        return
     structure.core.facts[N_DEAD] += 1
 
 
@@ -162,7 +157,19 @@ def moved_slot_plus(structure, tables, slot):
 
 @inlined_kernel
 def foresee_slot_plus(structure, tables, slot, is_near):
-    """Nothing is asked for ahead."""
+    """Ask for what a move reads of a subscription; then, for what it reads of its first l-node."""
+    tree, lists, places = structure.core.tree, structure.core.lists, structure.core.places
+    clause = tables.subscribers.clause_offsets[slot]
+    if not is_near:
+        prefetch(places.nodes, clause)
+        prefetch(places.bounds, clause)
+        prefetch(places.boxes, clause)
+        return
+    node = places.nodes[clause, 0]
+    if node >= 0:
+        prefetch(tree.starts, node)
+        prefetch(lists.node_sizes, node)
+        prefetch(lists.node_blocks, node)
 
 
 # ---- a subscription looks for messages -----------------------------------------------------------
@@ -171,22 +178,71 @@ def foresee_slot_plus(structure, tables, slot, is_near):
 @inlined_kernel
 def search_plus(structure, tables, scratch, slot):
     """Find the messages that one of the two regions of the query holds, and the other does not."""
-    core = structure.core
-    if core.rules[IS_SEPARATE] != 0:
-        search_cells(structure.cells, tables, scratch, slot)
-        return
-    counts, subscribers = scratch.counts, tables.subscribers
+    core, counts, subscribers = structure.core, scratch.counts, tables.subscribers
     counts[N_FOUND] = counts[N_ENTERED] = 0
+    boxes = scratch.query.regions.boxes
+    old, new = region_box(boxes, 0), region_box(boxes, 1)
+    if old[0] > old[2]:  # it was nowhere
+        old = new
+    elif new[0] > new[2]:
+        new = old
+    within = _held_by_both(scratch.query.inner)
+    window = _window(core.lists.frame, old, new, within)
     for clause in range(subscribers.clause_offsets[slot], subscribers.clause_offsets[slot + 1]):
-        if not _search_clause(
-            core.tree, core.lists, core.places.homes, core.walk.stack, tables, scratch, slot, clause
-        ):
+        if is_at_home(core.places, clause, new) and is_at_home(core.places, clause, old):
+            _search_at_home(core, tables, scratch, slot, clause, window)
+        elif not _search_clause(
+            core.tree, core.lists, core.places.homes, core.walk.stack, tables, scratch, slot,
+            clause, old, new, within, window,
+        ):  # fmt: skip
             is_whole = core.facts[IS_INCOMPLETE] == 0
             _search_word(core.words, is_whole, tables, scratch, slot, clause)
 
 
 @inlined_kernel
-def _search_clause(tree, lists, homes, stack, tables, scratch, slot, clause):
+def _held_by_both(inner):
+    """Return a box that both regions hold as a whole; it may be empty."""
+    return (
+        max(inner[0, 0], inner[1, 0]),
+        max(inner[0, 1], inner[1, 1]),
+        min(inner[0, 2], inner[1, 2]),
+        min(inner[0, 3], inner[1, 3]),
+    )
+
+
+@inlined_kernel
+def _window(frame, old, new, within):
+    """Return the limit of the entries that may change, and the key of where none does."""
+    limit = entry_limit(
+        frame, min(old[0], new[0]), min(old[1], new[1]), max(old[2], new[2]), max(old[3], new[3])
+    )
+    is_empty = within[0] > within[2] or within[1] > within[3]
+    still = entry_key(frame, within[0], within[1], within[2], within[3])
+    return limit, np.uint64(DEAD_KEY) if is_empty else still
+
+
+@inlined_kernel
+def _search_at_home(core, tables, scratch, slot, clause, window):
+    """Go through the m-lists of the l-nodes where an alternative was and is."""
+    tree, lists = core.tree, core.lists
+    for k in range(MOST_NODES):
+        node = np.int64(core.places.nodes[clause, k])
+        if node < 0:
+            return
+        scratch.counts[N_NODES_VISITED] += 1
+        _look_through(lists, tables, scratch, slot, node, window)
+        if core.facts[N_INNER] == 0:
+            continue
+        above = np.int64(tree.parents[node])
+        while above >= 0:
+            _look_through(lists, tables, scratch, slot, above, window)
+            above = np.int64(tree.parents[above])
+
+
+@inlined_kernel
+def _search_clause(
+    tree, lists, homes, stack, tables, scratch, slot, clause, old, new, within, window
+):  # fmt: skip
     """Go through the m-lists of an alternative; return whether the tree has all its messages.
 
     [VLDBJ15] Algorithm 6. A cell within both regions is passed over (case 1). In the others, each
@@ -194,28 +250,18 @@ def _search_clause(tree, lists, homes, stack, tables, scratch, slot, clause):
     (case 3) or come to it (case 4).
     """
     subscribers = tables.subscribers
-    boxes, inner = scratch.query.regions.boxes, scratch.query.inner
-    old, new = region_box(boxes, 0), region_box(boxes, 1)
-    within = (
-        max(inner[0, 0], inner[1, 0]),
-        max(inner[0, 1], inner[1, 1]),
-        min(inner[0, 2], inner[1, 2]),
-        min(inner[0, 3], inner[1, 3]),
-    )
     first, stop = subscribers.token_offsets[clause], subscribers.token_offsets[clause + 1]
     depth, n_visited = np.int64(1), 0
     stack[0] = max(0, homes[clause])
     above = np.int64(tree.parents[stack[0]])
     while above >= 0:
-        if lists.node_sizes[above] > 0:
-            _look_through(lists, tables, scratch, slot, above, within)
+        _look_through(lists, tables, scratch, slot, above, window)
         above = np.int64(tree.parents[above])
     while depth > 0:
         depth -= 1
         node = np.int64(stack[depth])
         n_visited += 1
-        if lists.node_sizes[node] > 0:
-            _look_through(lists, tables, scratch, slot, node, within)
+        _look_through(lists, tables, scratch, slot, node, window)
         if tree.kinds[node] == LIST:
             continue
         start = tree.starts[node]
@@ -256,10 +302,6 @@ def _push_cells(tree, stack, node, old, new, within, depth):
         cells_of(edges, x_start, n_columns, y_start, n_rows, old),
         cells_of(edges, x_start, n_columns, y_start, n_rows, new),
     )
-    if old[0] > old[2]:  # it was nowhere
-        spans = (spans[1], spans[1])
-    elif new[0] > new[2]:
-        spans = (spans[0], spans[0])
     for which in range(2):
         left, right, bottom, top = spans[which]
         was_left, was_right, was_bottom, was_top = spans[0]
@@ -284,33 +326,26 @@ def _push_cells(tree, stack, node, old, new, within, depth):
     return depth
 
 
-@inlined_kernel
-def _look_through(lists, tables, scratch, slot, node, within):
-    """Compare the messages of an m-list with the query."""
-    boxes = scratch.query.regions.boxes
+@lean_kernel
+def _look_through(lists, tables, scratch, slot, node, window):
+    """Compare the messages of an m-list with the query, if they are near."""
+    size, block = lists.node_sizes[node], np.int64(lists.node_blocks[node])
+    limit, still = window
     words = tables.subscribers.words[slot]
-    block, in_block = (
-        np.int64(lists.node_blocks[node]),
-        (lists.node_sizes[node] - 1) % ENTRY_BLOCK + 1,
-    )
+    in_block = (size - 1) % BLOCK + 1
     while block >= 0:
-        for entry in range(block * ENTRY_BLOCK, block * ENTRY_BLOCK + in_block):
-            if words & ~lists.entry_words[entry]:
-                continue
-            min_x, min_y = lists.entry_boxes[entry, 0], lists.entry_boxes[entry, 1]
-            max_x, max_y = lists.entry_boxes[entry, 2], lists.entry_boxes[entry, 3]
-            is_within = (
-                within[0] <= min_x and within[1] <= min_y
-                and within[2] >= max_x and within[3] >= max_y
-            )  # fmt: skip
-            if is_within or not (
-                boxes_touch(boxes, 0, min_x, min_y, max_x, max_y)
-                or boxes_touch(boxes, 1, min_x, min_y, max_x, max_y)
+        first = block * BLOCK
+        mask = touching_mask(lists.entry_keys, first, limit) & low_bits(in_block)
+        while mask != 0:
+            entry = first + trailing_zeros(mask)
+            mask &= mask - np.uint32(1)
+            if (
+                words & ~lists.entry_words[entry] == 0
+                and not is_inside(lists.entry_keys[entry], still)
+                and lives(lists, tables.messages, entry)
             ):
-                continue
-            if lives(lists, tables.messages, entry):
-                look_at(lists, entry, tables, scratch, slot, True)
-        block, in_block = np.int64(lists.block_next[block]), ENTRY_BLOCK
+                note_change(tables, scratch, slot, np.int64(lists.entry_rows[entry]))
+        block, in_block = np.int64(lists.block_next[block]), BLOCK
 
 
 @lean_kernel
@@ -342,8 +377,39 @@ def _search_word(words, is_whole, tables, scratch, slot, clause):
             block, in_block = np.int64(words.block_next[block]), WORD_BLOCK
 
 
+# ---- AP+k and AP+s: messages elsewhere -----------------------------------------------------------
+
+
+@lean_kernel
+def has_room_separate(structure, tables, n):
+    """Whether one more message and a subscription have room."""
+    return has_room_plus(structure, tables, n) and has_room_cells(structure.cells, tables, n)
+
+
+@inlined_kernel
+def search_separate(structure, tables, scratch, slot):
+    """Find the messages that one of the two regions of the query holds, and the other does not."""
+    search_cells(structure.cells, tables, scratch, slot)
+
+
+@inlined_kernel
+def put_message_separate(structure, tables, row):
+    """Take a message in."""
+    put_message_cells(structure.cells, tables, row)
+
+
+@inlined_kernel
+def drop_message_separate(structure, tables, row):
+    """Forget a message."""
+    drop_message_cells(structure.cells, tables, row)
+
+
 KERNELS = (
     has_room_plus, find_plus, search_plus, put_message_plus, drop_message_plus, put_slot_plus,
     drop_slot_plus, moved_slot_plus, foresee_slot_plus,
 )  # fmt: skip
 """In the order of :mod:`earshot.semantics.moving.kernels.structures`."""
+SEPARATE_KERNELS = (
+    has_room_separate, find_plus, search_separate, put_message_separate, drop_message_separate,
+    put_slot_plus, drop_slot_plus, moved_slot_plus, foresee_slot_plus,
+)  # fmt: skip
