@@ -61,7 +61,7 @@ def test_every_suite_gives_the_rows_of_its_figure(tmp_path: Path) -> None:
     assert sum(row["changes_per_move"] for row in shown) > 0
     heard = [row for row in rows if row["suite"] == "moving_safe" and row["n_subscriptions"] == 20]
     assert [row["competitor"] for row in heard] == [
-        "quad_lists", "quad_lists safe", "ap_plus_tree", "ap_plus_tree safe"
+        "quad_lists", "quad_lists_safe", "ap_plus_tree", "ap_plus_tree_safe"
     ]  # fmt: skip
     assert len({row["checksum"] for row in heard}) == 1
     assert heard[0]["reports_per_timestamp"] == 20 > heard[1]["reports_per_timestamp"]

@@ -148,7 +148,7 @@ class SafeTrial(NamedTuple):
     @property
     def name(self) -> str:
         """Name in tables and figures."""
-        return f"{self.structure} safe" if self.is_safe else self.structure
+        return f"{self.structure}_safe" if self.is_safe else self.structure
 
 
 def measure_safe(context: Context, trials: Iterable[SafeTrial]) -> Iterator[Row]:
@@ -555,11 +555,14 @@ def over_arrivals(context: Context) -> Iterator[Trial]:
 
 
 def _elaps(context: Context, n: int, arrivals: int) -> Case:
-    """Return a case of the paper's comparison with Elaps: circles, and everybody moves."""
-    sizes = context.profile.moving
+    """Return a case of the paper's comparison with Elaps: circles, and everybody moves.
+
+    Messages live as long as keeps their number; at ten timestamps, most would end at once.
+    """
+    n_messages = context.profile.moving.elaps_messages
     return case_of(
-        context, n_subscriptions=n, n_messages=sizes.elaps_messages, arrivals=arrivals,
-        mobility=1.0,
+        context, n_subscriptions=n, n_messages=n_messages, arrivals=arrivals, mobility=1.0,
+        lifetime=n_messages / arrivals,
     )._replace(is_round=True)  # fmt: skip
 
 

@@ -132,9 +132,9 @@ class MovingEffort:
     clients: tuple[int, ...] = _each(
         (10, 30), (10, 100, 1_000, 10_000), (10, 100, 1_000, 10_000, 100_000, 1_000_000)
     )
-    elaps_messages: int = _each(100, 50_000, 1_000_000)
+    elaps_messages: int = _each(100, 1_000_000, 1_000_000)
     elaps_arrivals: tuple[int, ...] = _each(
-        (10, 20), (500, 1_000, 2_500), (10_000, 20_000, 30_000, 40_000, 50_000)
+        (10, 20), (10_000, 30_000, 50_000), (10_000, 20_000, 30_000, 40_000, 50_000)
     )
     budget_s: float = _each(1.0, 2.0, 60.0)  # of each structure; no timestamp is begun after that
 

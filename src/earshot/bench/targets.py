@@ -642,13 +642,13 @@ OF_MOVING: tuple[tuple[Any, ...], ...] = (
     ),
     *(
         (f"reports saved by safe regions, {what}", at_least(5.0, 1, " x"),
-         where(suite=suite, competitor=f"{MOVING_DEFAULT} safe"), _reports_saved,
+         where(suite=suite, competitor=f"{MOVING_DEFAULT}_safe"), _reports_saved,
          beside(*MOVING_PLACE, competitor=MOVING_DEFAULT))
         for what, suite in (("by clients", "moving_safe"), ("by arrivals", "moving_safe_arrivals"))
     ),
     *(
-        (f"time of `{name} safe` over `{name}`", at_most(3.0, 2, " x"),
-         where(suite=("moving_safe", "moving_safe_arrivals"), competitor=f"{name} safe"),
+        (f"time of `{name}_safe` over `{name}`", at_most(3.0, 2, " x"),
+         where(suite=("moving_safe", "moving_safe_arrivals"), competitor=f"{name}_safe"),
          lambda row, other: row["ms_per_timestamp"] / max(other["ms_per_timestamp"], 1e-9),
          beside(*MOVING_PLACE, competitor=name))
         for name in (MOVING_DEFAULT, AP_PLUS[0])
