@@ -152,7 +152,7 @@ def test_no_message_is_missing_after_any_change(
     if not is_dear:
         at_rest = motion_of(structure.fanout, 0.0, np.empty((0, 2), np.float32))
         monkeypatch.setattr(ApPlusTree, "_motion", lambda *_: at_rest)
-    monkeypatch.setattr("earshot.semantics.moving.ap_plus.structure._LEAST", 60)
+    monkeypatch.setattr("earshot.semantics.moving.cell_lists.LEAST", 60)
     world = World(space, 5)
     engine, plain = (
         Engine(Moving(4 * SECOND), structure=name, parameters=parameters, space=space)

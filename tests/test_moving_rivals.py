@@ -157,7 +157,7 @@ def check_structure(arrays: CellListsArrays, tables: Tables) -> tuple[int, int]:
 def test_every_entry_is_where_it_must_be(
     structure: CellLists, space: Space, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("earshot.semantics.moving.cell_lists._LEAST", 150)
+    monkeypatch.setattr("earshot.semantics.moving.cell_lists.LEAST", 150)
     world = World(space, 7)
     engine, plain = (
         Engine(Moving(4 * SECOND), structure=name, parameters=parameters, space=space)

@@ -39,7 +39,7 @@ from earshot.semantics.moving.kernels.hashed_lists import (
 from earshot.semantics.moving.kernels.lists import choose_tokens
 from earshot.semantics.moving.tables import live_rows
 
-_LEAST = 4096
+LEAST = 4096
 """Subscriptions, or messages, up to which nothing is built anew."""
 _MORE_MESSAGES = 8
 """So many times as many messages as were seen by then say more about which words are rare."""
@@ -134,10 +134,9 @@ class CellLists(Structure):
         """Whether many have come since all was built, or more is known of words and places."""
         facts = arrays.facts
         n_clauses = int(arrays.list_lengths.sum())
-        if facts[N_PUT] > max(_LEAST, n_clauses):
+        if facts[N_PUT] > max(LEAST, n_clauses):
             return True
-        seen, before = int(facts[N_SEEN]), int(facts[N_SEEN_BEFORE])
-        return n_clauses > _LEAST and seen > max(_LEAST, _MORE_MESSAGES * before)
+        return knows_more(n_clauses, int(facts[N_SEEN]), int(facts[N_SEEN_BEFORE]))
 
 
 @dataclass(frozen=True)
@@ -212,6 +211,17 @@ class RqPlus(_TreeLists):
     is_by_word = True
 
 
+def knows_more(n_clauses: int, n_seen: int, n_before: int) -> bool:
+    """Whether messages have told so much more of words and places that all is worth building anew.
+
+    Args:
+        n_clauses: Alternatives that there are.
+        n_seen: Messages so far.
+        n_before: Messages by the time when all was built.
+    """
+    return n_clauses > LEAST and n_seen > max(LEAST, _MORE_MESSAGES * n_before)
+
+
 def _sampled(boxes: Float64s) -> Float64s:
     """Return boxes of some messages, none across the antimeridian."""
     boxes = boxes[:: len(boxes) // _MOST_SAMPLED + 1]
@@ -219,22 +229,38 @@ def _sampled(boxes: Float64s) -> Float64s:
 
 
 def _no_lists(n_groups: int) -> HashedLists:
-    facts = np.zeros(N_HASH_FACTS, np.int64)
-    facts[FREE_LIST] = facts[FREE_BLOCK] = -1
     nothing = np.zeros(0, np.int32)
     none = HashedLists(
-        facts, np.zeros((0, 2), np.int64), np.zeros((0, 2), np.int64), np.zeros(0, np.int64),
-        nothing, nothing, np.full(n_groups, -1, np.int32), np.zeros(n_groups, np.int32), nothing,
-        np.zeros(0, np.int64), np.zeros(BLOCK, np.int64),
+        no_list_facts(), np.zeros((0, 2), np.int64), np.zeros((0, 2), np.int64),
+        np.zeros(0, np.int64), nothing, nothing, np.full(n_groups, -1, np.int32),
+        np.zeros(n_groups, np.int32), nothing, np.zeros(0, np.int64), np.zeros(BLOCK, np.int64),
     )  # fmt: skip
     return _larger(none, n_groups)
 
 
+def no_list_facts() -> Int64s:
+    """Return the facts of lists in blocks that have no entry."""
+    facts = np.zeros(N_HASH_FACTS, np.int64)
+    facts[FREE_LIST] = facts[FREE_BLOCK] = -1
+    return facts
+
+
+def with_blocks(lists: Any, n_more: int) -> Any:
+    """Return lists with room for so many more blocks."""
+    facts, n_now = lists.list_facts, len(lists.block_next)
+    wanted = int(facts[N_BLOCKS] - facts[N_FREE_BLOCKS]) + n_more
+    if wanted <= n_now:
+        return lists
+    n = max(wanted, n_now * 3 // 2)
+    return lists._replace(
+        block_next=resized(lists.block_next, n),
+        block_entries=resized(lists.block_entries, n * BLOCK),
+    )
+
+
 def _larger(hashed: HashedLists, n_groups: int) -> HashedLists:
     """Return the lists with room for as many entries as anything may have."""
-    facts = hashed.list_facts
-    n_lists, n_held = int(facts[N_HELD]) + MOST_ENTRIES, len(hashed.list_keys)
-    n_blocks = int(facts[N_BLOCKS] - facts[N_FREE_BLOCKS]) + MOST_ENTRIES
+    n_lists, n_held = int(hashed.list_facts[N_HELD]) + MOST_ENTRIES, len(hashed.list_keys)
     more: dict[str, Any] = {
         "group_heads": with_room(hashed.group_heads, n_groups, -1),
         "group_sizes": with_room(hashed.group_sizes, n_groups),
@@ -244,11 +270,7 @@ def _larger(hashed: HashedLists, n_groups: int) -> HashedLists:
         more["list_keys"] = resized(hashed.list_keys, n, -1)
         for name in ("lists", "list_next", "list_before"):
             more[name] = resized(getattr(hashed, name), n)
-    if n_blocks > len(hashed.block_next):
-        n = max(n_blocks, len(hashed.block_next) * 3 // 2)
-        more["block_next"] = resized(hashed.block_next, n)
-        more["block_entries"] = resized(hashed.block_entries, n * BLOCK)
-    larger = hashed._replace(**more)
+    larger: HashedLists = with_blocks(hashed._replace(**more), MOST_ENTRIES)
     if 2 * n_lists > len(hashed.places):
         n = 1 << (2 * n_lists - 1).bit_length()
         larger = larger._replace(places=np.full((n, 2), -1, np.int64))

@@ -45,6 +45,7 @@ from earshot.model.arrays import (
     Space,
     no_shapes,
 )
+from earshot.semantics.moving import cell_lists
 from earshot.semantics.moving.ap_plus.kernels import arrays as ap
 from earshot.semantics.moving.ap_plus.kernels.arrays import (
     ApPlusArrays,
@@ -63,7 +64,13 @@ from earshot.semantics.moving.ap_plus.kernels.messages import (
     lift_messages,
     sweep_messages,
 )
-from earshot.semantics.moving.cell_lists import KkIndex, SsIndex
+from earshot.semantics.moving.cell_lists import (
+    KkIndex,
+    SsIndex,
+    knows_more,
+    no_list_facts,
+    with_blocks,
+)
 from earshot.semantics.moving.contract import Structure
 from earshot.semantics.moving.kernels.arrays import (
     IS_LONLAT,
@@ -75,13 +82,6 @@ from earshot.semantics.moving.kernels.arrays import (
     Tables,
 )
 from earshot.semantics.moving.kernels.hashed_lists import BLOCK as WORD_BLOCK
-from earshot.semantics.moving.kernels.hashed_lists import (
-    FREE_BLOCK,
-    FREE_LIST,
-    N_BLOCKS,
-    N_FREE_BLOCKS,
-    N_HASH_FACTS,
-)
 from earshot.semantics.moving.kernels.quadtree import (
     BLOCK,
     N_TREE_FACTS,
@@ -92,10 +92,6 @@ from earshot.semantics.moving.kernels.quadtree import (
 )
 from earshot.semantics.moving.tables import live_rows
 
-_LEAST = 4096
-"""Subscriptions, or messages, up to which nothing is built anew."""
-_MORE_MESSAGES = 8
-"""So many times as many messages as were seen by then say more about words and places."""
 _MOST_DUE = 64
 _CELLS = 1000
 _LIFE = 4.0
@@ -237,12 +233,12 @@ class ApPlusTree(Structure):
             int(core.tree.facts[nodes.N_CLAUSES]),
             len(tables.subscribers.clause_slots),
         )
-        if n_clauses - facts[ap.N_TAKEN] > max(_LEAST, n_now):
+        if n_clauses - facts[ap.N_TAKEN] > max(cell_lists.LEAST, n_now):
             return self.build(tables, _space(tables), arrays)
         if facts[ap.N_DEAD] > messages.facts[N_LIVE] and not self.is_separate:
             sweep_messages(facts, core.tree, core.lists, core.words, messages)
         arrays = self._grown(arrays, tables)
-        if facts[ap.N_GONE] > max(_LEAST, n_now // 8):
+        if facts[ap.N_GONE] > max(cell_lists.LEAST, n_now // 8):
             gone = np.flatnonzero(core.places.states == ap.GONE)
             facts[ap.N_GONE] = 0
             arrays = self._changed(arrays, tables, gone, WAS)
@@ -343,8 +339,7 @@ class ApPlusTree(Structure):
         if facts[ap.IS_INCOMPLETE]:
             return True
         n_clauses = int(arrays.core.tree.facts[nodes.N_CLAUSES])
-        seen, before = int(facts[ap.N_SEEN]), int(facts[ap.N_SEEN_BEFORE])
-        return n_clauses > _LEAST and seen > max(_LEAST, _MORE_MESSAGES * before)
+        return knows_more(n_clauses, int(facts[ap.N_SEEN]), int(facts[ap.N_SEEN_BEFORE]))
 
 
 @dataclass(frozen=True)
@@ -453,10 +448,8 @@ def _no_lists(extent: Float64s) -> MessageLists:
 
 
 def _no_words() -> WordLists:
-    facts = np.zeros(N_HASH_FACTS, np.int64)
-    facts[FREE_LIST] = facts[FREE_BLOCK] = -1
     return WordLists(
-        facts, np.zeros((0, 2), np.int64), np.zeros(0, np.int32), np.zeros(0, np.int64),
+        no_list_facts(), np.zeros((0, 2), np.int64), np.zeros(0, np.int32), np.zeros(0, np.int64),
         np.zeros(WORD_BLOCK, np.int64),
     )  # fmt: skip
 
@@ -482,15 +475,8 @@ def _grown_lists(lists: MessageLists, n_nodes: int, n_blocks: int) -> MessageLis
 def _grown_words(words: WordLists, n_tokens: int, n_wanted: int) -> WordLists:
     """Return lists of so many words with room for a message of so many."""
     words = words._replace(lists=with_room(words.lists, n_tokens))
-    n_used = int(words.list_facts[N_BLOCKS] - words.list_facts[N_FREE_BLOCKS])
-    n_spare = max(_SPARE_WORD_BLOCKS, n_wanted)
-    if n_used + n_spare <= len(words.block_next):
-        return words
-    n = n_used + 2 * n_spare + len(words.block_next) // 4
-    return words._replace(
-        block_next=resized(words.block_next, n),
-        block_entries=resized(words.block_entries, n * WORD_BLOCK),
-    )
+    grown: WordLists = with_blocks(words, max(_SPARE_WORD_BLOCKS, n_wanted))
+    return grown
 
 
 def _lifted(core: ApPlusCore, messages: Messages, node: int, has_messages: bool) -> Int32s:
