@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pyarrow.dataset as ds
+import pyarrow.parquet as pq
 import pytest
 from pyspark.sql import SparkSession
 
@@ -166,12 +167,12 @@ def test_shards_that_lose_their_states_give_what_the_engine_gives(
         feed.add(batch, n_messages=30)
         task.log.write(batch, merged(feed.tables(batch)), {})
         for shard in range(N_SHARDS):
-            own = replace(task, shard=shard, batch=batch)
+            own = replace(task, shard=shard, batch=batch, updates=str(tmp_path / "out"))
             for _ in range(int(random.integers(1, 3))):
                 if random.random() < 0.3:
                     state._states.clear()
-                found = pa.Table.from_batches(state._run(own), own.schema)
-                report = state.read_report(Folder(task.checkpoint), batch, shard)
+                report = state.run_shard(own)
+                found = pq.read_table(tmp_path / "out" / f"part-{shard:05d}.parquet")
                 assert report.updates == found.num_rows
                 n_replayed += report.replayed
             for row in found.sort_by(state.SEQUENCE).to_pylist():
@@ -205,7 +206,8 @@ def begun(root: Path, feed: Feed) -> StateTask:
         engine.save(Path(folder.path, "shards", str(shard)))
     names = tuple(map(str, range(N_SHARDS)))
     base = Base("base", "hashed", (0,) * N_SHARDS, (0,) * N_SHARDS, names)
-    (root / "checkpoint").mkdir()
+    for name in ("checkpoint", "out"):
+        (root / name).mkdir()
     return StateTask(
         "test", Folder(root / "checkpoint").uri, store.folder.uri, Version(1, base), settings,
         "string", 0, 0, snapshot_every=4,

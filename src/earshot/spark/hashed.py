@@ -12,10 +12,10 @@ from dataclasses import dataclass
 from functools import partial
 from uuid import uuid4
 
+import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 import pyarrow.dataset as ds
-from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - its usual name
 from pyspark.sql.pandas.types import from_arrow_schema
 
@@ -27,7 +27,7 @@ from earshot.spark.folders import Folder
 from earshot.spark.notes import rejects_in, without_notes
 from earshot.spark.prepare import ROW, SOURCE
 from earshot.spark.rows import Batches
-from earshot.spark.shards import SHARD, warm_up_machine
+from earshot.spark.shards import SHARD, shards_of, warm_up_machine
 from earshot.spark.store import Base, IndexSettings, IndexStore
 
 BUILT_SHARD = pa.schema(
@@ -39,11 +39,6 @@ BUILT_SHARD = pa.schema(
     ]
 )
 """What a building task returns."""
-
-
-def shard_of(name: str, n_shards: int) -> Column:
-    """Return the shard of the id in a column."""
-    return F.pmod(F.xxhash64(F.col(name)), F.lit(n_shards)).cast("int")
 
 
 def number_words(engine: Engine, subscriptions: pa.Table | pa.RecordBatch) -> None:
@@ -80,13 +75,14 @@ def build_hashed(
     if stop_at_rejects:
         for reject in rejects.limit(1).toArrow().to_pylist():
             raise InvalidRow(reject["source"], reject["row"], reject["field"], reject["reason"])
-    rows = without_notes(noted).withColumn(SHARD, shard_of("id", n_shards))
+    rows = without_notes(noted)
     rows.orderBy(SOURCE, ROW).drop(SOURCE, ROW).write.parquet(f"{folder.uri}/rows")
     numbers = session.createDataFrame(pa.table({SHARD: pa.array(range(n_shards), pa.int32())}))
     about = (
         numbers.repartitionById(n_shards, F.col(SHARD))
         .mapInArrow(
-            partial(_build_task, HashedTask(folder.uri, settings)), from_arrow_schema(BUILT_SHARD)
+            partial(_build_task, HashedTask(folder.uri, settings, n_shards)),
+            from_arrow_schema(BUILT_SHARD),
         )
         .toArrow()
         .sort_by("shard")
@@ -107,6 +103,7 @@ class HashedTask:
 
     base: str  # URI of the base's directory
     settings: IndexSettings
+    n_shards: int
 
 
 def _build_task(task: HashedTask, batches: Iterable[pa.RecordBatch]) -> Batches:
@@ -123,7 +120,8 @@ def _build_shard(task: HashedTask, shard: int) -> pa.RecordBatch:
     for rows in _rows_in_order(folder):
         canonical = pa.table(rows).select(schema.names).cast(schema)
         number_words(engine, canonical)
-        own = canonical.filter(pc.equal(rows.column(SHARD), shard))
+        is_own = shards_of(canonical.column("id"), task.n_shards).to_numpy() == shard
+        own = canonical.take(pa.array(np.flatnonzero(is_own)))
         errors = engine.subscribe_batch(own, on_error="reject").rejects
         if errors:  # what was checked is good, unless other code wrote it
             raise SavedIndexError(f"{folder.path}: {errors[0]}; build the index again")

@@ -30,6 +30,7 @@ from earshot.model.schemas import (
     schema_of,
 )
 from earshot.semantics import matcher_type
+from earshot.spark.arrivals import ARRIVED, Arrivals
 from earshot.spark.backlog import Spool
 from earshot.spark.notes import (
     NOTE,
@@ -136,6 +137,18 @@ def canonical_rows(
     return table.select(*(table[name] for name in needed)).mapInArrow(
         task if spool is None else partial(spool.passed, schema, task),
         from_arrow_schema(schema),
+    )
+
+
+def arrived_rows(
+    table: DataFrame, reading: RowReading, check: RowCheck, arrivals: Arrivals
+) -> DataFrame:
+    """Return where tasks put canonical rows with their origin, and notes as above."""
+    needed = needed_columns(reading, arrow_schema(table))
+    schema = _noted(reading, with_origin=True)
+    read = partial(_read_task, reading, check, True, True)
+    return table.select(*(table[name] for name in needed)).mapInArrow(
+        partial(arrivals.write, reading.content, schema, read), from_arrow_schema(ARRIVED)
     )
 
 

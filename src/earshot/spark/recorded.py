@@ -28,6 +28,7 @@ from earshot import storage
 from earshot.encoding import NO_TIME_US
 from earshot.model.arrays import Int64s
 from earshot.model.schemas import Content
+from earshot.spark.arrivals import read_arrow, write_arrow
 from earshot.spark.folders import Folder
 
 KINDS: tuple[Content, ...] = ("changes", "positions", "messages")
@@ -108,9 +109,7 @@ class EventLog:
         def write(directory: Path) -> None:
             directory.mkdir()
             for name, table in (*events.tables.items(), ("runs", events.runs)):
-                path = directory / f"{name}.arrow"
-                with pa.OSFile(str(path), "wb") as file, pa.ipc.new_file(file, table.schema) as out:
-                    out.write_table(table)
+                write_arrow(directory / f"{name}.arrow", table)
             Folder(directory).write_json("facts.json", dict(facts))
             for path in directory.iterdir():
                 with path.open("rb") as file:
@@ -124,10 +123,7 @@ class EventLog:
     def read(self, batch: int) -> Events:
         """Return the events of a batch, memory-mapped."""
         directory = self._folder.local(_name(batch))
-        tables = {}
-        for path in directory.glob("*.arrow"):
-            with pa.memory_map(str(path)) as file:
-                tables[path.stem] = pa.ipc.open_file(file).read_all()
+        tables = {path.stem: read_arrow(path) for path in directory.glob("*.arrow")}
         runs = tables.pop("runs")
         return Events({kind: tables[kind] for kind in KINDS if kind in tables}, runs)
 

@@ -14,6 +14,7 @@ from functools import cache
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
@@ -161,3 +162,41 @@ def warm_up_machine(semantics: Any = None, structure: str | None = None) -> None
         for identity in (int, str):
             empty = Engine(semantics, structure=structure, rebuild_in_background=False)
             rehearse(empty, identity)
+
+
+# ---- shards by the ids of subscriptions ----------------------------------------------------------
+
+_POWER = np.uint64(0x9E3779B97F4A7C15)
+_MIXING = (np.uint64(0xBF58476D1CE4E5B9), np.uint64(0x94D049BB133111EB))
+
+
+def shards_of(ids: pa.Array | pa.ChunkedArray, n_shards: int) -> pa.Array:
+    """Return the shard of each id: a hash, the same on every machine."""
+    if isinstance(ids, pa.ChunkedArray):
+        ids = ids.combine_chunks()
+    if pa.types.is_integer(ids.type):
+        hashes = ids.cast(pa.int64()).fill_null(0).to_numpy().view(np.uint64).copy()
+    else:
+        hashes = _sums_of_bytes(ids.cast(pa.large_string()).fill_null(""))
+    for shift, factor in zip((30, 27), _MIXING, strict=True):  # finalizer of SplitMix64
+        hashes = (hashes ^ (hashes >> np.uint64(shift))) * factor
+    hashes ^= hashes >> np.uint64(31)
+    return pa.array((hashes % np.uint64(n_shards)).astype(np.int32))
+
+
+def _sums_of_bytes(strings: pa.Array) -> npt.NDArray[np.uint64]:
+    """Return a polynomial in the bytes of each string, modulo 2**64."""
+    _, ends, data = strings.buffers()
+    offsets = np.frombuffer(ends, np.int64)[strings.offset : strings.offset + len(strings) + 1]
+    lengths = np.diff(offsets)
+    values = np.frombuffer(data, np.uint8)[offsets[0] : offsets[-1]].astype(np.uint64) + np.uint64(
+        1
+    )
+    powers = np.cumprod(np.full(max(int(lengths.max(initial=0)), 1), _POWER))
+    starts = offsets[:-1] - offsets[0]
+    values *= powers[np.arange(len(values)) - np.repeat(starts, lengths)]
+    sums = np.zeros(len(strings), np.uint64)
+    some = np.flatnonzero(lengths)  # reduceat has no empty sums
+    if len(some):
+        sums[some] = np.add.reduceat(values, starts[some])
+    return sums

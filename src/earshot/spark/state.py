@@ -9,7 +9,6 @@ the one that was lost.
 ::
 
     earshot/states/0003/00000016-5f…/  the engine of shard 3 after batch 16
-    earshot/reports/00000017/0003.json what shard 3 did in batch 17
 """
 
 from __future__ import annotations
@@ -42,7 +41,6 @@ from earshot.spark.folders import Folder
 from earshot.spark.hashed import number_words
 from earshot.spark.prepare import located_rejects
 from earshot.spark.recorded import EventLog, Run
-from earshot.spark.rows import Batches
 from earshot.spark.shards import SHARD, warm_up_machine
 from earshot.spark.store import IndexSettings, IndexStore, Version
 
@@ -72,7 +70,7 @@ class StateTask:
     shard: int
     batch: int
     snapshot_every: int = SNAPSHOT_EVERY
-    updates: str | None = None  # directory for the updates, None where they go on to Spark
+    updates: str = ""  # URI of the directory for the updates
     results: str | None = None  # directory for what subscriptions hold after the batch
     results_format: str = "parquet"
 
@@ -123,23 +121,6 @@ class Report:
     n_subscriptions: int = 0
     replayed: int = 0  # batches that had to be applied again before this one
 
-    def write(self, checkpoint: Folder, batch: int, shard: int) -> None:
-        """Write it where the driver looks for it, in place of an earlier one."""
-        plain = {
-            **self.__dict__,
-            "rejects": [(kind, each._asdict()) for kind, each in self.rejects],
-        }
-        (checkpoint / "earshot" / "reports" / f"{batch:08d}").write_json(f"{shard:04d}.json", plain)
-
-
-def read_report(checkpoint: Folder, batch: int, shard: int) -> Report:
-    """Return what a shard did in a batch."""
-    folder = checkpoint / "earshot" / "reports" / f"{batch:08d}"
-    plain = folder.read_json(f"{shard:04d}.json")
-    return Report(
-        **{**plain, "rejects": [(kind, Reject(**each)) for kind, each in plain["rejects"]]}
-    )
-
 
 _states: dict[tuple[str, str, int], ShardState] = {}
 
@@ -147,33 +128,30 @@ _states: dict[tuple[str, str, int], ShardState] = {}
 # ---- tasks --------------------------------------------------------------------------------------
 
 
-def run_shard(task: StateTask, batches: Iterable[pa.RecordBatch]) -> Batches:
-    """Take a shard through a batch; yield its updates."""
-    for _ in batches:  # one row, which only says where the shard is
-        yield from _run(task)
+def run_shards(task: StateTask, shards: Iterable[int]) -> Iterator[Report]:
+    """Take shards, of which a partition has one, through a batch; yield what they did."""
+    for shard in shards:
+        yield run_shard(replace(task, shard=shard))
 
 
-def _run(task: StateTask) -> Batches:
+def run_shard(task: StateTask) -> Report:
+    """Take a shard through a batch, and write its updates; return what it did."""
     key = (task.checkpoint, task.pipeline, task.shard)
     # Taken out while it is at work: what is left of a task that fails in between is not used.
     state, n_replayed = state_before(task, _states.pop(key, None))
     report = Report(replayed=n_replayed)
-    if task.updates is None:
+    with _file(task.updates, task, task.schema, "parquet") as writer:
         for table in _tables(state, task, report):
-            yield from table.to_batches()
-    else:
-        with _file(task.updates, task, task.schema, "parquet") as writer:
-            for table in _tables(state, task, report):
-                writer.write(table)
+            writer.write(table)
     if task.results is not None:
         write_results(state.engine, task, task.results)
     if task.is_snapshot_due:
         save_snapshot(state, task)
     report.n_subscriptions = len(state.engine)
-    report.write(Folder(task.checkpoint), task.batch, task.shard)
     _states[key] = state
     while len(_states) > _MOST_STATES:
         _states.pop(next(iter(_states)))
+    return report
 
 
 def _tables(state: ShardState, task: StateTask, report: Report) -> Iterator[pa.Table]:

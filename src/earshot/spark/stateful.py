@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import threading
 import time
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass, replace
 from functools import partial, reduce
 from pathlib import Path
@@ -21,40 +21,34 @@ from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
+from pyspark import RDD
 from pyspark.sql import DataFrame
-from pyspark.sql import functions as F  # noqa: N812 - its usual name
-from pyspark.sql.pandas.types import from_arrow_schema
 
 from earshot.encoding import NO_TIME_US
 from earshot.errors import InUse, InvalidFile, InvalidParameter
 from earshot.files import Reject, reject_table
 from earshot.model.schemas import Content, id_type, schema_of
+from earshot.spark.arrivals import Arrivals
 from earshot.spark.connectors import FileFormat, FileSink, batch_directory, drafted, owned
 from earshot.spark.folders import Folder
-from earshot.spark.hashed import shard_of
 from earshot.spark.intake import in_order
 from earshot.spark.notes import NOTE, arrival_of_notes, rejects_of_notes
-from earshot.spark.prepare import ROW, SOURCE, canonical_rows
+from earshot.spark.prepare import ROW, SOURCE, arrived_rows
 from earshot.spark.recorded import KINDS, EventLog, merged
 from earshot.spark.rows import RowReading
+from earshot.spark.session import SPARK_IS_GONE
 from earshot.spark.shards import SHARD
 from earshot.spark.state import (
     SNAPSHOTS_KEPT,
     Report,
     ShardState,
     StateTask,
-    read_report,
-    run_shard,
+    run_shards,
     state_before,
     write_results,
 )
 from earshot.spark.store import IndexStore, Version, latest_us
 from earshot.spark.stream import BatchLog, BatchRecord, Pipeline, StartQuery
-
-KIND = "earshot_kind"
-"""Column with the kind of an event."""
-MESSAGE_ID = "message_id"
-"""Column of messages' ids, which may be of another kind than those of subscriptions."""
 
 PATIENCE = 5
 """How often a state is opened anew that a running pipeline removes meanwhile."""
@@ -81,7 +75,8 @@ class StatefulPipeline(Pipeline):
         self._version = self._begin_version()
         self._n_shards = self._version.base.n_shards
         self._settings = self._store.settings
-        self._homes: list[DataFrame] = []
+        self._homes: list[RDD[int]] = []
+        self._arrivals = Arrivals(f"{self._checkpoint.uri}/earshot/arrivals", self._n_shards)
 
     def _begin_version(self) -> Version:
         """Return the subscriptions that the pipeline began with, which later builds do not change.
@@ -112,33 +107,25 @@ class StatefulPipeline(Pipeline):
             owned(self._results, self._owner, "results")
 
     def _start_queries(self, query: StartQuery, available_now: bool) -> None:
-        self._homes = [
-            self._session.createDataFrame(pa.table({SHARD: [shard]})).persist()
-            for shard in range(self._n_shards)
-        ]
+        context = self._session.sparkContext
+        self._homes = [context.parallelize([shard], 1).persist() for shard in range(self._n_shards)]
         query(self._all_events(), "events", self._take_batch)
 
     def _disown(self) -> None:
         super()._disown()
         homes, self._homes = self._homes, []
         for home in homes:
-            home.unpersist()
+            with suppress(*SPARK_IS_GONE):
+                home.unpersist()
 
     def _all_events(self) -> DataFrame:
-        """Return the rows of all kinds as one stream, in canonical columns, with their origin."""
-        parts = []
-        for kind, rows in self._streams.items():
-            reading = self._readings[kind]
-            noted = canonical_rows(
-                rows, reading, self._settings.row_check, with_origin=True, with_arrivals=True
-            )
-            shard = F.lit(None).cast("int")
-            if kind == "messages":
-                noted = noted.withColumnRenamed("id", MESSAGE_ID)
-            else:
-                shard = shard_of("id", self._n_shards)
-            parts.append(noted.withColumns({SHARD: shard, KIND: F.lit(kind)}))
-        return reduce(partial(DataFrame.unionByName, allowMissingColumns=True), parts)
+        """Return as one stream where tasks put the rows of all kinds."""
+        check = self._settings.row_check
+        parts = [
+            arrived_rows(rows, self._readings[kind], check, self._arrivals)
+            for kind, rows in self._streams.items()
+        ]
+        return reduce(DataFrame.union, parts)
 
     # ---- batches --------------------------------------------------------------------------------
 
@@ -182,17 +169,20 @@ class StatefulPipeline(Pipeline):
 
     def _write_down(self, rows: DataFrame, batch: int) -> None:
         """Put the events of a batch in order, and write them to the log."""
-        table = rows.toArrow()
-        kinds, notes = table.column(KIND), table.column(NOTE)
+        self._arrivals.clear()
+        arrived = rows.toArrow()
         tables: dict[Content, pa.Table] = {}
         rejects: list[tuple[Content, dict[str, Any]]] = []
+        arrivals_us = []
         for kind in KINDS:
-            if kind not in self._streams:
+            noted = self._arrivals.read(arrived, kind)
+            if noted is None:
                 continue
-            of_kind = pc.equal(kinds, kind)
-            told = notes.filter(pc.and_(of_kind, pc.is_valid(notes)))
+            notes = noted.column(NOTE)
+            told = notes.drop_null()
             rejects += [(kind, each._asdict()) for each in rejects_of_notes(told)]
-            own = table.filter(pc.and_(of_kind, pc.is_null(notes)))
+            arrivals_us.append(arrival_of_notes(told))
+            own = noted.filter(pc.is_null(notes))
             by_origin = self._readings[kind].form != "columns"
             tables[kind] = in_order(self._columns_of(kind, own), by_origin=by_origin)
         events = merged(tables)
@@ -200,7 +190,7 @@ class StatefulPipeline(Pipeline):
         clock_us = before.get("clock_after_us")
         latest = [int(run.clocks[-1]) for run in events.in_order()]
         times = [each for each in latest if each != NO_TIME_US]
-        n_messages = tables["messages"].num_rows
+        n_messages = tables["messages"].num_rows if "messages" in tables else 0
         first_message = before.get("first_message", 0) + before.get("n_messages", 0)
         facts = {
             "clock_us": clock_us,
@@ -208,18 +198,16 @@ class StatefulPipeline(Pipeline):
             "first_message": first_message,
             "n_messages": n_messages,
             "rejects": rejects,
-            "arrived_us": arrival_of_notes(notes.drop_null()),
+            "arrived_us": min((each for each in arrivals_us if each is not None), default=None),
         }
         self._events.write(batch, events, facts)
+        self._arrivals.clear()
 
     def _columns_of(self, kind: Content, rows: pa.Table) -> pa.Table:
         """Return rows with the columns of their kind that have anything in them, and the origin."""
         reading = self._readings[kind]
         schema = schema_of(kind, id_type(reading.ids))
-        if kind == "messages":
-            rows = rows.drop_columns(["id"]) if "id" in rows.schema.names else rows
-            rows = rows.rename_columns({MESSAGE_ID: "id"})
-        names = [name for name in schema.names if name in rows.schema.names]
+        names = schema.names
         kept = [name for name in names if name == "time" or rows[name].null_count < rows.num_rows]
         kept += [SOURCE, ROW, *([SHARD] if kind != "messages" else [])]
         return rows.select(kept)
@@ -233,21 +221,16 @@ class StatefulPipeline(Pipeline):
             if results is not None:
                 place = drafts.enter_context(drafted(results.folder, name))
                 task = replace(task, results=place, results_format=results.format)
+            # Shards write their files: through Spark's rows it takes as long as matching.
             if isinstance(self._sink, FileSink) and self._sink.format == "parquet":
-                # Shards write their files: through Spark's rows it takes as long as matching.
                 place = drafts.enter_context(drafted(self._sink.folder, name))
-                found = self._shards(replace(task, updates=place))
-                found.write.format("noop").mode("overwrite").save()
-            elif isinstance(self._sink, FileSink):
-                self._sink(self._shards(task), batch)
-            else:  # others may run a plan several times, and shards would have to go back each time
-                found = self._shards(task).persist()
-                try:
-                    found.count()
-                    self._sink(found, batch)
-                finally:
-                    found.unpersist()
-        return [read_report(self._checkpoint, batch, shard) for shard in range(self._n_shards)]
+                return self._reports(replace(task, updates=place))
+            folder = self._checkpoint / "earshot"
+            with drafted(folder, "updates") as place:
+                reports = self._reports(replace(task, updates=place))
+            self._sink(self._session.read.parquet(f"{folder.uri}/updates"), batch)
+            folder.remove("updates")
+            return reports
 
     def _task(self, batch: int) -> StateTask:
         return StateTask(
@@ -262,20 +245,21 @@ class StatefulPipeline(Pipeline):
             self._snapshot_every,
         )
 
-    def _shards(self, task: StateTask) -> DataFrame:
-        """Return the updates of all shards."""
-        environment = self._session.sparkContext.environment
-        schema = from_arrow_schema(task.schema)
+    def _reports(self, task: StateTask) -> list[Report]:
+        """Let all shards write their updates; return what they did."""
+        # Not a table: to plan one takes Spark longer than to run its tasks.
+        context = self._session.sparkContext
         parts = []
         with _environment:
             try:
                 for shard, home in enumerate(self._homes):
-                    environment[VARIABLE] = str(shard)
-                    own = replace(task, shard=shard)
-                    parts.append(home.mapInArrow(partial(run_shard, own), schema))
+                    context.environment[VARIABLE] = str(shard)
+                    part = home.mapPartitions(partial(run_shards, task))
+                    part.id()  # as it is asked for, the environment is noted
+                    parts.append(part)
             finally:
-                environment.pop(VARIABLE, None)
-        return reduce(DataFrame.union, parts)
+                context.environment.pop(VARIABLE, None)
+        return context.union(parts).collect()
 
     def _write_rejects(self, rejects: list[tuple[Content, Reject]], batch: int) -> None:
         for kind in self._streams:
@@ -286,7 +270,6 @@ class StatefulPipeline(Pipeline):
 
     def _clean(self, batch: int) -> None:
         """Remove what no shard can need any more to be brought up to date."""
-        (self._checkpoint / "earshot" / "reports").remove(f"{batch - 1:08d}")
         if (batch + 1) % self._snapshot_every:
             return
         states = self._checkpoint / "earshot" / "states"

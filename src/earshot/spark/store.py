@@ -46,7 +46,7 @@ Placement = Literal["replicated", "sharded", "hashed"]
 """All in one shard; cut by place and keywords; cut by id, for semantics that keep messages."""
 
 FORMAT = "earshot-spark-index"
-FORMAT_VERSION = 4
+FORMAT_VERSION = 5
 
 _MICROSECOND = timedelta(microseconds=1)
 
