@@ -32,7 +32,7 @@ def results(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Pa
     effort = replace(
         smoke.spark, n_files=3, messages_per_file=50, files_per_batch=1, n_small=2, n_small_warm=1,
         sql_budget_s=0.0, n_shards=1, n_state_subscriptions=2_000, state_window=20,
-        events_per_batch=30, n_state_batches=1,
+        events_per_file=15, n_state_batches=1, files_per_state_batch=2,
     )  # fmt: skip
     quick = replace(smoke, spark=effort, effort=smoke.effort._replace(repetitions=1))
     with pytest.MonkeyPatch.context() as patch:

@@ -51,8 +51,9 @@ class SparkEffort:
     n_shards: int = _each(2, 4, 4)  # of the suite spark_states
     n_state_subscriptions: int = _each(300, 100_000, 100_000)
     state_window: int = _each(200, 100_000, 100_000)  # messages of top-k
-    events_per_batch: int = _each(100, 20_000, 20_000)  # of top-k
-    n_state_batches: int = _each(2, 6, 6)  # that are counted
+    events_per_file: int = _each(100, 20_000, 20_000)  # of top-k; of moving, those of a timestamp
+    files_per_state_batch: int = _each(2, 4, 4)
+    n_state_batches: int = _each(2, 4, 4)  # that are counted
 
 
 @dataclass(frozen=True)
