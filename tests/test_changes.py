@@ -7,14 +7,16 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from earshot import Engine, Everywhere, Message, Point, Ranking, Rectangle, Subscription
+from earshot import Engine, Everywhere, Message, Point, Ranking, Rectangle, Subscription, TopK
 from earshot.engine.changes import apply_changes
-from earshot.errors import EarshotError
+from earshot.errors import EarshotError, InvalidInput
 from earshot.files.layout import make_layout
 from earshot.files.records import batch_of_records
+from earshot.model.ranking import WordCounts
 from earshot.model.schemas import changes_schema
 
 EPOCH = datetime(2026, 1, 1, tzinfo=UTC)
@@ -132,6 +134,57 @@ def test_refused_rows_say_why() -> None:
     assert "without a region every message would match" in reasons[3]
     assert "every message would match" in reasons[4]
     assert len(engine) == 2
+
+
+def test_words_are_weighed_where_a_change_says_so() -> None:
+    """By the subscriptions that are there then, neither earlier nor later ones."""
+    first = [
+        change("subscribe", "a", keywords=["fire"], ends=4),
+        change("subscribe", "b", keywords=["fire"]),
+        change("subscribe", "c", keywords=["water", "fire"]),
+    ]
+    last = [change("subscribe", "d", keywords=["water"]), change("unsubscribe", "b")]
+    engine, single = Engine(Ranking(0.5, 0.3)), Engine(Ranking(0.5, 0.3))
+    changes = table_of([*first, change("reweigh", "b", at=5), *last])
+    assert apply_changes(engine, changes) == []
+    apply_changes(single, table_of(first))
+    single.advance(EPOCH + timedelta(seconds=5))
+    counts = single.word_counts()
+    assert (counts.n_subscriptions, dict(zip(counts.words, counts.counts, strict=True))) == (
+        2,
+        {"fire": 2, "water": 1},
+    )
+    single.reweigh()
+    apply_changes(single, table_of(last))
+    message = Message(1, "water", place=PLACES[0])
+    found = [(each.subscription_id, each.score) for each in engine.publish(message)]
+    assert found == [(each.subscription_id, each.score) for each in single.publish(message)]
+    (error,) = apply_changes(Engine(), table_of([change("reweigh", "any")]))
+    assert (error.field, "weigh words" in error.reason) == ("op", True)
+
+
+def test_counts_of_several_engines_weigh_as_those_of_one() -> None:
+    """Also for words that an engine sees only later."""
+    whole, parts = Engine(Ranking(0.5, 0.3)), [Engine(Ranking(0.5, 0.3)) for _ in range(2)]
+    words = ["fire", "water", "smoke", "fire water", "crash"]
+    for number, text in enumerate(words):
+        each = Subscription(number, tuple(text.split()), region=Rectangle(0, 0, 9, 9))
+        whole.subscribe(each)
+        parts[number % 2].subscribe(each)
+    whole.reweigh()
+    counts = WordCounts.total(part.word_counts() for part in parts)
+    for part in parts:
+        part.reweigh(counts=counts)
+    late = Subscription(9, ("water", "crash", "flood"), region=Rectangle(0, 0, 9, 9))
+    whole.subscribe(late)
+    parts[0].subscribe(late)  # it has not had "water"
+    message = Message(1, "water fire flood", place=PLACES[0])
+    wanted = {(each.subscription_id, each.score) for each in whole.publish(message)}
+    found = {(each.subscription_id, each.score) for part in parts for each in part.publish(message)}
+    assert found == wanted
+    assert len({score for _, score in wanted}) > 2
+    with pytest.raises(InvalidInput, match="counts are for words"):
+        Engine(TopK(window=3)).reweigh(counts=counts)
 
 
 def test_no_changes() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import defaultdict
+from contextlib import suppress
 from dataclasses import asdict
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -15,6 +16,7 @@ import pyarrow.compute as pc
 import pyarrow.dataset as ds
 
 from earshot import Engine, Moving
+from earshot.errors import InvalidInput
 from earshot.files import read_rows
 from earshot.model.batches import time_us
 from earshot.model.schemas import Content
@@ -93,6 +95,7 @@ class Feed:
                 **time,
             },
         ]
+        changes.insert(4, {"op": "reweigh", "id": "words", "time": changes[4]["time"]})
         again = {"op": "subscribe", "id": self._live[0], "keywords": [f"again{number}"],
                  "x": 1.0, "y": 1.0}  # fmt: skip
         changes += [again, {"op": "unsubscribe", "id": "nobody"}]
@@ -203,6 +206,10 @@ def _one(engine: Engine, kind: str, row: pa.Table) -> list[Any]:
     if kind == "messages":
         return told + list(engine.publish_batch(row, on_error="reject"))
     operation = row["op"][0].as_py() if kind == "changes" else "move"
+    if operation == "reweigh":
+        with suppress(InvalidInput):  # moving subscribers have no words that weigh more
+            told += engine.reweigh()
+        return told
     if operation == "subscribe":
         return told + list(engine.subscribe_batch(row, on_error="reject"))
     if operation == "unsubscribe":

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 ANY_PLAN = "as Spark chooses"
-SUITES = ["spark_memory", "spark_batch", "spark_stream", "spark_states"]
+SUITES = ["spark_memory", "spark_batch", "spark_ranked", "spark_stream", "spark_states"]
 
 
 @pytest.fixture(scope="module")
@@ -69,6 +69,15 @@ def test_all_ways_of_a_batch_agree(results: Path) -> None:
     assert lists["over_spark_sql"] == pytest.approx(
         lists["messages_per_s"] / rows["spark_sql"]["messages_per_s"]
     )
+
+
+def test_ranked_batches_agree(results: Path) -> None:
+    rows = rows_of(results, "spark_ranked")
+    assert set(rows) == {"engine", "earshot_lists", "earshot_files"}
+    assert len({row["checksum"] for row in rows.values()}) == 1
+    assert {row["n_messages"] for row in rows.values()} == {40}
+    assert rows["engine"]["answers_per_message"] > 0
+    assert rows["engine"]["share_of_engine"] == 1.0
 
 
 def test_states_are_measured_beside_the_engine(results: Path) -> None:

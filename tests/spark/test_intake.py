@@ -6,7 +6,7 @@ The functions of the workers are called here directly, with tables of opened sha
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -39,6 +39,7 @@ from earshot.spark.intake import (
     merge,
     subscriptions,
     take_in,
+    weights_of,
 )
 from earshot.spark.notes import NOTE
 from earshot.spark.rows import RowReading
@@ -132,6 +133,8 @@ class Events:
         for _ in range(n):
             self.now += float(self.random.choice([0, 0, 1, 5]))
             op = str(self.random.choice(["subscribe", "subscribe", "unsubscribe", "move"]))
+            if self.random.random() < 0.05:
+                op = "reweigh"
             name = f"s{self.random.integers(n_ids)}"
             record: dict[str, Any] = {"op": op, "id": name}
             if op == "subscribe":
@@ -251,6 +254,12 @@ class Worker:
         return {(row["message_id"], row["subscription_id"], row.get("score")) for row in rows}
 
 
+def counted_elsewhere(count: Callable[[int], Any], numbers: Sequence[int]) -> list[Any]:
+    """Count the words of shards in a worker, not in the driver."""
+    with Worker().working():
+        return [count(number) for number in numbers]
+
+
 def expected(engine: Engine, messages: pa.Table, clock_us: int | None = None) -> set[Any]:
     clock = None if clock_us is None else START + timedelta(microseconds=clock_us - time_us(START))
     updates = engine.match_batch(messages, at=clock)
@@ -281,7 +290,7 @@ class Both:
         if clock_us is not None:
             self.engine.advance(START + timedelta(microseconds=clock_us - time_us(START)))
         wanted = [error.row for error in apply_changes(self.engine, changes)]
-        took = take_in(self.store, changes, clock_us=clock_us)
+        took = take_in(self.store, changes, clock_us=clock_us, count_words=counted_elsewhere)
         assert [error.row for error in took.rejects] == wanted
         assert took.version.n_subscriptions == len(self.engine)
         assert not shards._opened, "the driver opens no shard"
@@ -471,11 +480,16 @@ def test_deltas_come_to_what_the_engine_holds(tmp_path: Path) -> None:
         assert live_in(both.engine, n_ids) <= (held - replaced) | new
 
 
-@pytest.mark.parametrize("n_shards", [None, 2])
-def test_a_merge_changes_nothing(spark: SparkSession, tmp_path: Path, n_shards: int | None) -> None:
-    events = Events(8)
+@pytest.mark.parametrize(
+    ("n_shards", "semantics"),
+    [(None, None), (2, None), (2, RANKINGS["either part is not enough"])],
+)
+def test_a_merge_changes_nothing(
+    spark: SparkSession, tmp_path: Path, n_shards: int | None, semantics: Any
+) -> None:
+    events = Events(8, is_ranked=semantics is not None)
     n_ids = 40
-    both = Both(tmp_path, [events.subscription(f"s{i}") for i in range(20)], n_shards)
+    both = Both(tmp_path, [events.subscription(f"s{i}") for i in range(20)], n_shards, semantics)
     for _ in range(6):
         version = both.apply(events.changes(15, n_ids))
 
@@ -490,9 +504,11 @@ def test_a_merge_changes_nothing(spark: SparkSession, tmp_path: Path, n_shards: 
     assert sorted(rows["id"].to_pylist()) == sorted(live_in(both.engine, n_ids))
     merged = merge(spark, both.store, lock=while_changes_come())
     assert merged.base.name != version.base.name
-    assert len(merged.deltas) == 1
-    assert merged.n_subscriptions == len(both.engine)
     before = both.store.version(merged.number - 1)
+    # What came meanwhile is one step; with a semantics that weighs words, so is each reweighing.
+    assert len(merged.deltas) == 1 if semantics is None else len(merged.deltas) > 1
+    assert (weights_of(both.store, before) is None) == (semantics is None)
+    assert merged.n_subscriptions == len(both.engine)
     assert merged.clock_us == before.clock_us
     messages = events.messages(150)
     wanted = expected(both.engine, messages)

@@ -277,10 +277,10 @@ def _spark_jobs(made: Stage, folder: Path, n_messages: int, n_some: int) -> Iter
     }  # fmt: skip
     for name, deliveries in found.items():
         n = n_some if name == "earshot_rows" else n_messages
-        yield Job(name, n, partial(_consume, deliveries), spark_answers(deliveries))
+        yield Job(name, n, partial(consume, deliveries), spark_answers(deliveries))
 
 
-def _consume(deliveries: DataFrame) -> int:
+def consume(deliveries: DataFrame) -> int:
     """Bring all deliveries into Spark's rows; return their number."""
     are_lists = "subscription_ids" in deliveries.columns
     count = F.sum(F.size("subscription_ids")) if are_lists else F.count("subscription_id")

@@ -100,7 +100,9 @@ def measure_states(context: Context, workloads: Iterable[Workload]) -> Iterator[
         for case in (_topk(made.workload, effort, folder), _moving(effort, folder)):
             alone = _engine(case)
             context.say(f"spark_states: {case.name}, {alone.n_events:,} events")
-            shared = _pipeline(made.session, case, effort.n_shards)
+            # Moving subscribers: the default, one for each core.
+            n_shards = effort.n_shards if case.name == "topk" else N_CORES
+            shared = _pipeline(made.session, case, n_shards)
             check_agreement(
                 case.name, {"engine": {0: alone.checksum}, "earshot": {0: shared.checksum}}
             )
@@ -108,7 +110,7 @@ def measure_states(context: Context, workloads: Iterable[Workload]) -> Iterator[
                 n = len(case.subscriptions)
                 yield {
                     **basics(case.name, name, n, done.n_events, N_CORES),
-                    "n_shards": 1 if name == "engine" else effort.n_shards,
+                    "n_shards": 1 if name == "engine" else n_shards,
                     "events_per_batch": done.events_per_call,
                     "answers_per_message": done.n_updates / max(done.n_events, 1),
                     "share_of_engine": alone.elapsed_s / done.elapsed_s,

@@ -623,6 +623,8 @@ _ALL = (
            Column("over Spark SQL", "over_spark_sql", 1), MESSAGES,
            Column("build s", "build_s", 1),
            CHECKSUM),
+    _spark("spark_ranked", "spark_ranked", RATE, ANSWERS,
+           Column("of the engine", "share_of_engine", 2), MESSAGES, CHECKSUM),
     _spark("spark_stream", "spark_stream", RATE, ANSWERS,
            Column("messages per batch", "messages_per_batch"),
            Column("small batch p50 ms", "small_batch_p50_ms"),

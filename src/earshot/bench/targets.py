@@ -491,6 +491,8 @@ OF_THE_INDEX: tuple[tuple[Any, ...], ...] = (
      "share_of_engine"),
     ("batch on Spark over Spark SQL", at_least(30.0, 0, " x"), _of("spark_batch", "earshot_lists"),
      "over_spark_sql"),
+    ("ranked batch on Spark over the engine alone", at_least(0.5, 2),
+     _of("spark_ranked", "earshot_lists"), "share_of_engine"),
     ("stream on Spark", at_least(20_000.0, 0, " messages/s"), _of("spark_stream", "earshot"),
      "messages_per_s"),
     ("small batch of a stream", at_most(600.0, 0, " ms"), _of("spark_stream", "earshot"),

@@ -9,7 +9,7 @@ two changes, those before and those after it are applied apart.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from datetime import datetime
 from typing import Protocol
 
@@ -19,7 +19,7 @@ import pyarrow.compute as pc
 
 from earshot.encoding import NEVER_US, NO_TIME_US
 from earshot.engine.rejects import OnError
-from earshot.errors import InvalidRow
+from earshot.errors import InvalidInput, InvalidRow
 from earshot.model.arrays import Int64s
 from earshot.model.batches import instant, time_us
 from earshot.model.schemas import OPERATIONS
@@ -39,6 +39,8 @@ class Changeable(Protocol):
 
     def move_batch(self, batch: pa.Table, *, on_error: OnError) -> Rejecting: ...  # noqa: D102
 
+    def reweigh(self) -> object: ...  # noqa: D102
+
 
 class Rejecting(Protocol):
     """What a batch of changes answers with."""
@@ -47,7 +49,9 @@ class Rejecting(Protocol):
     def rejects(self) -> list[InvalidRow]: ...  # noqa: D102 - as that of Updates
 
 
-def apply_changes(engine: Changeable, changes: pa.Table) -> list[InvalidRow]:
+def apply_changes(
+    engine: Changeable, changes: pa.Table, *, reweigh: Callable[[int], object] | None = None
+) -> list[InvalidRow]:
     """Apply what can be applied; return what is wrong with the other rows.
 
     The engine's clock goes on to the latest time of the rows, row by row.
@@ -55,14 +59,36 @@ def apply_changes(engine: Changeable, changes: pa.Table) -> list[InvalidRow]:
     Args:
         engine: What changes.
         changes: Rows in order; ids of the kind that the engine's subscriptions have.
+        reweigh: What to do at a row, given its number, that asks for words to be weighed anew; by
+            default what the engine does.
     """
     errors: list[InvalidRow] = []
-    for start, stop, clock_us in _spans(engine, changes):
-        if clock_us != NO_TIME_US:
-            engine.advance(instant(clock_us))
-        for rows in waves(changes.slice(start, stop - start)):
-            errors += _apply_wave(engine, changes, rows + start)
+    for first, last, is_reweighing in spans_of(changes):
+        part = changes.slice(first, last - first)
+        for start, stop, clock_us in _spans(engine, part):
+            if clock_us != NO_TIME_US:
+                engine.advance(instant(clock_us))
+            if is_reweighing:
+                try:
+                    engine.reweigh() if reweigh is None else reweigh(first)
+                except InvalidInput as error:
+                    errors.append(InvalidRow("", first, "op", str(error)))
+                continue
+            for rows in waves(part.slice(start, stop - start)):
+                errors += _apply_wave(engine, changes, rows + start + first)
     return sorted(errors, key=lambda error: error.row)
+
+
+def spans_of(changes: pa.Table) -> Iterator[tuple[int, int, bool]]:
+    """Yield ranges of rows that can be applied together; a reweighing is one by itself."""
+    is_reweighing = pc.equal(changes.column("op"), "reweigh").to_numpy()
+    start = 0
+    for at in [*np.flatnonzero(is_reweighing).tolist(), len(is_reweighing)]:
+        if start < at:
+            yield start, at, False
+        if at < len(is_reweighing):
+            yield at, at + 1, True
+        start = at + 1
 
 
 def waves(changes: pa.Table) -> Iterator[Int64s]:
@@ -98,6 +124,8 @@ def _apply_wave(engine: Changeable, changes: pa.Table, rows: Int64s) -> list[Inv
                 found = engine.unsubscribe_batch(ids, on_error="reject")
             case "move":
                 found = engine.move_batch(part, on_error="reject")
+            case "reweigh":
+                raise AssertionError("a reweighing is not part of a wave")
         errors += [
             InvalidRow("", int(rows[chosen[each.row]]), each.field, each.reason)
             for each in found.rejects

@@ -70,6 +70,7 @@ from earshot.model.batches import (
 from earshot.model.boolean import Boolean
 from earshot.model.events import Move
 from earshot.model.messages import Message
+from earshot.model.ranking import WordCounts
 from earshot.model.regions import RegionOrPoint as Region
 from earshot.model.subscriptions import Id, Subscription, check_time, checked_id
 from earshot.semantics import matcher_type
@@ -201,7 +202,7 @@ class Engine(SingleCalls, Questions, MixedBatches, Processing):
             self._settle()
             return updates
 
-    def reweigh(self, *, forget: bool = False) -> Updates:
+    def reweigh(self, *, forget: bool = False, counts: WordCounts | None = None) -> Updates:
         """Weigh words by how rare they are; for semantics that weigh words.
 
         A word that n of N have weighs ``ln((N + 1) / (n + 1)) + 1``, and so does one that comes
@@ -212,15 +213,22 @@ class Engine(SingleCalls, Questions, MixedBatches, Processing):
         Args:
             forget: Count messages from 0 again afterwards. For messages that were learned from and
                 are published as well, so that they do not count twice in the next reweighing.
+            counts: What counts instead of the subscriptions that are here, for an engine that has
+                some of many; see :meth:`word_counts`. A journal does not record them.
         """
         with self._lock:
             matcher = self._state.matcher
             counts_messages = matcher.weighs_words_by == "messages"
             if forget and not counts_messages:
                 raise InvalidInput(f"{matcher.form.noun} counts no messages to forget")
+            if counts is not None and (counts_messages or self._journal is not None):
+                raise InvalidInput(
+                    "counts are for words that are weighed by subscriptions, in an engine without "
+                    "a journal; leave them out"
+                )
             # Else a structure is built beside the one in use: its failure leaves nothing half done.
             with self._lock.change() if counts_messages else nullcontext():
-                updates = self._state.updates(self._state.reweigh(forget=forget))
+                updates = self._state.updates(self._state.reweigh(forget=forget, counts=counts))
             with self._lock.change():
                 self._note(Record("reweigh", argument=forget))
             self._settle()

@@ -18,9 +18,10 @@ from earshot.engine.ids import kind_of
 from earshot.engine.state import State
 from earshot.errors import InvalidInput
 from earshot.model.arrays import Space
-from earshot.model.batches import check_kind, checked_id_array, id_array, instant
+from earshot.model.batches import check_kind, checked_id_array, id_array, instant, time_us
 from earshot.model.explanations import Explanation
 from earshot.model.messages import Message
+from earshot.model.ranking import WordCounts
 from earshot.model.regions import RegionOrPoint
 from earshot.model.subscriptions import Id, checked_id
 from earshot.model.updates import Result
@@ -69,6 +70,17 @@ class Questions:
         with self._lock:
             self._settle()
             return self._state.vocabulary
+
+    def word_counts(self, at: datetime | None = None) -> WordCounts:
+        """Return how many subscriptions ask for each word, for :meth:`reweigh` of several engines.
+
+        For semantics that weigh words by subscriptions. Those count that live at the later of the
+        engine's clock and ``at``.
+        """
+        with self._lock:
+            self._settle()
+            clock_us = self._state.clock_us
+            return self._state.word_counts(clock_us if at is None else max(clock_us, time_us(at)))
 
     @property
     def id_type(self) -> pa.DataType:

@@ -35,6 +35,7 @@ from earshot.model.arrays import (
 from earshot.model.batches import id_array, instant, message_batch
 from earshot.model.explanations import Explanation
 from earshot.model.messages import Message
+from earshot.model.ranking import WordCounts
 from earshot.model.schemas import id_kind
 from earshot.model.subscriptions import Id
 from earshot.semantics import SEMANTICS
@@ -220,15 +221,32 @@ class State:
         self.clock_us = clock_us
         return changes
 
-    def reweigh(self, *, forget: bool) -> Changes:
-        """Weigh words anew; ``forget`` what was counted, afterwards."""
-        changes = self.matcher.reweigh(len(self.vocabulary), self.vocabulary.frequencies)
+    def reweigh(self, *, forget: bool, counts: WordCounts | None = None) -> Changes:
+        """Weigh words anew, by counts where some are given; ``forget`` them afterwards."""
+        frequencies = None
+        if self.matcher.weighs_words_by != "subscriptions":
+            frequencies = self.vocabulary.frequencies
+        elif counts is not None:
+            tokens = self.vocabulary.add(counts.words)
+            frequencies = np.zeros(len(self.vocabulary), np.int64)
+            frequencies[tokens] = counts.counts
+            frequencies[EVERYWHERE_TOKEN] = counts.n_subscriptions
+        changes = self.matcher.reweigh(len(self.vocabulary), frequencies)
         self.has_learned = False
         if forget:
             words = self.vocabulary.arrays
             nothing = np.zeros_like(words.frequencies)
             self.vocabulary = Vocabulary.from_arrays(words._replace(frequencies=nothing))
         return changes
+
+    def word_counts(self, clock_us: int) -> WordCounts:
+        """Return how many subscriptions that live at a clock ask for each word."""
+        frequencies = self.matcher.frequencies(
+            len(self.vocabulary), lambda slots: self.expiry.of(slots) > clock_us
+        )
+        n, frequencies[EVERYWHERE_TOKEN] = int(frequencies[EVERYWHERE_TOKEN]), 0
+        tokens = np.flatnonzero(frequencies)
+        return WordCounts(n, self.vocabulary.tokens(tokens), frequencies[tokens])
 
     def learn(self, encoded: EncodedMessages) -> None:
         """Count the words of messages, which are kept until they are weighed."""

@@ -9,8 +9,10 @@ from __future__ import annotations
 
 import math
 import numbers
+from collections import Counter
+from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -71,6 +73,24 @@ def real_number(value: Any) -> float | None:
     except OverflowError:
         return None
     return number if math.isfinite(number) else None
+
+
+class WordCounts(NamedTuple):
+    """How many subscriptions there are, and how many of them ask for each word."""
+
+    n_subscriptions: int
+    words: list[str]
+    counts: Int64s
+
+    @classmethod
+    def total(cls, parts: Iterable[WordCounts]) -> WordCounts:
+        """Return those of several engines, each of which has subscriptions of its own."""
+        n, sums = 0, Counter[str]()
+        for part in parts:
+            n += part.n_subscriptions
+            sums.update(dict(zip(part.words, part.counts.tolist(), strict=True)))
+        words = sorted(sums)
+        return cls(n, words, np.array([sums[word] for word in words], np.int64))
 
 
 def idf_weights(frequencies: Int64s) -> tuple[Float64s, float]:

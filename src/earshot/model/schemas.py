@@ -31,7 +31,7 @@ Content = Literal["subscriptions", "messages", "changes", "positions"]
 """What comes in."""
 Relation: TypeAlias = Content | Literal["updates", "rejects"]
 """What comes in, and what goes out."""
-Operation = Literal["subscribe", "unsubscribe", "move"]
+Operation = Literal["subscribe", "unsubscribe", "move", "reweigh"]
 OPERATIONS: tuple[Operation, ...] = get_args(Operation)
 
 BOX_FIELDS = ("min_x", "min_y", "max_x", "max_y")

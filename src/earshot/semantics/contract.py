@@ -9,13 +9,14 @@ attributes what it takes and what it can do, and the engine asks for nothing els
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, ClassVar, Literal, NamedTuple, Protocol, Self
 
 import numpy as np
 import numpy.typing as npt
 
 from earshot.encoding import EncodedMessages, Form
+from earshot.encoding.columns import Bools
 from earshot.errors import InvalidInput
 from earshot.model.arrays import Float64s, Int32s, Int64s, Order, Space
 from earshot.model.explanations import Explanation
@@ -194,17 +195,25 @@ class Matcher(ABC):
         """Let time pass; the clock is later than any before."""
         return self.no_changes(0)
 
-    def reweigh(self, n_tokens: int, frequencies: Int64s) -> Changes:
+    def reweigh(self, n_tokens: int, frequencies: Int64s | None) -> Changes:
         """Weigh words anew.
 
         Args:
             n_tokens: Size of the vocabulary.
-            frequencies: How many messages had each token, where the engine counts them.
+            frequencies: How many messages had each token, where the engine counts them; or how many
+                subscriptions ask for it, None for those that are here.
         """
         raise InvalidInput(
             f"reweigh is for semantics that weigh words, not for {self.form.noun}; make the engine "
             f"with Engine(Ranking(...)) or Engine(TopK(...))"
         )
+
+    def frequencies(self, n_tokens: int, is_live: Callable[[Int32s], Bools]) -> Int64s:
+        """Return how many live subscriptions ask for each token, where words are weighed by that.
+
+        The token that every message has counts the subscriptions.
+        """
+        raise InvalidInput(f"{self.form.noun} does not weigh words by subscriptions")
 
     # ---- slots --------------------------------------------------------------------------------
 

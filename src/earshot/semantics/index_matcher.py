@@ -12,13 +12,14 @@ so that a journal is replayed without a use of the index.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import asdict, replace
 from typing import Any, ClassVar, Self
 
 import numpy as np
 
 from earshot.encoding import REGIONS, Form
+from earshot.encoding.columns import Bools
 from earshot.errors import SavedIndexError, check_threads
 from earshot.indexes import default_structure, index_type, open_index
 from earshot.indexes.answers import Counters
@@ -359,25 +360,34 @@ class RankedMatcher(IndexMatcher):
         """How messages are scored, and what they must score."""
         return self._index.parameters.ranking
 
-    def reweigh(self, n_tokens: int, frequencies: Int64s) -> Changes:
+    def reweigh(self, n_tokens: int, frequencies: Int64s | None) -> Changes:
         """Weigh words by how rare they are among the subscriptions there are now.
 
         Nothing is delivered anew: the weights count from the next message on.
         """
         if self._index.n_slots == 0:
             # Nothing is built so far: what is pending will be, with these weights.
-            self._index = self._weighed(_nothing(), self._live_pending()[0], n_tokens)
+            if frequencies is None:
+                frequencies = _subscriptions_by_token(self._live_pending()[0], n_tokens)
+            self._index = self._weighed(_nothing(), frequencies)
             return self.no_changes(0)
         kept = self._kept = self.settle()  # kept also where what follows fails
         clauses, old_slots = self._index.snapshot().live_clauses()
-        self._index = self._weighed(clauses, clauses, n_tokens)
+        if frequencies is None:
+            frequencies = _subscriptions_by_token(clauses, n_tokens)
+        self._index = self._weighed(clauses, frequencies)
         self._kept = Kept(old_slots) if kept is None else Kept(kept.slots[old_slots], kept.tokens)
         return self.no_changes(0)
 
-    def _weighed(self, clauses: ClauseArrays, asking: ClauseArrays, n_tokens: int) -> RankedIndex:
-        """Return an index of clauses, with words weighed by how many others ask for them."""
+    def frequencies(self, n_tokens: int, is_live: Callable[[Int32s], Bools]) -> Int64s:
+        """Return how many live subscriptions ask for each token."""
+        clauses, slots = self._index.snapshot().live_clauses()
+        return _subscriptions_by_token(clauses, n_tokens, is_live(slots))
+
+    def _weighed(self, clauses: ClauseArrays, frequencies: Int64s) -> RankedIndex:
+        """Return an index of clauses, with words weighed by how many ask for them."""
         index = self._index
-        weights, later_weight = idf_weights(_subscriptions_by_token(asking, n_tokens))
+        weights, later_weight = idf_weights(frequencies)
         return type(index).build(
             clauses,
             space=index.space,
@@ -425,16 +435,21 @@ def _nothing() -> ClauseArrays:
     return box_clauses([0], [], np.empty((0, 4)))
 
 
-def _subscriptions_by_token(clauses: ClauseArrays, n_tokens: int) -> Int64s:
+def _subscriptions_by_token(
+    clauses: ClauseArrays, n_tokens: int, counted: Bools | None = None
+) -> Int64s:
     """Return how many subscriptions ask for each token; all do for the first."""
     is_required = clauses.token_ids >= 0
+    n_slots = n_counted = int(clauses.subscriptions.max(initial=-1)) + 1
+    if counted is not None:
+        is_required &= np.repeat(counted[clauses.subscriptions], np.diff(clauses.token_offsets))
+        n_counted = int(counted.sum())
     tokens = clauses.token_ids[is_required]
-    n_slots = int(clauses.subscriptions.max(initial=-1)) + 1
     if len(clauses.subscriptions) > n_slots:  # alternatives may ask for the same
         slots = np.repeat(clauses.subscriptions, np.diff(clauses.token_offsets))[is_required]
         tokens = np.unique(slots.astype(np.int64) * n_tokens + tokens) % n_tokens
     counts = np.bincount(tokens, minlength=n_tokens).astype(np.int64)
-    counts[EVERYWHERE_TOKEN] = n_slots
+    counts[EVERYWHERE_TOKEN] = n_counted
     return counts
 
 

@@ -55,7 +55,7 @@ from earshot.spark.prepare import (
 )
 from earshot.spark.roster import save_register
 from earshot.spark.rows import Batches, RowForm, arrow_schema, check_choice, make_reading
-from earshot.spark.shards import SHARD, warm_up_machine
+from earshot.spark.shards import COUNTS, SHARD, read_counts, warm_up_machine
 from earshot.spark.store import Base, IndexSettings, IndexStore, Version
 from earshot.spark.territory import Territory
 from earshot.text import Analyzer, Vocabulary
@@ -216,10 +216,12 @@ def build_base(
     stop_at_rejects: bool,
     unique_ids: bool,
     n_tasks: int | None = None,
+    counts: bytes | None = None,
 ) -> tuple[Base, DataFrame]:
     """Build all shards from canonical rows and notes; return the base, and the rejects.
 
-    With ``n_tasks``, no more tasks than that run at a time.
+    With ``n_tasks``, no more tasks than that run at a time. With ``counts``, words are weighed by
+    them.
     """
     warm_up_machine(settings.semantics, settings.structure)
     folder = store.base_folder(store.next_name("bases"))
@@ -238,6 +240,8 @@ def build_base(
             folder.add("plan", plan.save)
             if messages is not None:
                 folder.add("sample", partial(_write_sample, messages))
+        if counts is not None:
+            folder.add(COUNTS, partial(_write_counts, counts))
         task = BuildTask(folder.uri, settings, n_shards, stop_at_rejects)
         if n_shards is None:
             sent = noted.repartition(1)
@@ -405,6 +409,16 @@ class BuildTask:
         return Territory.open(Folder(self.base).local("plan"), self.settings)
 
 
+def _write_counts(counts: bytes, directory: Path) -> None:
+    directory.mkdir()
+    (directory / COUNTS).write_bytes(counts)
+
+
+def base_counts(folder: Folder) -> bytes | None:
+    """Return the counts by which the words of a base are weighed, None where all weigh the same."""
+    return (folder.local(COUNTS) / COUNTS).read_bytes() if folder.exists(COUNTS) else None
+
+
 def _assign_task(task: BuildTask, batches: Iterable[pa.RecordBatch]) -> Batches:
     """Yield the rows, each with the number of its shard; notes go to the first."""
     warm_up_machine(task.settings.semantics, task.settings.structure)
@@ -468,6 +482,9 @@ def _build_shard(
                 if plan is not None:
                     units.append(plan.assign(rows)[1])
         n_subscriptions = len(engine)
+        counts = base_counts(folder)
+        if counts is not None:
+            engine.reweigh(counts=read_counts(counts))
         engine.save(draft / "engine")
         n_bytes = sum(path.stat().st_size for path in (draft / "engine").iterdir())
         if plan is not None:

@@ -2,7 +2,9 @@
 
 All of it runs on the driver, which decides in one place what a change means: it knows who is
 subscribed (:mod:`earshot.spark.roster`), judges changes as the engine does, and writes down what
-was accepted. Workers apply exactly that. Shards are not opened here.
+was accepted. Workers apply exactly that. Shards are not opened here, but to count their words where
+these are weighed anew. That is a change as well: what was counted goes into its delta, and every
+shard weighs by that, whenever it applies it.
 """
 
 from __future__ import annotations
@@ -11,8 +13,9 @@ from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import replace
 from datetime import datetime
+from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 import pyarrow as pa
@@ -24,10 +27,11 @@ from pyspark.sql.pandas.types import from_arrow_schema
 
 from earshot import storage
 from earshot.encoding import NO_TIME_US
-from earshot.engine.changes import apply_changes
+from earshot.engine.changes import apply_changes, spans_of
 from earshot.errors import InUse, InvalidParameter, InvalidRow, SavedIndexError
 from earshot.files import Reject
 from earshot.model.batches import instant, time_us
+from earshot.model.ranking import WordCounts
 from earshot.model.schemas import (
     BOX_FIELDS,
     CIRCLE_FIELDS,
@@ -36,18 +40,21 @@ from earshot.model.schemas import (
     subscriptions_schema,
 )
 from earshot.placement.routing import merge_units
-from earshot.spark.build import build_base, sampled_messages
+from earshot.spark.build import base_counts, build_base, sampled_messages
 from earshot.spark.notes import NOTE
 from earshot.spark.prepare import ROW, SOURCE, located_rejects
 from earshot.spark.roster import Roster, close_roster, open_roster
 from earshot.spark.shards import (
     ANY_SHARD,
+    COUNTS,
     SHARD,
     STEP,
     changes_since,
+    counted_words,
     read_delta,
+    write_counts,
 )
-from earshot.spark.store import Delta, IndexStore, Version
+from earshot.spark.store import Delta, IndexStore, Version, latest_us
 from earshot.spark.territory import read_units
 
 FOLDED = 8
@@ -55,6 +62,10 @@ FOLDED = 8
 MOST_FOLDED_CHANGES = 50_000
 """Deltas that hold more together stay apart: they are few, and a merge is due soon."""
 REGION_FIELDS = (*BOX_FIELDS, *CIRCLE_FIELDS, "geometry")
+
+
+CountWords: TypeAlias = Callable[[Callable[[int], WordCounts], Sequence[int]], Iterable[WordCounts]]
+"""Calls a function of a shard's number for each of some shards, where they are."""
 
 
 class Intake(NamedTuple):
@@ -73,6 +84,7 @@ def take_in(
     batch: int | None = None,
     clock_us: int | None = None,
     on_rejects: Callable[[list[Reject]], None] | None = None,
+    count_words: CountWords | None = None,
 ) -> Intake:
     """Apply canonical changes, in order, to the current version; return the version that has them.
 
@@ -81,7 +93,8 @@ def take_in(
 
     A batch of a stream that was taken in before is not again. The clock is that of the messages, if
     it is ahead of the changes' own times. ``on_rejects`` is told what was refused before the
-    version appears, so that what it writes is there whenever the version is.
+    version appears, so that what it writes is there whenever the version is. ``count_words`` counts
+    the words of all shards where they are to be weighed anew; by default in this process.
     """
     version = store.latest()
     if version.base.placement == "hashed":
@@ -98,7 +111,9 @@ def take_in(
         for part in [changes] if isinstance(changes, pa.Table) else changes:
             names = [name for name in part.column_names if name not in (SOURCE, ROW)]
             plain = part.select(names).combine_chunks()
-            new, wrong = _taken_in(store, new, version, plain, from_us=clock_us)
+            new, wrong = _all_taken_in(
+                store, new, version, plain, from_us=clock_us, count_words=count_words
+            )
             rejects += located_rejects(wrong, part)
             errors += [InvalidRow("", n_rows + each.row, each.field, each.reason) for each in wrong]
             n_rows += part.num_rows
@@ -131,6 +146,61 @@ def in_order(changes: pa.Table, *, by_origin: bool) -> pa.Table:
         keys = [("time", "ascending"), *keys]
     numbered = changes.append_column("position", pa.array(np.arange(changes.num_rows)))
     return numbered.sort_by([*keys, ("position", "ascending")]).drop_columns(["position"])
+
+
+def _all_taken_in(
+    store: IndexStore,
+    base: Version,
+    latest: Version,
+    changes: pa.Table,
+    *,
+    from_us: int | None = None,
+    count_words: CountWords | None = None,
+) -> tuple[Version, list[InvalidRow]]:
+    """Take changes in as :func:`_taken_in` does, with steps of their own for reweighings."""
+    new, errors = base, []
+    if COUNTS not in changes.schema.names:  # else they were taken in before, on another base
+        nothing = pa.nulls(changes.num_rows, pa.binary())
+        changes = changes.append_column(COUNTS, nothing)
+    if store.settings.matcher.weighs_words_by is None:  # and reweighings are refused
+        return _taken_in(store, base, latest, changes, from_us=from_us)
+    for start, stop, is_reweighing in spans_of(changes):
+        part = changes.slice(start, stop - start)
+        if is_reweighing:
+            part = _counted(store, new, part, from_us, count_words)
+        new, wrong = _taken_in(store, new, latest, part, from_us=from_us)
+        errors += [InvalidRow("", start + each.row, each.field, each.reason) for each in wrong]
+    return new, errors
+
+
+def _counted(
+    store: IndexStore,
+    version: Version,
+    reweighing: pa.Table,
+    from_us: int | None,
+    count_words: CountWords | None,
+) -> pa.Table:
+    """Return a row that asks for words to be weighed, with how many subscriptions ask for each."""
+    if reweighing.column(COUNTS).null_count == 0:
+        return reweighing
+    times_us = reweighing.column("time").cast(pa.int64()).to_pylist()
+    clock_us = latest_us(version.clock_us, from_us, *times_us)
+    count = partial(counted_words, store.folder.uri, version, clock_us)
+    shards = range(version.base.n_shards)
+    parts = map(count, shards) if count_words is None else count_words(count, shards)
+    data = pa.array([write_counts(WordCounts.total(parts))], pa.binary())
+    at = reweighing.schema.get_field_index(COUNTS)
+    return reweighing.set_column(at, COUNTS, data)
+
+
+def weights_of(store: IndexStore, version: Version) -> bytes | None:
+    """Return the counts by which the words of a version were weighed last, None for never."""
+    for delta in reversed(version.deltas):
+        counts = read_delta(store, delta)[0].column(COUNTS).drop_null()
+        if len(counts):
+            data: bytes = counts[-1].as_py()
+            return data
+    return base_counts(store.base_folder(version.base))
 
 
 def _taken_in(
@@ -288,6 +358,7 @@ class _Folded(NamedTuple):
 def _folded(deltas: Sequence[pa.Table]) -> _Folded:
     """Return what deltas come to in the end."""
     changes = pa.concat_tables(deltas)
+    changes = changes.filter(pc.not_equal(changes.column("op"), "reweigh"))
     ids = changes.column("id").combine_chunks()
     codes = pc.dictionary_encode(ids)
     numbers = codes.indices.to_numpy(zero_copy_only=False)
@@ -337,7 +408,7 @@ def merge(
         placement=before.base.placement,
         n_shards=before.base.n_shards if before.base.placement == "sharded" else None,
         messages=sampled_messages(store, before.base),
-        stop_at_rejects=True, unique_ids=True, n_tasks=n_tasks,
+        stop_at_rejects=True, unique_ids=True, n_tasks=n_tasks, counts=weights_of(store, before),
     )  # fmt: skip
     with lock:
         latest = store.latest()
@@ -359,7 +430,9 @@ def merge(
         else:
             # Shards may be cut elsewhere now: what came meanwhile is taken in again.
             changes = changes_since(store, latest, before.step)[0].drop_columns([SHARD, STEP])
-            merged, errors = _taken_in(store, merged, latest, changes, until_us=latest.clock_us)
+            merged, errors = _all_taken_in(store, merged, latest, changes)
+            nothing = changes.slice(0, 0)
+            merged, _ = _taken_in(store, merged, latest, nothing, until_us=latest.clock_us)
             if errors:
                 raise SavedIndexError(
                     f"{store.folder.path}: changes do not fit the merged base: {errors[0]}; the "

@@ -149,7 +149,7 @@ class Roster:
             changes, clock_us = changes_since(store, version, self.step)
             ids = changes.column("id").combine_chunks()
             self.look_up(ids)
-            errors = apply_changes(self._engine, changes)
+            errors = apply_changes(self._engine, changes, reweigh=lambda _: self.reweigh())
             if errors:
                 raise SavedIndexError(
                     f"{store.folder.path}: the changes of version {version.number} do not fit its "
@@ -235,6 +235,11 @@ class Roster:
     def advance(self, time: datetime) -> None:
         """Set the clock."""
         self._engine.advance(time)
+
+    def reweigh(self) -> None:
+        """Refuse to weigh words where they have no weights; else shards do it."""
+        if self._settings.matcher.weighs_words_by is None:
+            self._engine.reweigh()
 
     def subscribe_batch(self, batch: pa.Table, *, on_error: OnError) -> Updates:
         """Add the good rows of a batch."""

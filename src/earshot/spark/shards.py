@@ -25,6 +25,7 @@ from earshot.engine.rehearsal import rehearse
 from earshot.errors import SavedIndexError
 from earshot.model.arrays import Int32s, Int64s
 from earshot.model.batches import instant
+from earshot.model.ranking import WordCounts
 from earshot.spark.folders import first_of_machine
 from earshot.spark.store import Delta, IndexStore, Version
 from earshot.text import Vocabulary
@@ -35,6 +36,9 @@ ANY_SHARD = -1
 """Shard of a change that belongs to whichever shard has the subscription."""
 STEP = "earshot_step"
 """Column with the step of a change."""
+COUNTS = "earshot_counts"
+"""Column with the counts by which a reweighing weighs words, as :func:`write_counts` has them."""
+N_SUBSCRIPTIONS = "n_subscriptions"
 
 IDLE_TURNS = 4
 """A shard is closed when each of those that are open could have been served so often since."""
@@ -118,8 +122,10 @@ def _apply_deltas(
     changes, clock_us = changes_since(store, version, step)
     numbers = changes.column(SHARD)
     mine = changes.filter(pc.or_(pc.equal(numbers, shard), pc.equal(numbers, ANY_SHARD)))
-    operations = mine.column("op")
-    for error in apply_changes(engine, mine):
+    operations, counts = mine.column("op"), mine.column(COUNTS)
+    for error in apply_changes(
+        engine, mine, reweigh=lambda row: engine.reweigh(counts=read_counts(counts[row].as_py()))
+    ):
         # What ends or moves names no shard: each shard applies what it has.
         if operations[error.row].as_py() == "subscribe":
             raise SavedIndexError(
@@ -128,6 +134,29 @@ def _apply_deltas(
             )
     if clock_us is not None:
         engine.advance(instant(clock_us))
+
+
+def counted_words(index: str, version: Version, clock_us: int | None, shard: int) -> WordCounts:
+    """Return how many subscriptions of a shard ask for each word."""
+    engine = open_shard(index, version, shard).engine
+    return engine.word_counts(None if clock_us is None else instant(clock_us))
+
+
+def write_counts(counts: WordCounts) -> bytes:
+    """Return counts as bytes, for a row of a delta."""
+    table = pa.table({"word": pa.array(counts.words, pa.string()), "n": counts.counts})
+    table = table.replace_schema_metadata({N_SUBSCRIPTIONS: str(counts.n_subscriptions)})
+    out = pa.BufferOutputStream()
+    with pa.ipc.new_stream(out, table.schema) as stream:
+        stream.write_table(table)
+    return bytes(out.getvalue())
+
+
+def read_counts(data: bytes) -> WordCounts:
+    """Return the counts of a row."""
+    table = pa.ipc.open_stream(data).read_all()
+    n = int(table.schema.metadata[N_SUBSCRIPTIONS.encode()])
+    return WordCounts(n, table["word"].to_pylist(), table["n"].to_numpy())
 
 
 def changes_since(store: IndexStore, version: Version, step: int) -> tuple[pa.Table, int | None]:

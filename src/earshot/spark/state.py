@@ -26,7 +26,7 @@ from earshot.encoding import NO_TIME_US
 from earshot.engine.changes import waves
 from earshot.engine.engine import Engine
 from earshot.engine.updates import Updates
-from earshot.errors import InvalidRow, SavedIndexError
+from earshot.errors import InvalidInput, InvalidRow, SavedIndexError
 from earshot.files import Reject, TableWriter
 from earshot.model.batches import instant, time_us
 from earshot.model.schemas import (
@@ -284,12 +284,17 @@ def _change(engine: Engine, task: StateTask, run: Run, report: Report) -> Iterat
     operations = run.rows.column("op").to_numpy(zero_copy_only=False)
     # At once, for waves are in another order than their rows.
     number_words(engine, run.rows.take(pa.array(np.flatnonzero(operations == "subscribe"))))
-    starts = np.flatnonzero(np.diff(run.clocks, prepend=run.clocks[:1] - 1))
+    is_reweighing = operations == "reweigh"
+    is_apart = is_reweighing | np.append(False, is_reweighing[:-1])
+    starts = np.flatnonzero(np.diff(run.clocks, prepend=run.clocks[:1] - 1) | is_apart)
     for start, stop in zip(starts, [*starts[1:], len(run.clocks)], strict=True):
         clock_us = int(run.clocks[start])
         if clock_us != NO_TIME_US:
             yield engine.advance(instant(clock_us))
         rows = run.rows.slice(start, stop - start)
+        if is_reweighing[start]:
+            yield from _reweigh(engine, rows, report, is_own=shards[start] == task.shard)
+            continue
         for wave in waves(rows):
             at = wave + start
             own = at[shards[at] == task.shard]
@@ -300,6 +305,16 @@ def _change(engine: Engine, task: StateTask, run: Run, report: Report) -> Iterat
                     report.changes += found.n_rows
                     _note_rejects(report, "changes", found.rejects, chosen)
                     yield found
+
+
+def _reweigh(engine: Engine, row: pa.Table, report: Report, *, is_own: bool) -> Iterator[Updates]:
+    """Weigh words anew: all shards do, for all have the messages; one reports it."""
+    try:
+        yield engine.reweigh()
+        report.changes += is_own
+    except InvalidInput as error:
+        if is_own:
+            _note_rejects(report, "changes", [InvalidRow("", 0, "op", str(error))], row)
 
 
 def _apply(engine: Engine, operation: str, rows: pa.Table) -> Updates:

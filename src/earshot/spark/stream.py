@@ -13,7 +13,7 @@ from __future__ import annotations
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from functools import partial
@@ -26,6 +26,7 @@ from pyspark.sql import DataFrame, Observation, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
 from earshot.files import Reject, reject_table
+from earshot.model.ranking import WordCounts
 from earshot.model.schemas import Content
 from earshot.spark.backlog import Backlog, Spool, split_spooled
 from earshot.spark.connectors import FileSink, Sink, owned
@@ -554,6 +555,7 @@ class MatchingPipeline(Pipeline):
             took = take_in(
                 self._store, changes,
                 stream=self._name, batch=batch, clock_us=self._clock_us, on_rejects=write_rejects,
+                count_words=self._count_words,
             )  # fmt: skip
             n_changes = took.n_rows - len(took.rejects)
             if spooled:
@@ -562,6 +564,12 @@ class MatchingPipeline(Pipeline):
             self._tell_unread("changes", batch)
             self._store.clean()
         self._merge_if_due(took.version)
+
+    def _count_words(
+        self, count: Callable[[int], WordCounts], shards: Sequence[int]
+    ) -> list[WordCounts]:
+        """Count the words of shards where these are open."""
+        return self._session.sparkContext.parallelize(shards, len(shards)).map(count).collect()
 
     def _merge_if_due(self, version: Version) -> None:
         due = max(

@@ -223,9 +223,10 @@ class TopkMatcher(Matcher):
         before = self.monitor.counters
         return self._changes(self.monitor.advance(clock_us), 1, before)
 
-    def reweigh(self, n_tokens: int, frequencies: Int64s) -> Changes:
+    def reweigh(self, n_tokens: int, frequencies: Int64s | None) -> Changes:
         """Weigh words by how rare they are among the messages counted, and rank results anew."""
         before = self.monitor.counters
+        assert frequencies is not None  # the engine counts messages
         return self._changes(self.monitor.reweigh(*idf_weights(frequencies)), 1, before)
 
     def _changes(self, changes: MonitorChanges, n_rows: int, before: Counters) -> Changes:
