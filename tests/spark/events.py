@@ -13,6 +13,7 @@ import pyarrow.dataset as ds
 from earshot import Engine
 from earshot.engine.changes import apply_changes
 from earshot.files import read_changes, read_messages, write_table
+from earshot.spark.intake import in_order
 from earshot.spark.stream import BatchLog
 from earshot.workloads.datasets import bundled_messages, draw_subscriptions
 
@@ -93,27 +94,30 @@ def files_of_batches(checkpoint: Path, query: str) -> dict[int, list[Path]]:
     return batches
 
 
-def expected_updates(subscriptions: pa.Table, checkpoint: Path) -> list[tuple[Any, Any]]:
+def expected_updates(
+    subscriptions: pa.Table, checkpoint: Path, engine: Engine | None = None
+) -> list[tuple[Any, ...]]:
     """Return what the engine gives for the events in the order that the pipeline wrote down."""
-    engine = Engine()
+    engine = engine or Engine()
     engine.subscribe_batch(subscriptions)
     changes = files_of_batches(checkpoint, "changes")
     messages = files_of_batches(checkpoint, "messages")
     n_seen = 0
-    found: list[tuple[Any, Any]] = []
+    found: list[tuple[Any, ...]] = []
     for record in BatchLog(checkpoint).records():
         for batch in range(n_seen, record.change_batch + 1):
             for path in sorted(changes[batch]):
-                for part in read_changes(path, ids="string", on_error="reject"):
-                    apply_changes(engine, pa.Table.from_batches([part.batch]))
+                parts = read_changes(path, ids="string", space=engine.space, on_error="reject")
+                rows = pa.Table.from_batches([part.batch for part in parts])
+                apply_changes(engine, in_order(rows, by_origin=False))
         n_seen = max(n_seen, record.change_batch + 1)
         for path in messages[record.batch]:
-            for part in read_messages(path, ids="string", on_error="reject"):
+            for part in read_messages(path, ids="string", space=engine.space, on_error="reject"):
                 found += pairs_of(engine.publish_batch(part.batch, on_error="reject").table())
     return sorted(found)
 
 
-def updates_in(folder: Path) -> list[tuple[str, str]]:
+def updates_in(folder: Path) -> list[tuple[Any, ...]]:
     """Return the updates of all finished batches, as any reader of Parquet sees them."""
     return pairs_of(ds.dataset(folder, format="parquet", partitioning="hive").to_table())
 
@@ -125,7 +129,9 @@ def json_rows_in(folder: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for text in texts for line in text.splitlines()]
 
 
-def pairs_of(updates: pa.Table) -> list[tuple[Any, Any]]:
-    """Return message and subscription of each update, sorted."""
-    names = ("message_id", "subscription_id")
+def pairs_of(updates: pa.Table) -> list[tuple[Any, ...]]:
+    """Return message and subscription of each update, and the score if it has one, sorted."""
+    names = [
+        name for name in ("message_id", "subscription_id", "score") if name in updates.schema.names
+    ]
     return sorted(zip(*(updates[name].to_pylist() for name in names), strict=True))

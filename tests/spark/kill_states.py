@@ -1,11 +1,13 @@
-"""Kill a stateful pipeline at random moments, many times; its updates must be the engine's.
+"""Kill a pipeline at random moments, many times; its updates must be the engine's.
 
     python tests/spark/kill_states.py topk --kills 20
 
+Of any semantics: ``boolean``, ``ranked``, ``topk`` or ``moving``.
+
 Runs ``earshot pipeline run`` over a feed of messages, changes and positions, on executors in
 processes of their own, and kills the driver, an executor, a daemon of Python workers or a worker.
-At the end the updates in the sink are compared, subscription by subscription and in their order,
-with those of one engine that takes the recorded events one by one.
+At the end the updates in the sink are compared with those of one engine that takes the recorded
+events: where messages are kept subscription by subscription and in their order.
 """
 
 from __future__ import annotations
@@ -26,14 +28,16 @@ import numpy as np
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from earshot import Engine
+from earshot import Engine, Ranking
 from earshot.files import write_table
 from earshot.spark.folders import Folder
 from earshot.spark.recorded import EventLog
 from earshot.spark.stream import BatchLog
+from spark import events
 from spark.state_events import Feed, expected, updates_in
 from spark.test_faults import command_of, descendants, wait_until_gone
-from spark.test_state import CASES, FILE, POSITIONS
+from spark.test_state import CASES as STATEFUL
+from spark.test_state import FILE, POSITIONS
 
 VICTIMS = ("driver", "executor", "daemon", "worker")
 CLUSTER = "local-cluster[2,1,1024]"
@@ -43,9 +47,13 @@ SPARK = """
 "spark.sql.shuffle.partitions" = 2
 "spark.executor.extraJavaOptions" = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 "spark.driver.extraJavaOptions" = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
-[snapshots]
-every = 4
 """
+SNAPSHOTS = "[snapshots]\nevery = 4\n"
+MATCHING = {
+    "boolean": (None, 'semantics = "boolean"'),
+    "ranked": (Ranking(0.4, 0.5), 'semantics = "ranked"\nalpha = 0.4\nthreshold = 0.5'),
+}
+CASES = {**STATEFUL, **MATCHING}
 
 
 class Soak:
@@ -56,8 +64,15 @@ class Soak:
         self.semantics, text = CASES[semantics]
         self.feed = Feed(root / "feed", self.semantics)
         write_table(root / "subscriptions.parquet", self.feed.subscriptions)
+        self.keeps_messages = semantics in STATEFUL
         more = POSITIONS if semantics == "moving" else ""
-        (root / "p.toml").write_text(FILE.format(semantics=text, more=more) + SPARK)
+        file = FILE.format(semantics=text, more=more)
+        if self.keeps_messages:
+            file += SNAPSHOTS
+        else:
+            file = file.partition("[results]")[0] + "[merge]\nleast = 60\n"
+            file = file.replace("n_shards", 'placement = "sharded"\nn_shards')
+        (root / "p.toml").write_text(file + SPARK)
         self.kept = root / "kept" / "earshot" / "events"
         self.kept.mkdir(parents=True)
         self.n_rounds = 0
@@ -88,6 +103,23 @@ class Soak:
         """Batches that are done."""
         done = [each.batch for each in BatchLog(self.root / "checkpoint").records() if each.is_done]
         return max(done, default=-1) + 1
+
+    def compare(self) -> int:
+        """Compare all updates with those of an engine; return their number."""
+        engine = Engine(self.semantics, space="planar", rebuild_in_background=False)
+        if not self.keeps_messages:
+            checkpoint, out = self.root / "checkpoint", self.root / "out"
+            all_wanted = events.expected_updates(self.feed.subscriptions, checkpoint, engine)
+            assert events.updates_in(out) == all_wanted, "updates differ"
+            assert all_wanted
+            return len(all_wanted)
+        log = EventLog(Folder(self.root / "kept"))
+        assert log.batches() == list(range(self.n_batches))
+        wanted, n = expected(engine, self.feed.subscriptions, log)
+        found, n_found = updates_in(self.root / "out")
+        assert found == wanted, "updates differ"
+        assert n_found == n > 0
+        return n
 
     def victims(self, kind: str) -> list[int]:
         assert self.process is not None
@@ -149,13 +181,7 @@ def main() -> None:
             soak.kill("driver", random)
         assert soak.start(once=True).wait() == 0, (soak.root / "log").read_text()[-3000:]
         soak.keep()
-        log = EventLog(Folder(soak.root / "kept"))
-        assert log.batches() == list(range(soak.n_batches))
-        engine = Engine(soak.semantics, space="planar")
-        wanted, n = expected(engine, soak.feed.subscriptions, log)
-        found, n_found = updates_in(soak.root / "out")
-        assert found == wanted, "updates differ"
-        assert n_found == n > 0
+        n = soak.compare()
         told = ", ".join(f"{n} {kind}s" for kind, n in killed.items())
         print(f"{arguments.semantics}: {told} killed, {n_starts + 1} starts, {soak.n_batches} "
               f"batches, {n:,} updates, all equal")  # fmt: skip

@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.dataset as ds
 
-from earshot import Engine, Moving
+from earshot import Engine, Moving, TopK
 from earshot.errors import InvalidInput
 from earshot.files import read_rows
 from earshot.model.batches import time_us
@@ -35,6 +35,7 @@ class Feed:
     def __init__(self, root: Path, semantics: Any, *, n_subscriptions: int = 60, seed: int = 3):
         self.root, self.semantics = root, semantics
         self.has_positions = isinstance(semantics, Moving)
+        self._has_regions = not isinstance(semantics, TopK)
         self._drafts = root / "drafts"
         for name in ("messages", "changes", "positions", "drafts"):
             (root / name).mkdir(parents=True)
@@ -52,8 +53,10 @@ class Feed:
         random = self._random
         words = random.choice(WORDS[:12], size=int(random.integers(1, 6)), replace=False).tolist()
         x, y = random.uniform(0, 10, 2).tolist()
-        if not self.has_positions:
+        if not self._has_regions:
             return {"id": name, "keywords": words, "x": x, "y": y}
+        if not self.has_positions:
+            return {"id": name, "keywords": words[:2], "x": x, "y": y, "radius": 3.0}
         row = {"id": name, "keywords": words[:1], "x": x, "y": y, "radius": 3.0}
         expires = START + timedelta(seconds=int(random.integers(20, 400)))
         row["expires"] = expires if random.random() < 0.2 else None
@@ -81,7 +84,7 @@ class Feed:
             changes.append({"op": "unsubscribe", "id": gone, **time})
             moved = self._live[int(random.integers(len(self._live)))]
             x, y = random.uniform(0, 10, 2).tolist()
-            place = {"x": x, "y": y, **({"radius": 2.0} if self.has_positions else {})}
+            place = {"x": x, "y": y, **({"radius": 2.0} if self._has_regions else {})}
             changes.append({"op": "move", "id": moved, **place, **time})
         # New words at one time: of an id that ends and comes again, of another, of a taken one.
         changes += [
@@ -99,8 +102,9 @@ class Feed:
         again = {"op": "subscribe", "id": self._live[0], "keywords": [f"again{number}"],
                  "x": 1.0, "y": 1.0}  # fmt: skip
         changes += [again, {"op": "unsubscribe", "id": "nobody"}]
-        if self.has_positions:
+        if self._has_regions:
             changes[-2]["radius"] = 1.0
+        if self.has_positions:
             self._put("positions", number, self._positions(number))
         for each in changes:
             each.setdefault("time", changes[-3]["time"])

@@ -229,6 +229,10 @@ class Worker:
         finally:
             shards._opened, territory._territories = drivers
 
+    def count_words(self, count: Callable[[int], Any], numbers: Sequence[int]) -> list[Any]:
+        with self.working():
+            return [count(number) for number in numbers]
+
     def match(
         self, store: IndexStore, version: Version, messages: pa.Table, clock_us: int | None = None
     ) -> set[tuple[str, str, float | None]]:
@@ -252,12 +256,6 @@ class Worker:
         rows = [row for batch in found for row in batch.to_pylist()]
         assert len(rows) == len({(row["message_id"], row["subscription_id"]) for row in rows})
         return {(row["message_id"], row["subscription_id"], row.get("score")) for row in rows}
-
-
-def counted_elsewhere(count: Callable[[int], Any], numbers: Sequence[int]) -> list[Any]:
-    """Count the words of shards in a worker, not in the driver."""
-    with Worker().working():
-        return [count(number) for number in numbers]
 
 
 def expected(engine: Engine, messages: pa.Table, clock_us: int | None = None) -> set[Any]:
@@ -284,13 +282,14 @@ class Both:
         self.store = build_here(root / "index", rows, n_shards, semantics)
         self.engine = Engine(semantics)
         self.engine.subscribe_batch(rows)
+        self.worker = Worker()  # in which words are counted
 
     def apply(self, records: list[dict[str, Any]], clock_us: int | None = None) -> Version:
         changes = table_of(records)
         if clock_us is not None:
             self.engine.advance(START + timedelta(microseconds=clock_us - time_us(START)))
         wanted = [error.row for error in apply_changes(self.engine, changes)]
-        took = take_in(self.store, changes, clock_us=clock_us, count_words=counted_elsewhere)
+        took = take_in(self.store, changes, clock_us=clock_us, count_words=self.worker.count_words)
         assert [error.row for error in took.rejects] == wanted
         assert took.version.n_subscriptions == len(self.engine)
         assert not shards._opened, "the driver opens no shard"
