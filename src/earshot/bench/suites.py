@@ -451,7 +451,8 @@ _ALL = (
            *(Column(f"{part}, bytes each", _of_each(f"{name}_bytes"), 1)
              for part, name in many.PARTS.items()),
            Column("open s", "open_s", 1), Column("GB mapped", "mapped_bytes", 1, 1e-9),
-           Column("messages/s", "messages_per_s"), ANSWERS, Column("ns per answer", "ns_per_answer", 1),
+           Column("messages/s", "messages_per_s"), ANSWERS,
+           Column("ns per answer", "ns_per_answer", 1),
            Column("over the smallest", "over_smallest", 2),
            Column("first subscribe ms", "first_subscribe_s", 1, 1e3),
            Column("first unsubscribe ms", "first_unsubscribe_s", 1, 1e3),
