@@ -21,7 +21,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from earshot import Circle, Engine, Message, Point, Subscription, Updates, storage
+from earshot import Circle, Engine, Message, Moving, Point, Subscription, Updates, storage
 from earshot.engine import journal
 from earshot.engine.journal import Record, merged, read_records, replay
 from earshot.errors import EarshotError, InvalidParameter, SavedIndexError
@@ -140,6 +140,35 @@ def test_a_crash_after_any_call_loses_none(kind: str, tmp_path: Path) -> None:
         if number == 40:
             engine.save(tmp_path / "own")
     assert state_of(after_a_crash(tmp_path / "own")) == state_of(twin)
+
+
+def test_safe_regions_outlive_a_crash(tmp_path: Path) -> None:
+    """Who was given one is watched as before, and who was named outdated is not named again."""
+    Engine(Moving(timedelta(minutes=9)), space="planar").save(tmp_path / "own")
+    engine = Engine.open(tmp_path / "own", journal=True)
+    OPENED.append(engine)
+    engine.subscribe(
+        *(Subscription(number, ["fire"], region=Circle(100 * number, 0, 1)) for number in range(6))
+    )
+    given = engine.safe_regions([0, 1, 2])
+    engine.publish(*(Message(x, "fire", place=Point(x, 2), time=NOON) for x in (0, 100)))
+    again = after_a_crash(tmp_path / "own")
+    assert again.outdated_safe_regions() == [0, 1]
+    assert again.safe_region(2) == given[2]
+    assert engine.outdated_safe_regions() == [0, 1]
+    again = after_a_crash(tmp_path / "own")
+    assert again.outdated_safe_regions() == []
+    smaller = engine.safe_regions([0, 3])
+    assert smaller[0] != given[0]
+    engine.move(3, Point(301, 0), NOON)  # it reports, and is not watched any more
+    told = []
+    for each in (engine, after_a_crash(tmp_path / "own")):
+        each.publish(
+            *(Message(500 + x, "fire", place=Point(x, 1.5), time=NOON) for x in (0, 100, 200, 300))
+        )
+        told.append(each.outdated_safe_regions())
+        assert each.safe_regions([4, 5]) == engine.safe_regions([4, 5])
+    assert told == [[0, 2], [0, 2]]
 
 
 def test_saving_begins_a_new_journal(kind: str, tmp_path: Path) -> None:

@@ -42,8 +42,9 @@ from earshot.model.batches import instant
 from earshot.model.schemas import COLUMN_TYPES, id_kind
 
 Kind: TypeAlias = Literal[
-    "subscribe", "unsubscribe", "move", "publish", "learn", "advance", "reweigh", "rebuild"
-]
+    "subscribe", "unsubscribe", "move", "publish", "learn", "advance", "reweigh", "rebuild",
+    "give_safe_regions", "name_outdated",
+]  # fmt: skip
 KINDS: tuple[Kind, ...] = get_args(Kind)
 
 _MAGIC = b"EVNT"
@@ -375,6 +376,8 @@ class Replayable(typing.Protocol):
     def advance(self, time: datetime) -> Rejecting: ...  # noqa: D102
     def reweigh(self, *, forget: bool) -> Rejecting: ...  # noqa: D102
     def rebuild(self) -> None: ...  # noqa: D102
+    def safe_regions(self, ids: Any) -> object: ...  # noqa: D102
+    def outdated_safe_regions(self) -> object: ...  # noqa: D102
 
 
 def replay(engine: Replayable, records: Iterator[Record]) -> None:
@@ -400,6 +403,12 @@ def replay(engine: Replayable, records: Iterator[Record]) -> None:
                     found = engine.reweigh(forget=bool(argument))
                 case "rebuild":
                     engine.rebuild()
+                    continue
+                case "give_safe_regions":
+                    engine.safe_regions(rows.column("id").to_pylist())
+                    continue
+                case "name_outdated":
+                    engine.outdated_safe_regions()
                     continue
         except InvalidInput:
             if is_clean or rejects:

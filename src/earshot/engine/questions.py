@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from abc import abstractmethod
 from collections.abc import Sequence
 from dataclasses import asdict
 from datetime import datetime
@@ -13,9 +12,9 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from earshot.encoding import NO_TIME_US
-from earshot.engine.guard import Guard
+from earshot.engine.durable import Durable
 from earshot.engine.ids import kind_of
-from earshot.engine.state import State
+from earshot.engine.journal import Record
 from earshot.errors import InvalidInput
 from earshot.model.arrays import Space
 from earshot.model.batches import check_kind, checked_id_array, id_array, instant, time_us
@@ -25,19 +24,11 @@ from earshot.model.ranking import WordCounts
 from earshot.model.regions import RegionOrPoint
 from earshot.model.subscriptions import Id, checked_id
 from earshot.model.updates import Result
-from earshot.text import Analyzer, Vocabulary
+from earshot.text import Vocabulary
 
 
-class Questions:
+class Questions(Durable):
     """The part of an engine that answers questions."""
-
-    analyzer: Analyzer
-    _state: State
-    _lock: Guard
-
-    @abstractmethod
-    def _settle(self) -> None:
-        """Let the matcher do what it put off."""
 
     @property
     def semantics(self) -> Any:
@@ -170,7 +161,7 @@ class Questions:
         Wherever it is within that region, it holds what it holds now, less what ends. A message
         that arrives may change that: :meth:`outdated_safe_regions` names whose region no longer
         holds. A report ends it as well. A region without extent, a point, says that every move has
-        to be reported. Saved engines know the regions that were given out; a journal does not.
+        to be reported. Saved engines and journals know the regions that were given out.
         """
         return self.safe_regions([checked_id(subscription_id, "subscription")])[0]
 
@@ -182,8 +173,11 @@ class Questions:
             slots = self._state.ids.slots_of(given)
             if len(np.unique(slots)) < len(slots):
                 raise InvalidInput("a subscription is named twice; name each once")
-            with self._lock.change():
-                return self._state.matcher.safe_regions(slots)
+            with self._lock.change(unless=InvalidInput):
+                found = self._state.matcher.safe_regions(slots)
+                if len(slots):
+                    self._note(Record("give_safe_regions", pa.table({"id": given})))
+                return found
 
     def outdated_safe_regions(self) -> list[Id]:
         """Return whose safe regions no longer hold, since the last call; tell them a new one.
@@ -191,7 +185,10 @@ class Questions:
         A client that is not within its new region reports its position.
         """
         with self._lock:
-            slots = self._state.matcher.outdated_safe_regions()
+            with self._lock.change(unless=InvalidInput):
+                slots = self._state.matcher.outdated_safe_regions()
+                if len(slots):
+                    self._note(Record("name_outdated"))
             found: list[Id] = self._state.ids.ids_of(slots).to_pylist()
             return found
 
