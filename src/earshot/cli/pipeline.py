@@ -135,6 +135,34 @@ def add(commands: Any) -> None:
     add_output(pack)
     pack.set_defaults(run=run_pack)
 
+    plan = inner.add_parser(
+        "plan",
+        help="say what a load needs: shards, memory, cores, network",
+        description="Build two small indexes of your own subscriptions, match your own messages "
+        "with both, and carry on what they cost to a load. Runs without Spark.",
+    )
+    plan.add_argument("subscriptions", metavar="SUBSCRIPTIONS", help=f"{FORMATS} file")
+    plan.add_argument("messages", metavar="MESSAGES", help=f"{FORMATS} file")
+    group = plan.add_argument_group("load")
+    group.add_argument("--n-subscriptions", type=int, required=True, metavar="N",
+                       help="how many there will be")  # fmt: skip
+    group.add_argument("--messages-per-s", type=float, required=True, metavar="N",
+                       help="how many messages come")  # fmt: skip
+    group.add_argument("--shards-per-message", type=float, default=2.0, metavar="N",
+                       help="shards that a message goes to, as 'earshot pipeline info' tells of a "
+                       "sharded index (default: 2)")  # fmt: skip
+    group = plan.add_argument_group("executors")
+    group.add_argument("--cores", type=int, default=4, metavar="N",
+                       help="of each (default: 4)")  # fmt: skip
+    group.add_argument("--memory-gb", type=float, default=16.0, metavar="GB",
+                       help="of each, outside the Java heap (default: 16)")  # fmt: skip
+    group.add_argument("--network-gb-per-s", type=float, default=1.25, metavar="GB",
+                       help="of each (default: 1.25)")  # fmt: skip
+    plan.add_argument("--space", choices=["lonlat", "planar"], default="lonlat",
+                      help="degrees and metres, or any plane")  # fmt: skip
+    add_output(plan)
+    plan.set_defaults(run=run_plan, compiles=True)
+
     info = inner.add_parser("info", help="describe an index for pipelines")
     info.add_argument("index", metavar="INDEX", help="directory of the index")
     add_output(info)
@@ -263,6 +291,31 @@ def run_pack(arguments: argparse.Namespace) -> None:
              "elapsed_s": round(elapsed_s, 1)}  # fmt: skip
     told = f"{out}: {n_bytes / 1e6:,.0f} MB with {counted(n_kernels, 'kernel')}, {elapsed_s:.0f} s"
     show(arguments, facts, [told])
+
+
+def run_plan(arguments: argparse.Namespace) -> None:
+    from earshot.jobs.sizing import measure_costs
+    from earshot.placement.sizing import Machine, sized
+
+    trial = measure_costs(arguments.subscriptions, arguments.messages, space=arguments.space)
+    machine = Machine(arguments.cores, arguments.memory_gb * 1e9, arguments.network_gb_per_s * 1e9)
+    found = sized(
+        trial.costs, machine, arguments.n_subscriptions, arguments.messages_per_s,
+        shards_per_message=arguments.shards_per_message,
+    )  # fmt: skip
+    measured = [each._asdict() for each in (trial.small, trial.large)]
+    show(arguments, {**asdict(found), "measured": measured}, [
+        f"{counted(found.n_executors, 'executor')}, as {found.bound_by} asks for; the index is "
+        f"{found.placement} in {counted(found.n_shards, 'shard')}",
+        f"{found.index_bytes / 1e9:,.1f} GB of index, {found.shard_bytes / 1e9:,.1f} GB the "
+        f"largest shard, {found.executor_bytes / 1e9:,.1f} GB on an executor",
+        f"{found.cores:,.1f} cores busy; {found.message_bytes_per_s / 1e6:,.0f} MB/s of messages "
+        f"to shards, {found.update_bytes_per_s / 1e6:,.0f} MB/s of updates to the sink",
+        f"measured with {trial.small.n_subscriptions:,} and {trial.large.n_subscriptions:,} "
+        f"subscriptions: {trial.small.message_s * 1e6:.1f} and {trial.large.message_s * 1e6:.1f} "
+        f"us of CPU and {trial.small.updates:,.1f} and {trial.large.updates:,.1f} updates a "
+        f"message",
+    ])  # fmt: skip
 
 
 def run_info(arguments: argparse.Namespace) -> None:
