@@ -27,6 +27,8 @@ verified in the list of its heaviest token in the message, hence once. Those tha
 qualifies are delivered from far lists, all others from the rest. Exact coordinates are read where
 the message has an area, or a quantised comparison is a tie.
 
+**Batches** share this work among their messages; see :mod:`earshot.indexes.block_lists.batches`.
+
 **Compared with the paper.** PRE and PRE' are as in [TKDE15], with strict bounds. Its nodes are
 replaced by one spatially ordered list per token, and its two prefixes by two lists with a bound of
 their own each, because most entries that a far message can reach are told by their next token.
@@ -34,10 +36,12 @@ their own each, because most entries that a far message can reach are told by th
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import numpy.typing as npt
 
+from earshot.indexes.answers import Matches
 from earshot.indexes.block_lists.kernels.build import (
     fill_all_summaries,
     fill_group_needed,
@@ -50,6 +54,7 @@ from earshot.indexes.block_lists.kernels.match import (
     ALWAYS,
     BARE,
     CLAUSE,
+    CODE_COLUMNS,
     DEAD,
     HEAD_COLUMNS,
     N_FLAGS,
@@ -59,6 +64,7 @@ from earshot.indexes.block_lists.kernels.match import (
     BlockListsArrays,
     BlockListsScratch,
 )
+from earshot.indexes.block_trie.kernels.arrays import NO_CODE
 from earshot.indexes.block_trie.kernels.build import fill_codes
 from earshot.indexes.contract import BuildInput
 from earshot.indexes.kernels.blocks import SIGNATURE_WORDS
@@ -66,7 +72,13 @@ from earshot.indexes.quantizing import quantizer_of
 from earshot.indexes.ranked_contract import RankedIndex
 from earshot.kernels.box_keys import BLOCK, DEAD_KEY, build_keys
 from earshot.kernels.scoring import BOUND_SLACK, ScoringArrays
-from earshot.model.arrays import Int32s, Int64s
+from earshot.model.arrays import Int32s, Int64s, MessageArrays
+
+if TYPE_CHECKING:
+    from earshot.indexes.block_lists.batches import Batches
+
+SMALL_BATCH = 64
+"""Messages below which a batch is matched message by message: fewer than a group."""
 
 
 class BlockLists(RankedIndex):
@@ -75,6 +87,10 @@ class BlockLists(RankedIndex):
     name = "block_lists"
     arrays_type = BlockListsArrays
 
+    way: str = "chosen"
+    """How batches are matched; one of WAYS in :mod:`~earshot.indexes.block_lists.batches`."""
+
+    _batches: Batches | None = None
     _positions: Int32s | None = None
     """Record of each clause, and its entry in a sure list or -1; made for the first removal."""
 
@@ -103,6 +119,7 @@ class BlockLists(RankedIndex):
             record_data=record_data,
             record_keys=np.append(clause_keys[order], np.full(BLOCK, DEAD_KEY)),
             record_summaries=np.empty(3, np.int64),
+            record_codes=_record_codes(n - int(group_starts[OTHER])),
             group_needed=np.empty(3, np.float64),
             **_lists(0, np.zeros((3, n_tokens), np.int64)),
         )
@@ -139,7 +156,28 @@ class BlockLists(RankedIndex):
             np.empty(PENDING, np.int32),
             np.empty(4, np.int64),
             np.empty(2 * (longest // BLOCK + 2 * BLOCK), np.int32),
+            np.zeros(1, np.int64),
         )
+
+    def _match_rows(self, messages: MessageArrays, start: int, stop: int, scratch: Any) -> Matches:
+        # All messages decide, whatever this thread's part is: then counters do not depend on it.
+        n = len(messages.boxes)
+        if self.way == "single" or (n < SMALL_BATCH and self.way == "chosen"):
+            return super()._match_rows(messages, start, stop, scratch)
+        # Not at the top: a command that matches two rows need not load it.
+        from earshot.indexes.block_lists.batches import Batches  # noqa: PLC0415
+
+        if self._batches is None:
+            self._batches = Batches()
+        are_grouped = np.ones(2, np.uint8)
+        if self.way == "chosen":
+            are_grouped = self._batches.plan(self, messages, scratch)
+            if not are_grouped.any():
+                return super()._match_rows(messages, start, stop, scratch)
+        return self._batches.match(self, messages, start, stop, are_grouped, scratch)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_batches": None}
 
     def _bury(self, slots: Int32s) -> None:
         """Flag the records of the slots' clauses, and take them out of the sure lists."""
@@ -191,6 +229,11 @@ def _lists(padding: int, counts: Int64s) -> dict[str, Any]:
         "summary_keys": np.empty(0, np.uint64),
         "longest_list": np.zeros(1, np.int64),
     }
+
+
+def _record_codes(n: int) -> npt.NDArray[np.uint16]:
+    """Return room for the codes of the tokens that can decide, which are none so far."""
+    return np.full((n + BLOCK - 1) // BLOCK * BLOCK * CODE_COLUMNS, NO_CODE, np.uint16)
 
 
 def _spatial_order(scoring: ScoringArrays, clause_keys: Any) -> tuple[Int32s, Int64s]:

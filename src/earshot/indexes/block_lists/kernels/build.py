@@ -7,6 +7,7 @@ import numpy as np
 from earshot.indexes.block_lists.kernels.match import (
     BARE,
     CLAUSE,
+    CODE_COLUMNS,
     COMPOUND,
     FLAG_BITS,
     HEAD_COLUMNS,
@@ -17,8 +18,10 @@ from earshot.indexes.block_lists.kernels.match import (
     START,
     UNMEASURED,
 )
+from earshot.indexes.block_trie.kernels.arrays import NO_CODE, code_of
 from earshot.indexes.block_trie.kernels.build import sort_codes
 from earshot.indexes.kernels.blocks import fill_summaries, n_summary_keys
+from earshot.kernels.box_keys import BLOCK
 from earshot.kernels.jit import kernel
 from earshot.kernels.scoring import BOUND_SLACK
 
@@ -103,6 +106,19 @@ def fill_group_needed(group_starts, cuts, areas, alpha, group_needed):
 
 
 @kernel
+def _fill_code(codes, k, column, token):
+    """Fill the code of one more near list that the k-th record of the group OTHER stands in."""
+    at = k // BLOCK * CODE_COLUMNS * BLOCK + k % BLOCK
+    if column == 0:
+        for further in range(1, CODE_COLUMNS):
+            codes[at + further * BLOCK] = code_of(token)
+    if column < CODE_COLUMNS:
+        codes[at + column * BLOCK] = code_of(token)
+    else:
+        codes[at] = NO_CODE
+
+
+@kernel
 def fill_postings(arrays, cuts, areas, near_ends, sure_ends, far_ends, is_counting):
     """Fill the lists of all tokens in the order of the records, or only count their entries.
 
@@ -112,6 +128,7 @@ def fill_postings(arrays, cuts, areas, near_ends, sure_ends, far_ends, is_counti
     alpha = arrays.scoring.alpha[0]
     heads, data = arrays.record_heads.reshape((-1, HEAD_COLUMNS)), arrays.record_data
     left = np.empty(1024, np.float64)
+    other_start = arrays.group_starts[OTHER]
     for r in range(arrays.group_starts[BARE], arrays.group_starts[3]):
         start, flags = np.int64(heads[r, START]), np.int64(heads[r, N_FLAGS])
         n = flags >> FLAG_BITS
@@ -120,6 +137,7 @@ def fill_postings(arrays, cuts, areas, near_ends, sure_ends, far_ends, is_counti
         total = _fill_left(data, start, n, left)
         least = cuts[r] - BOUND_SLACK
         is_other = alpha > 0.0 and r >= arrays.group_starts[OTHER]
+        n_near = 0
         for i in range(n):
             token = np.int32(data[2 * (start + i)])
             textual = (1.0 - alpha) * min(left[i], 1.0)
@@ -132,6 +150,8 @@ def fill_postings(arrays, cuts, areas, near_ends, sure_ends, far_ends, is_counti
                 entry = near_ends[token]
                 near_ends[token] += 1
                 if not is_counting:
+                    _fill_code(arrays.record_codes, r - other_start, n_near, token)
+                    n_near += 1
                     arrays.near_keys[entry] = arrays.record_keys[r]
                     arrays.near_records[entry] = r
                     arrays.near_tokens[entry] = (

@@ -43,6 +43,7 @@ from earshot.model.arrays import Float64s, Int32s, Int64s
 # many they are above the bits of the flags, the slot, the clause.
 START, N_FLAGS, SLOT, CLAUSE = range(4)
 HEAD_COLUMNS = 4
+CODE_COLUMNS = 4
 FLAG_BITS = 4
 # Flags.
 COMPOUND = 1  # the slot has several clauses
@@ -60,6 +61,9 @@ ALWAYS, BARE, OTHER = range(3)
 
 They are also the first phases of matching; OTHER by the records or by near lists."""
 SURE, N_PHASES = 3, 5
+ALL = (1 << N_PHASES) - 1
+BY_PLACE = 1 << BARE | 1 << OTHER
+"""Sets of phases."""
 
 PENDING = 256
 """Entries that are verified together; their cache lines fit the second-level cache, and nearly the
@@ -72,7 +76,7 @@ Tried 0, 1, 2, 5, 10, 20 and 50 on six workloads at 1 M subscriptions with alpha
 """
 LONG_MESSAGE = 128.0
 """Tokens at which a message's budget per token has doubled."""
-_NO_TOKEN = np.int32(-1)
+NO_TOKEN = np.int32(-1)
 
 
 class BlockListsArrays(NamedTuple):
@@ -90,6 +94,10 @@ class BlockListsArrays(NamedTuple):
     record_data: Float64s  # (2 * n_required,)
     record_keys: npt.NDArray[np.uint64]  # (n_clauses + BLOCK,)
     record_summaries: Int64s  # (3,) where the summary keys of each group begin
+    # Codes (``code_of``) of the tokens of near lists that the group OTHER stands in, block by
+    # block: of the first tokens, then of the second, and so on. Where a record has fewer, that of
+    # its first again; where it has more, NO_CODE is among them.
+    record_codes: npt.NDArray[np.uint16]  # (n_blocks * BLOCK * CODE_COLUMNS,)
     group_needed: Float64s  # (3,) area that a range message must have to reach any of a group
     # Near lists: what a message that touches the box finds by a token.
     near_offsets: Int64s  # (n_tokens + 1,) list of token t is [t]:[t+1]
@@ -127,13 +135,15 @@ class BlockListsScratch(NamedTuple):
     pending_tokens: Int32s  # (PENDING,) token that led to each, -1 for none
     cursor: Int64s  # (4,) where collecting goes on
     frontier: Int32s  # two halves, each for the blocks of one level of the longest list
+    n_verified: Int64s  # (1,) pending records that were verified so far
 
 
 # ---- one record ---------------------------------------------------------------------------------
 
 
 @lean_kernel
-def _cut(cuts, r):
+def cut_of(cuts, r):
+    """Return the least score of a record that is delivered."""
     return cuts[r] if len(cuts) > 1 else cuts[0]
 
 
@@ -168,7 +178,7 @@ def _spatial_share(boxes, r, flags, touch, box, box_area):
 
 
 @lean_kernel
-def _push(scratch, n_pending, r, touch, token):
+def push(scratch, n_pending, r, touch, token):
     """Put a record among the pending ones; return how many they are."""
     scratch.pending[n_pending] = r
     scratch.pending_touch[n_pending] = touch
@@ -187,7 +197,7 @@ def _special_score(arrays, clauses, is_lonlat, head, box, box_area, scratch):
 
 
 @lean_kernel
-def _report_pending(
+def report_pending(
     arrays, clauses, is_lonlat, n_pending, box, box_area, scratch, answers, n_answers
 ):
     """Verify the pending records; return the number of answers. There must be room for all.
@@ -259,7 +269,7 @@ def _collect_always(n, scratch, n_pending, work):
     first = cursor[0]
     last = min(n, first + PENDING - n_pending)
     for r in range(first, last):
-        n_pending = _push(scratch, n_pending, r, MAY_TOUCH, _NO_TOKEN)
+        n_pending = push(scratch, n_pending, r, MAY_TOUCH, NO_TOKEN)
     work[1] += last - first
     cursor[0] = last if last < n else -1
     return n_pending
@@ -286,9 +296,12 @@ def _collect_blocks(
                 flags = heads[r * HEAD_COLUMNS + N_FLAGS]
                 if flags & (COMPOUND | MORE) == 0:
                     spatial = _spatial_share(boxes, r, flags, touch, box, box_area)
-                    if alpha * spatial + (1.0 - alpha) < _cut(arrays.record_cuts, r) - BOUND_SLACK:
+                    if (
+                        alpha * spatial + (1.0 - alpha)
+                        < cut_of(arrays.record_cuts, r) - BOUND_SLACK
+                    ):
                         continue
-            n_pending = _push(scratch, n_pending, r, touch, _NO_TOKEN)
+            n_pending = push(scratch, n_pending, r, touch, NO_TOKEN)
     cursor[0] = -1
     return n_pending
 
@@ -327,7 +340,7 @@ def _collect_near(arrays, message_tokens, limit, strict, box_area, scratch, n_pe
                 if box_area > 0.0 and box_area < needed[entry]:
                     continue
                 touch = TOUCHES if key_touches(keys[entry], strict) else MAY_TOUCH
-                n_pending = _push(scratch, n_pending, arrays.near_records[entry], touch, token)
+                n_pending = push(scratch, n_pending, arrays.near_records[entry], touch, token)
         cursor[1] = 0
     cursor[0] = -1
     return n_pending
@@ -344,7 +357,7 @@ def _find_run(tokens, start, stop, message_tokens, cursor, signature, marks):
     """
     if stop - start > 16 * len(message_tokens):
         while cursor[3] <= len(message_tokens):
-            wanted = _NO_TOKEN if cursor[3] == 0 else message_tokens[cursor[3] - 1]
+            wanted = NO_TOKEN if cursor[3] == 0 else message_tokens[cursor[3] - 1]
             cursor[3] += 1
             first = first_at_least(tokens, start, stop, wanted)
             last = first_at_least(tokens, first, stop, wanted + 1)
@@ -391,7 +404,7 @@ def _collect_far(
                 touch = APART
                 if key_touches(keys[entry], limit):
                     touch = TOUCHES if key_touches(keys[entry], strict) else MAY_TOUCH
-                n_pending = _push(scratch, n_pending, records[entry], touch | FAR, token)
+                n_pending = push(scratch, n_pending, records[entry], touch | FAR, token)
             cursor[1] = last
             if last < cursor[2]:
                 cursor[0] = i
@@ -433,7 +446,7 @@ def _report_sure(arrays, message_tokens, limit, scratch, n_pending, answers, n_a
                     n_answers += np.int64(is_apart) & np.int64(slots[entry] >= 0)
                 while mask != 0:
                     r = arrays.sure_records[block + trailing_zeros(mask)]
-                    n_pending = _push(scratch, n_pending, r, MAY_TOUCH | FAR, _NO_TOKEN)
+                    n_pending = push(scratch, n_pending, r, MAY_TOUCH | FAR, NO_TOKEN)
                     mask &= mask - np.uint32(1)
             cursor[1] = last
         cursor[1:4] = 0
@@ -445,10 +458,13 @@ def _report_sure(arrays, message_tokens, limit, scratch, n_pending, answers, n_a
 
 
 @lean_kernel
-def _report_message(
-    arrays, clauses, is_lonlat, message_tokens, box, scratch, answers, n_answers, work
+def report_message(
+    arrays, clauses, is_lonlat, message_tokens, box, phases, scratch, answers, n_answers, work
 ):
-    """Append one message's answers; return their new number, or -1 when there is no room."""
+    """Append one message's answers; return their new number, or -1 when there is no room.
+
+    ``phases`` has a bit for each that is wanted.
+    """
     starts, frontier, cursor = arrays.group_starts, scratch.frontier, scratch.cursor
     box_area = message_area(box)
     if box[0] <= box[2]:
@@ -463,12 +479,15 @@ def _report_message(
     cursor[:] = 0
     here, n_blocks = np.int64(0), np.int64(-2)
     while phase < N_PHASES:
-        if phase == ALWAYS:
+        if phases >> phase & 1 == 0:
+            cursor[0] = -1
+        elif phase == ALWAYS:
             n_pending = _collect_always(starts[BARE], scratch, n_pending, work)
         elif phase <= OTHER:
             start, n = starts[phase], starts[phase + 1] - starts[phase]
             is_too_small = box_area > 0.0 and box_area < arrays.group_needed[phase]
-            if n == 0 or is_too_small or (phase == OTHER and len(arrays.near_records) == 0):
+            is_empty = n == 0 or (phase == OTHER and len(arrays.near_records) == 0)
+            if is_empty or is_too_small:
                 cursor[0] = -1
             elif n_blocks == -2:
                 # By place or by text, whichever is cheaper, as [CIKM15] chooses per message. Bare
@@ -508,9 +527,10 @@ def _report_message(
         if n_pending + BLOCK > PENDING or phase == N_PHASES:
             if n_answers + n_pending > len(answers.slots):
                 return -1
-            n_answers = _report_pending(
+            n_answers = report_pending(
                 arrays, clauses, is_lonlat, n_pending, box, box_area, scratch, answers, n_answers
             )
+            scratch.n_verified[0] += n_pending
             n_pending = np.int64(0)
     return n_answers
 
@@ -527,8 +547,8 @@ def append_block_lists(view, tokens, box, scratch, answers, n_answers, work):
             return n_answers
     mark_tokens(tokens, 0, len(tokens), scratch.marks, 1)
     sign_tokens(tokens, scratch.signature)
-    n_answers = _report_message(
-        arrays, view.clauses, view.is_lonlat, tokens, box, scratch, answers, n_answers, work
+    n_answers = report_message(
+        arrays, view.clauses, view.is_lonlat, tokens, box, ALL, scratch, answers, n_answers, work
     )
     mark_tokens(tokens, 0, len(tokens), scratch.marks, 0)
     unsign_tokens(tokens, scratch.signature)
