@@ -1,7 +1,8 @@
-"""The suite ``batch_ways``: the default's ways of matching a batch, and whether it chose the best.
+"""The suites ``batch_ways``: how the defaults match a batch, and whether they choose the best way.
 
 The default can match a batch through the trie, down the root list in groups or one by one, or
-message by message; it chooses by estimated costs. All ways take turns on the same batches, by the
+message by message; it chooses by estimated costs. The ranked default can match it in groups or
+message by message (``batch_ways_ranked``). All ways take turns on the same batches, by the
 processor's time of the thread, so that other work on the machine counts little. A way that takes
 far longer than another on a first batch is left out.
 """
@@ -18,14 +19,18 @@ from earshot.bench.batch_sizes import batch_of
 from earshot.bench.checksums import check_agreement, checksum, shown
 from earshot.bench.competitors import IndexCompetitor
 from earshot.bench.context import Context
-from earshot.bench.measuring import Case
+from earshot.bench.measuring import Case, case_of
+from earshot.bench.points import Variant
 from earshot.bench.results import Row, basics
 from earshot.indexes import default_structure
+from earshot.indexes.block_lists.batches import WAYS as RANKED_WAYS
+from earshot.indexes.block_lists.index import BlockLists
 from earshot.indexes.block_trie.batches import WAYS
 from earshot.indexes.block_trie.index import BlockTrie
 from earshot.model.arrays import MessageArrays
 from earshot.workloads.synthetic import Workload
 
+ALPHA, THRESHOLDS = 0.5, (0.6, 0.9)
 SIZES = (1, 100, 1_000, 10_000)
 TURNS = 5
 FAR_LONGER = 3.0
@@ -44,16 +49,40 @@ def measure(context: Context, workloads: Iterable[Workload]) -> Iterator[Row]:
         assert isinstance(index, BlockTrie)
         for size in SIZES:
             if size <= len(case.messages.boxes):
-                yield _row(case, index, size, context.profile.effort.budget_s)
+                ways = ("single", *WAYS, "chosen")
+                yield _row(case, index, ways, size, context.profile.effort.budget_s)
         index.way = "chosen"
         context.say(f"batch_ways: {workload.name}")
 
 
-def _row(case: Case, index: BlockTrie, size: int, budget_s: float) -> Row:
+def measure_ranked(context: Context, workloads: Iterable[Workload]) -> Iterator[Row]:
+    """Yield a row for each workload, threshold and size of batches."""
+    context.release()
+    name, most = default_structure("ranked"), context.profile.figures.most_ranked
+    for workload in workloads:
+        case = case_of(workload.scaled(n_subscriptions=min(workload.n_subscriptions, most)))
+        for threshold in THRESHOLDS:
+            variant = Variant(name, ranking=(ALPHA, threshold))
+            competitor = variant.competitor()
+            context.built(competitor, case, (variant.semantics, variant.label))
+            index = competitor.index
+            assert isinstance(index, BlockLists)
+            for size in SIZES:
+                if size <= len(case.messages.boxes):
+                    row = _row(case, index, RANKED_WAYS, size, context.profile.effort.budget_s)
+                    yield row | variant.told
+            competitor.close()
+            context.say(f"batch_ways_ranked: {workload.name}, threshold {threshold}")
+
+
+def _row(
+    case: Case, index: BlockTrie | BlockLists, all_ways: Iterable[str], size: int, budget_s: float
+) -> Row:
     first = batch_of(case, 0, size)
-    tried = {way: _spent_s(index, way, [first]) for way in ("single", *WAYS, "chosen")}
+    tried = {way: _spent_s(index, way, [first]) for way in all_ways}
     tried = {way: _spent_s(index, way, [first]) for way in tried}  # compiled, and room made
-    ways = [way for way, spent_s in tried.items() if spent_s < FAR_LONGER * min(tried.values())]
+    longest_s = FAR_LONGER * min(tried.values())
+    ways = [way for way, spent_s in tried.items() if spent_s < longest_s or way == "chosen"]
     if size == 1:
         ways = ["single", "chosen"]
     n_batches = min(len(case.messages.boxes) // size, N_SINGLE_CALLS if size == 1 else size)
@@ -86,7 +115,7 @@ def _row(case: Case, index: BlockTrie, size: int, budget_s: float) -> Row:
     }
 
 
-def _spent_s(index: BlockTrie, way: str, batches: list[MessageArrays]) -> float:
+def _spent_s(index: BlockTrie | BlockLists, way: str, batches: list[MessageArrays]) -> float:
     index.way = way
     began = time.thread_time()
     for batch in batches:

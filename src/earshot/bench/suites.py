@@ -121,6 +121,12 @@ def _headline(context: Context) -> list[Workload]:
     return [context.workload("headline")]
 
 
+def _points_and_words(context: Context) -> Iterator[Workload]:
+    """Short and long messages, without an area."""
+    for name in ("headline", "long_point"):
+        yield context.workload(name)
+
+
 def _match(context: Context) -> Iterator[Workload]:
     """The headline comes last, for the suites that go on with it."""
     for name in sorted(context.profile.workloads, key=lambda name: name == "headline"):
@@ -429,6 +435,15 @@ _ALL = (
         Column("alone µs", "alone_us", 2), Column("chosen µs", "chosen_us", 2),
         Column("over single", "over_single", 2), Column("best", "best_way"),
         Column("chosen over best", "chosen_over_best", 2),
+        Column("index B/subscription", "index_bytes_per_subscription", 1), CHECKSUM,
+    )),
+    Suite("batch_ways_ranked", batch_ways.measure_ranked, _points_and_words, (
+        WORKLOAD, Column("subscriptions", "n_subscriptions"),
+        Column("threshold", "threshold", 1), Column("messages a call", "batch_size"),
+        Column("single µs", "single_us", 2), Column("groups µs", "groups_us", 2),
+        Column("chosen µs", "chosen_us", 2), Column("over single", "over_single", 2),
+        Column("best", "best_way"), Column("chosen over best", "chosen_over_best", 2),
+        Column("answers", "answers_per_message", 1),
         Column("index B/subscription", "index_bytes_per_subscription", 1), CHECKSUM,
     )),
     Suite("churn", churn.measure, _headline, (
