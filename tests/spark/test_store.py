@@ -13,6 +13,7 @@ from pyarrow import fs
 from earshot.errors import InUse, InvalidParameter, SavedIndexError
 from earshot.indexes import default_structure, index_type
 from earshot.spark import folders
+from earshot.spark.commands import release_versions
 from earshot.spark.folders import Folder
 from earshot.spark.store import Base, Delta, IndexSettings, IndexStore, Version
 
@@ -224,6 +225,19 @@ def test_cleaning_does_not_mind_a_reader_that_leaves(
 
     monkeypatch.setattr(Folder, "names", names_then_gone)
     assert store.clean() == [1]
+
+
+def test_what_a_pipeline_held_can_be_released(store: IndexStore) -> None:
+    for number in range(1, 5):
+        a_version(store, number)
+    store.hold("gone", 1)
+    store.hold("there", 3)
+    assert store.readers() == {"gone": 1, "there": 3}
+    with pytest.raises(InvalidParameter, match="not held by 'other'; it is by 'gone', 'there'"):
+        release_versions(store.folder.path, "other")
+    assert release_versions(store.folder.path, "gone") == [1, 2]
+    assert store.readers() == {"there": 3}
+    assert store.version_numbers() == [3, 4]
 
 
 def test_what_is_no_index_is_said(tmp_path: Path) -> None:

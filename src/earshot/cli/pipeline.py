@@ -163,6 +163,18 @@ def add(commands: Any) -> None:
     add_output(plan)
     plan.set_defaults(run=run_plan, compiles=True)
 
+    release = inner.add_parser(
+        "release",
+        help="let go of what a pipeline holds that will not run again",
+        description="A pipeline holds the versions of an index that it may still ask for, also "
+        "while it is stopped. Release one whose checkpoint is gone, so that they can be removed.",
+    )
+    release.add_argument("index", metavar="INDEX", help="directory of the index")
+    release.add_argument("pipeline", metavar="PIPELINE",
+                         help="its name, as 'held' of 'earshot pipeline info' tells")  # fmt: skip
+    add_output(release)
+    release.set_defaults(run=run_release)
+
     info = inner.add_parser("info", help="describe an index for pipelines")
     info.add_argument("index", metavar="INDEX", help="directory of the index")
     add_output(info)
@@ -315,6 +327,14 @@ def run_plan(arguments: argparse.Namespace) -> None:
         f"subscriptions: {trial.small.message_s * 1e6:.1f} and {trial.large.message_s * 1e6:.1f} "
         f"us of CPU and {trial.small.updates:,.1f} and {trial.large.updates:,.1f} updates a "
         f"message",
+    ])  # fmt: skip
+
+
+def run_release(arguments: argparse.Namespace) -> None:
+    gone = spark_commands().release_versions(arguments.index, arguments.pipeline)
+    show(arguments, {"removed": gone}, [
+        f"{arguments.index} is not held by {arguments.pipeline} any more; "
+        f"{counted(len(gone), 'version')} removed"
     ])  # fmt: skip
 
 

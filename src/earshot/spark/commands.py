@@ -226,6 +226,7 @@ def index_facts(index: str | Path) -> dict[str, Any]:
         "semantics": settings.matcher.name,
         **settings.facts()["semantics"][settings.matcher.name],
         "versions": store.version_numbers(),
+        "held": store.readers(),
         "version": version.number,
         "n_subscriptions": version.n_subscriptions,
         "placement": base.placement,
@@ -237,6 +238,23 @@ def index_facts(index: str | Path) -> dict[str, Any]:
         "clock": None if version.clock_us is None else instant(version.clock_us).isoformat(),
         "report": base.report,
     }
+
+
+def release_versions(index: str | Path, pipeline: str) -> list[int]:
+    """Let go of what a pipeline holds that will not run again; return the versions that are gone.
+
+    Runs without Spark.
+    """
+    store = IndexStore(index)
+    held = store.readers()
+    if pipeline not in held:
+        raise InvalidParameter(
+            f"{store.folder.path} is not held by {pipeline!r}; it is by "
+            f"{', '.join(map(repr, held)) or 'nobody'} (see 'earshot pipeline info')"
+        )
+    with store.lease("'earshot pipeline release'"):
+        store.release(pipeline)
+        return store.clean()
 
 
 def write_held_results(config: PipelineConfig, out: str | Path, *, file_format: FileFormat) -> int:

@@ -325,6 +325,14 @@ class IndexStore:
         """Whether a reader holds any version."""
         return (self.folder / "readers").exists(f"{reader}.json")
 
+    def readers(self) -> dict[str, int]:
+        """Return who holds versions, and the oldest version of each."""
+        folder, held = self.folder / "readers", {}
+        for name in folder.names():
+            with suppress(FileNotFoundError):  # released meanwhile
+                held[name.removesuffix(".json")] = int(folder.read_json(name)["oldest"])
+        return held
+
     def release(self, reader: str) -> None:
         """Say that a reader will ask for nothing any more."""
         (self.folder / "readers").remove(f"{reader}.json")
@@ -335,12 +343,7 @@ class IndexStore:
         The newest ``keep`` versions stay in any case. Returns the numbers of those that are gone.
         """
         numbers = self.version_numbers()
-        readers = self.folder / "readers"
-        held = []
-        for name in readers.names():
-            with suppress(FileNotFoundError):  # released meanwhile
-                held.append(readers.read_json(name)["oldest"])
-        oldest = min([*held, *numbers[-keep:]], default=0)
+        oldest = min([*self.readers().values(), *numbers[-keep:]], default=0)
         gone = [number for number in numbers if number < oldest]
         kept = [number for number in numbers if number >= oldest]
         for number in gone:
