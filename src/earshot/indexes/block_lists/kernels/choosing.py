@@ -34,9 +34,9 @@ blocks of records for each; unless there are bare records. Knowing what they cos
 of that."""
 MOST_SAMPLED, SAMPLED_SHARE = 1024, 4
 """Messages that are put in order, at most, and one in so many."""
-MOST_PROBES, GROUPS_PER_PROBE = 4, 8
+MOST_PROBES, GROUPS_PER_PROBE = 8, 4
 """Groups that are looked at, at most, and one in so many."""
-MOST_COUNTED, MESSAGES_PER_COUNTED = 8, 32
+MOST_COUNTED, MESSAGES_PER_COUNTED = 4, 32
 """Messages of such a group that are matched, at most, and one in so many of the batch."""
 
 # Costs in nanoseconds on an AMD EPYC; only their ratios matter. Fits to workloads of 1 M
