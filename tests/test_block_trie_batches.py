@@ -170,7 +170,7 @@ def _use_vectors(  # type: ignore[no-untyped-def]  # typed by Numba
     masks[0] = touching_masks(keys, 1, limit)
     masks[1], masks[2] = touched_limits(limits, keys[2])
     masks[3] = signed_mask(tokens, 1, signatures, 1)
-    masks[8] = twice_signed_mask(tokens, 1, signatures, signatures[SIGNATURE_WORDS:])
+    masks[8] = twice_signed_mask(tokens, 1, signatures, signatures[SIGNATURE_WORDS:], 1)
     masks[4] = coded_mask(codes, 1, bits)
     n = pack_rows(rows, 1, np.uint32(masks[0]) & np.uint32(0xFFFF), out, 0)
     n = pack_numbers(7, np.uint32(masks[3]), out, n)
@@ -195,7 +195,7 @@ def check_vectors() -> None:
         rows = random.integers(0, 1 << 30, 3 * BLOCK).astype(np.int32)
         tokens = random.integers(-100, 1 << 20, BLOCK + 2).astype(np.int32)
         tokens[3], tokens[4] = -1, -2
-        signatures = random.integers(0, 1 << 32, 2 * SIGNATURE_WORDS).astype(np.uint32)
+        signatures = random.integers(0, 1 << 32, 3 * SIGNATURE_WORDS).astype(np.uint32)
         codes = random.integers(0, 1 << 16, BLOCK + 2).astype(np.uint16)
         bits = random.integers(0, 1 << 32, 2048).astype(np.uint32)
         out, masks = np.zeros(4 * BLOCK, np.int32), np.zeros(9, np.uint64)
@@ -212,9 +212,9 @@ def check_vectors() -> None:
         words = signatures[SIGNATURE_WORDS:][named >> 5 & (SIGNATURE_WORDS - 1)]
         signed = (words >> (named & 31) & 1).astype(bool) | (tokens[1:-1] == -1)
         assert masks[3] == _mask(signed)
-        twice = signatures[named >> 5 & (SIGNATURE_WORDS - 1)] >> (named & 31) & 1
         high = named >> HIGH_TOKEN_BIT
-        twice &= signatures[SIGNATURE_WORDS:][high >> 5 & (SIGNATURE_WORDS - 1)] >> (high & 31)
+        high_words = signatures[2 * SIGNATURE_WORDS :][high >> 5 & (SIGNATURE_WORDS - 1)]
+        twice = words >> (named & 31) & high_words >> (high & 31) & 1
         assert masks[8] == _mask(twice.astype(bool) | (tokens[1:-1] == -1))
         coded = bits[codes[1:-1] >> 5] >> (codes[1:-1] & 31) & 1
         assert masks[4] == _mask(coded.astype(bool))

@@ -248,16 +248,14 @@ class BlockTrie(Index):
         n = len(messages.boxes)
         if self.way == "single" or (n < SMALL_BATCH and self.way == "chosen"):
             return super()._match_rows(messages, start, stop, scratch)
-        # Not at the top: a command that matches two rows need not load it.
-        from earshot.indexes.block_trie.batches import WAYS, Batches  # noqa: PLC0415
-
         if self._batches is None:
+            # Not at the top: a command that matches two rows need not load it.
+            from earshot.indexes.block_trie.batches import Batches  # noqa: PLC0415
+
             self._batches = Batches()
-        is_singly, paths = self._batches.plan(self, messages)
-        if is_singly and self.way == "chosen":
+        paths = self._batches.paths(self, messages)
+        if paths is None:
             return super()._match_rows(messages, start, stop, scratch)
-        if self.way != "chosen":
-            paths[:] = WAYS[self.way]
         found = self._batches.match(self, messages, start, stop, paths)
         if self.delta is None:
             return found

@@ -14,6 +14,12 @@ Bits = npt.NDArray[np.uint64]
 
 SIGNATURE_WORDS = SIGNATURE_BITS // 32
 
+PAIRS_NOTED = 8
+"""Pairs of a node and a message whose touching blocks are known at a time; a power of 2."""
+
+BLOCKS_QUEUED = 32
+"""Blocks of open lists of which half wait for their keys, at least; a power of 2."""
+
 # What a batch kernel returns that is short of room.
 SHORT_OF_FOUND, SHORT_OF_PENDING, SHORT_OF_SENT = -1, -2, -3
 
@@ -26,7 +32,13 @@ class BatchScratch(NamedTuple):
     codes: Bits  # (n,) Hilbert codes of those of ROOT, their rows in the low half
     other_codes: Bits  # (n,)
     counts: Int64s  # of digits, for sorting
-    signatures: npt.NDArray[np.uint32]  # (n * SIGNATURE_WORDS,)
+    signatures: npt.NDArray[np.uint32]  # (n * SIGNATURE_WORDS,) by low bits of the tokens
+    high_signatures: npt.NDArray[np.uint32]  # the same by high bits
+    short_masks: npt.NDArray[np.uint32]  # (2 * PAIRS_NOTED,) touching blocks of short lists
+    # Blocks of open lists whose keys are on their way, the k-th at k modulo BLOCKS_QUEUED.
+    queue: Int32s  # (BLOCKS_QUEUED,) where a block begins
+    queue_rows: Int32s  # its message
+    queue_masks: npt.NDArray[np.uint32]  # entries whose token the message may have
     stack: Int32s  # nodes still to visit
     frontier: Int32s  # two halves, each for the blocks of one level of the longest list
     # Pairs of a node and a message that reaches it.
@@ -71,6 +83,11 @@ def sizes_of(chunk: int) -> dict[str, tuple[int, type]]:
         "other_codes": (chunk, np.uint64),
         "counts": ((1 << 11) + 1, np.int64),
         "signatures": (chunk * SIGNATURE_WORDS, np.uint32),
+        "high_signatures": (chunk * SIGNATURE_WORDS, np.uint32),
+        "short_masks": (2 * PAIRS_NOTED, np.uint32),
+        "queue": (BLOCKS_QUEUED, np.int32),
+        "queue_rows": (BLOCKS_QUEUED, np.int32),
+        "queue_masks": (BLOCKS_QUEUED, np.uint32),
         "pair_offsets": (chunk + 1, np.int64),
         "extra_offsets": (chunk + 2, np.int64),
         "group_limits": (GROUP, np.uint64),

@@ -16,6 +16,8 @@ import numpy as np
 from earshot.indexes.block_trie.kernels.arrays import (
     IS_NODE,
     KIND,
+    N_CODES,
+    N_EXACT_CODES,
     NO_ROOT,
     NODE_COLUMNS,
     ROOT_COLUMNS,
@@ -37,38 +39,36 @@ _LANE_BITS = 15
 
 TRIE, ROOT, NOWHERE = range(3)
 
-# Costs in nanoseconds on an AMD EPYC; only their ratios matter. Fits to workloads of 1 M
-# subscriptions.
-CALL_COST, GROUPS_CALL_COST = 75_000.0, 95_000.0
-"""Of a batch, before its first message: through the trie, and in groups."""
-TOKEN_COST = 45.0
-"""Of a token in the trie, without the lists that it opens."""
-LIST_BLOCK_COST = 20.0
-"""Of a block of such a list."""
-MANY_TOKENS = 400.0
-"""Tokens at which a message takes twice as long for each in the trie, as more others follow it."""
-FRINGE, SHORT_FRINGE = 2.0, 0.9
-"""Blocks on either side of those that cover a message; those of short lists are of all sizes."""
-GROUP_MESSAGE_COST = 400.0
-"""Of a message in a group, whatever it is."""
-GROUP_BLOCK_COST = 37.0
-"""Of a block of the root list for a group of messages."""
-GROUP_TOKEN_COST = 16.0
-"""Of a token of a message in a group."""
-GROUP_ANSWER_COST = 12.0
-"""Of an answer in a group; in the trie it is next to nothing."""
 LONG = 64
 """Tokens above which a message is a long one."""
 
-SURE_SHARE = 0.7
-"""Of a batch's cost, below which that of single messages leaves no doubt."""
+# Costs in nanoseconds on an AMD EPYC; only their ratios matter. Fits to 192 rows of the suite
+# ``batch_ways``, of 1 M subscriptions.
+CALL_COST, GROUPS_CALL_COST = 7_470.0, 43_100.0
+"""Of a batch, before its first message: through the trie, and in groups."""
+TOKEN_COST = 31.5
+"""Of a token in the trie, without the lists that it opens."""
+LIST_BLOCK_COST, FIRST_BLOCK_COST = 19.2, 11.2
+"""Of a block of such a list; more, if no earlier message of the batch brought it into the cache."""
+FRINGE, SHORT_FRINGE = 2.0, 0.9
+"""Blocks on either side of those that cover a message; those of short lists are of all sizes."""
+GROUP_MESSAGE_COST = 563.0
+"""Of a message in a group, whatever it is."""
+GROUP_TOKEN_COST, GROUP_RARE_TOKEN_COST = 3.78, 9.4
+"""Of a token of a message in a group; more, if it shares its code with others."""
+GROUP_BLOCK_COST, GROUP_PASSED_COST = 20.1, 0.0101
+"""Of a block of the root list for a group; more, by what passes (see ``n_passed``)."""
+GROUP_ANSWER_COST, GROUP_SHARED_COST = 0.00423, 0.0353
+"""Of a block that touches a message, by what passes; and by the tokens that are compared where
+several of a group's have one code."""
 
 # The same of messages one by one.
-SINGLE_COST, SINGLE_TOKEN_COST, SINGLE_LIST_BLOCK_COST = 500.0, 20.0, 20.0
-SINGLE_MANY_TOKENS = 160.0
-SINGLE_ROOT_COST, SINGLE_BLOCK_COST = 1_100.0, 20.0
-MANY_CODES = 270.0
-"""Tokens at which a message takes twice as long for a block of the root list."""
+SINGLE_COST, SINGLE_TOKEN_COST, SINGLE_LIST_BLOCK_COST = 366.0, 10.4, 23.9
+SINGLE_MANY_TOKENS = 77.0
+"""Tokens at which a message takes twice as long for each in the trie."""
+SINGLE_ROOT_COST, SINGLE_BLOCK_COST, SINGLE_PASSED_COST = 1_070.0, 11.8, 0.0195
+PASSED_LENGTH, PASSED_TOKENS = 6.95, 135.0
+"""See ``n_passed``."""
 
 
 @kernel
@@ -286,20 +286,6 @@ def _list_blocks(costs, n_blocks):
     return costs.list_blocks[bits]
 
 
-@lean_kernel
-def is_surely_single(costs, n, n_tokens):
-    """Whether a small batch of ``n`` messages costs less one by one, if they are as is typical.
-
-    Knowing what they are would take longer than is won.
-    """
-    mean, n_blocks = n_tokens / n, costs.typical_blocks[0]
-    batch = min(
-        CALL_COST / n + trie_cost(costs, mean, n_blocks),
-        GROUPS_CALL_COST / n + GROUP_MESSAGE_COST + GROUP_TOKEN_COST * mean,
-    )
-    return single_root_cost(mean, n_blocks) < SURE_SHARE * batch
-
-
 @inlined_kernel
 def single_trie_cost(costs, n_tokens, n_blocks):
     """Return the cost of a message by itself in the trie."""
@@ -308,37 +294,78 @@ def single_trie_cost(costs, n_tokens, n_blocks):
 
 
 @inlined_kernel
-def single_root_cost(n_tokens, n_blocks):
+def single_root_cost(costs, n_tokens, n_blocks):
     """Return the cost of a message by itself down the root list."""
-    return SINGLE_ROOT_COST + SINGLE_BLOCK_COST * n_blocks * (1.0 + n_tokens / MANY_CODES)
+    of_block = SINGLE_BLOCK_COST + SINGLE_PASSED_COST * n_passed(costs, n_tokens)
+    return SINGLE_ROOT_COST + n_blocks * of_block
 
 
 @inlined_kernel
-def trie_cost(costs, n_tokens, n_blocks):
-    """Return the cost of a message of a batch in the trie."""
-    of_token = TOKEN_COST + LIST_BLOCK_COST * _list_blocks(costs, n_blocks)
-    return n_tokens * of_token * (1.0 + n_tokens / MANY_TOKENS)
+def n_passed(costs, n_tokens):
+    """Return a measure of what passes in a block of the root list by a message's tokens.
+
+    That grows with the tokens, less and less, and with how many clauses want but one of them.
+    """
+    wanted = PASSED_LENGTH + math.sqrt(costs.list_length[0])
+    return wanted * n_tokens / (1.0 + n_tokens / PASSED_TOKENS)
 
 
 @inlined_kernel
-def group_cost(costs, n_tokens, n_blocks, n_all, n_batch):
+def first_share(costs, n_tokens):
+    """Return about which share of so many tokens occurs for the first time among them."""
+    bits = 0
+    while np.int64(n_tokens) >> bits > 1:
+        bits += 1
+    return costs.first_shares[bits]
+
+
+@inlined_kernel
+def trie_cost(costs, n_tokens, n_blocks, share):
+    """Return the cost of a message of a batch in the trie; ``share`` is as of ``first_share``."""
+    of_block = LIST_BLOCK_COST + FIRST_BLOCK_COST * share
+    return n_tokens * (TOKEN_COST + of_block * _list_blocks(costs, n_blocks))
+
+
+@inlined_kernel
+def group_cost(costs, n_tokens, n_rare, n_blocks, n_all, n_batch):
     """Return the cost of a message that walks the root list with others.
 
-    Messages of a batch of ``n_batch`` are taken to lie as the clauses do. Then ``GROUP`` neighbours
-    cover ``GROUP / n_batch`` of the space, and where one touches e of b blocks, all of them touch
-    the square of sqrt(e) + sqrt(b * GROUP / n_batch).
+    ``n_rare`` of its tokens share their codes with others. Messages of a batch of ``n_batch`` are
+    taken to lie as the clauses do. Then ``GROUP`` neighbours cover ``GROUP / n_batch`` of the
+    space, and where one touches e of b blocks, all of them touch the square of sqrt(e) + sqrt(b *
+    GROUP / n_batch).
     """
     n_group = min(GROUP, n_batch)
     side = math.sqrt(n_blocks) + math.sqrt(n_all * n_group / n_batch)
     n_together = min(side * side, n_all, n_blocks * n_group)
-    # A long message has the frequent words of a short one, once, and then rarer ones.
-    n_answers = min(n_tokens, LONG) * costs.list_length[0] * n_blocks / n_all
+    passed = n_passed(costs, n_tokens)
+    shared = n_tokens * min(n_rare * n_group / (N_CODES - N_EXACT_CODES), 1.0)
     return (
         GROUP_MESSAGE_COST
         + GROUP_TOKEN_COST * n_tokens
-        + GROUP_ANSWER_COST * n_answers
-        + GROUP_BLOCK_COST * n_together / n_group
+        + GROUP_RARE_TOKEN_COST * n_rare
+        + (GROUP_ANSWER_COST * passed + GROUP_SHARED_COST * shared) * n_blocks
+        + (GROUP_BLOCK_COST + GROUP_PASSED_COST * passed) * n_together / n_group
     )
+
+
+@lean_kernel
+def fill_least_batches(costs, most, least):
+    """Fill the least number of short messages that are matched as a batch through the trie.
+
+    That is by their mean number of tokens, if they lie where clauses do; ``most`` where none is.
+    """
+    n_blocks = costs.typical_blocks[0]
+    for n_tokens in range(len(least)):
+        single = min(
+            single_trie_cost(costs, n_tokens, n_blocks), single_root_cost(costs, n_tokens, n_blocks)
+        )
+        n = 1
+        while n < most and single * n <= CALL_COST + n * trie_cost(
+            costs, n_tokens, n_blocks, first_share(costs, n * n_tokens)
+        ):
+            n += 1
+        least[n_tokens] = n
 
 
 @lean_kernel
@@ -348,25 +375,29 @@ def plan_batch(arrays, messages, n_clauses, n_batch, n_sample, paths):
     Returns whether they cost less one by one.
     """
     n_all = max((n_clauses + BLOCK - 1) // BLOCK, 1)
-    costs = arrays.costs
+    costs, offsets = arrays.costs, messages.token_offsets
+    share = first_share(costs, len(messages.token_ids) * n_batch / max(len(messages.boxes), 1))
     batch = singly = 0.0
     for is_long in range(2):
         trie, together = CALL_COST * n_sample / n_batch, GROUPS_CALL_COST * n_sample / n_batch
         n_seen = 0
         for k in range(n_sample):
             m = k * len(messages.boxes) // n_sample
-            n_tokens = messages.token_offsets[m + 1] - messages.token_offsets[m]
+            n_tokens = offsets[m + 1] - offsets[m]
             box = messages.boxes[m]
             if (n_tokens > LONG) != (is_long == 1) or not box[0] <= box[2]:
                 continue
             n_blocks = expect_blocks(costs, limit_of(arrays, box))
             if n_blocks > 0.0:
                 n_seen += 1
-                trie += trie_cost(costs, n_tokens, n_blocks)
-                together += group_cost(costs, n_tokens, n_blocks, n_all, n_batch)
+                n_rare = 0
+                for p in range(offsets[m], offsets[m + 1]):
+                    n_rare += 1 if messages.token_ids[p] >= N_EXACT_CODES else 0
+                trie += trie_cost(costs, n_tokens, n_blocks, share)
+                together += group_cost(costs, n_tokens, n_rare, n_blocks, n_all, n_batch)
                 singly += min(
                     single_trie_cost(costs, n_tokens, n_blocks),
-                    single_root_cost(n_tokens, n_blocks),
+                    single_root_cost(costs, n_tokens, n_blocks),
                 )
         paths[is_long] = TRIE if trie < together else ROOT
         batch += min(trie, together) if n_seen > 0 else 0.0

@@ -300,12 +300,3 @@ def _settle_ties(arrays, clauses, box, position, ties, found, n_found):
             found[n_found] = slot
             n_found += 1
     return n_found
-
-
-@inlined_kernel
-def open_mask(arrays, signatures, row, limit, position, n_left):
-    """Return the entries of a block of an open list that touch, and whose token may be there."""
-    mask = signed_mask(arrays.entry_tokens, position, signatures, row) & low_bits(n_left)
-    if mask != 0:
-        mask &= touching_mask(arrays.keys, position, limit)
-    return mask

@@ -21,6 +21,7 @@ from earshot.indexes.block_trie.kernels.arrays import (
     code_of,
 )
 from earshot.indexes.block_trie.kernels.choosing import (
+    LONG,
     expect_blocks,
     limit_of,
     single_root_cost,
@@ -212,14 +213,17 @@ def _note_hits(arrays, limit, position, n_left, hits, n_hits):
 
 
 @inlined_kernel
-def _note_pending(arrays, tokens, position, n_left, scratch, n_pending):
+def _note_pending(arrays, tokens, limit, position, n_left, scratch, n_pending):
     """Note entries of a block of an open list whose token the message has; return their number.
 
-    Tokens come first: most blocks have no key that is worth fetching.
+    Tokens come first: most blocks have no key that is worth fetching. Not those of a message with
+    many tokens, whose signature lets nearly all entries pass.
     """
     mask = twice_signed_mask(
-        arrays.entry_tokens, position, scratch.low_signature, scratch.high_signature
+        arrays.entry_tokens, position, scratch.low_signature, scratch.high_signature, 0
     ) & low_bits(n_left)
+    if mask != 0 and len(tokens) > LONG:
+        mask &= touching_mask(arrays.keys, position, limit)
     while mask != 0:
         entry = position + trailing_zeros(mask)
         mask &= mask - np.uint32(1)
@@ -249,8 +253,9 @@ def _report_noted(
     for k in range(n_open):
         work[1] += min(BLOCK, open_blocks[2 * k + 1])
         n_pending = _note_pending(
-            arrays, tokens, np.int64(open_blocks[2 * k]), open_blocks[2 * k + 1], scratch, n_pending
-        )
+            arrays, tokens, limit, np.int64(open_blocks[2 * k]), open_blocks[2 * k + 1], scratch,
+            n_pending,
+        )  # fmt: skip
         if n_pending + BLOCK > len(scratch.pending):
             if n_answers + n_pending > len(answers):
                 return np.int64(-1)
@@ -316,7 +321,7 @@ def _descend(arrays, clauses, is_lonlat, tokens, box, limit, scratch, answers, n
             work[0] += 1
             work[1] += n
         if 0 < n_open <= BLOCK:
-            n_pending = _note_pending(arrays, tokens, start + n, n_open, scratch, n_pending)
+            n_pending = _note_pending(arrays, tokens, limit, start + n, n_open, scratch, n_pending)
             work[0] += 1
             work[1] += n_open
         if max(n, n_open) <= BLOCK:
@@ -337,12 +342,16 @@ def _descend(arrays, clauses, is_lonlat, tokens, box, limit, scratch, answers, n
                 )  # fmt: skip
             continue
         at = number * NODE_COLUMNS
-        if n > BLOCK:
-            top, n_top, depth = top_of(n, np.int64(nodes[at + COMPLETE_SUMMARY]))
+        for column in range(COMPLETE_SUMMARY, OPEN_SUMMARY + 1):
+            is_complete = column == COMPLETE_SUMMARY
+            n_list = n if is_complete else n_open
+            if n_list <= BLOCK:
+                continue
+            top, n_top, depth = top_of(n_list, np.int64(nodes[at + column]))
             here, n_found = walk_down(
-                n, arrays.summary_keys, top, n_top, depth, limit, frontier, work
+                n_list, arrays.summary_keys, top, n_top, depth, limit, frontier, work
             )
-            if 2 * (n_blocks + n_found) + HITS > len(blocks):
+            if 2 * (max(n_blocks, n_open_blocks) + n_found) + HITS > len(blocks):
                 noted = (n_blocks, n_open_blocks, n_hits, n_pending)
                 n_answers = _report_noted(
                     arrays, clauses, is_lonlat, tokens, noted, box, limit, scratch, answers,
@@ -353,27 +362,13 @@ def _descend(arrays, clauses, is_lonlat, tokens, box, limit, scratch, answers, n
                     return n_answers
             for b in range(n_found):
                 offset = np.int64(frontier[here + b]) * BLOCK
-                n_blocks = _note_block(arrays.keys, 8, start, n, offset, blocks, n_blocks)
-        if n_open > BLOCK:
-            top, n_top, depth = top_of(n_open, np.int64(nodes[at + OPEN_SUMMARY]))
-            here, n_found = walk_down(
-                n_open, arrays.summary_keys, top, n_top, depth, limit, frontier, work
-            )
-            if 2 * (n_open_blocks + n_found) + HITS > len(open_blocks):
-                noted = (n_blocks, n_open_blocks, n_hits, n_pending)
-                n_answers = _report_noted(
-                    arrays, clauses, is_lonlat, tokens, noted, box, limit, scratch, answers,
-                    n_answers, work,
-                )  # fmt: skip
-                n_blocks = n_open_blocks = n_hits = n_pending = np.int64(0)
-                if n_answers < 0:
-                    return n_answers
-            for b in range(n_found):
-                offset = np.int64(frontier[here + b]) * BLOCK
-                n_open_blocks = _note_block(
-                    arrays.entry_tokens, BLOCK - 1, start + n, n_open, offset, open_blocks,
-                    n_open_blocks,
-                )  # fmt: skip
+                if is_complete:
+                    n_blocks = _note_block(arrays.keys, 8, start, n, offset, blocks, n_blocks)
+                else:
+                    n_open_blocks = _note_block(
+                        arrays.entry_tokens, BLOCK - 1, start + n, n_open, offset, open_blocks,
+                        n_open_blocks,
+                    )  # fmt: skip
     noted = (n_blocks, n_open_blocks, n_hits, n_pending)
     return _report_noted(
         arrays, clauses, is_lonlat, tokens, noted, box, limit, scratch, answers, n_answers, work
@@ -393,7 +388,7 @@ def append_block_trie(view, tokens, box, scratch, answers, n_answers, work):
     n_expected = expect_blocks(arrays.costs, limit)
     n_blocks, here = np.int64(0 if n_expected == 0.0 else -1), np.int64(0)
     if n_expected > 0.0 and (
-        single_root_cost(n_tokens, n_expected)
+        single_root_cost(arrays.costs, n_tokens, n_expected)
         < single_trie_cost(arrays.costs, n_tokens, n_expected)
     ):
         here, n_blocks = touching_blocks(

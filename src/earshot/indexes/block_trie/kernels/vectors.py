@@ -265,14 +265,15 @@ def signed_mask(typing_context: Any, tokens: Any, position: Any, signatures: Any
 
 @intrinsic
 def twice_signed_mask(
-    typing_context: Any, tokens: Any, position: Any, signature: Any, high_signature: Any
+    typing_context: Any, tokens: Any, position: Any, signatures: Any, high_signatures: Any, row: Any
 ) -> Any:
-    """As ``signed_mask``, by the signature of one message and by that of its tokens' high bits."""
+    """As ``signed_mask``, by a message's signature and by that of its tokens' high bits."""
 
     def generate(context: Any, builder: Any, sig: Any, args: Any) -> Any:
         entries, named, is_none = _token_lanes(context, builder, sig.args[0], args[0], args[1])
-        low = _pointer(context, builder, sig.args[2], args[2], _LONG(0))
-        high = _pointer(context, builder, sig.args[3], args[3], _LONG(0))
+        at = builder.mul(args[4], _LONG(SIGNATURE_BITS // 32))
+        low = _pointer(context, builder, sig.args[2], args[2], at)
+        high = _pointer(context, builder, sig.args[3], args[3], at)
         bits = _signed_bits(context, builder, entries, named, low, 0)
         bits = builder.and_(
             bits, _signed_bits(context, builder, entries, named, high, HIGH_TOKEN_BIT)
@@ -280,7 +281,7 @@ def twice_signed_mask(
         hits = builder.or_(bits, is_none)
         return builder.zext(builder.bitcast(hits, _SHORT), _WORD)
 
-    return types.uint32(tokens, types.int64, signature, high_signature), generate
+    return types.uint32(tokens, types.int64, signatures, high_signatures, types.int64), generate
 
 
 def _pick_words(context: Any, builder: Any, signature: Any, numbers: Any) -> Any:
