@@ -202,12 +202,14 @@ def measure_stream(
         facts["batch_s"] = median(each["batch_s"] for each in calm)
         facts["workers"] = [worker_memory(pid) for pid in cluster.executors()]
         facts["driver_maps_shards"] = bool(shards_in(driver.process.pid))
+        print(json.dumps(facts), file=sys.stderr, flush=True)  # what follows may fail
         if not only_memory:
             started = time.monotonic()
             os.kill(cluster.executors()[0], signal.SIGKILL)
             lost = batch()
             facts["batch_with_loss_s"] = time.monotonic() - started
             facts["after_loss_s"] = [batch()["batch_s"] for _ in range(2)]
+            print(json.dumps(facts), file=sys.stderr, flush=True)
             n_each = {each["updates"] - one["updates"] for one, each in pairwise([first, *calm])}
             assert n_each == {lost["updates"] - calm[-1]["updates"]}, "updates were lost"
             facts |= measure_merge(put, batch)
@@ -283,6 +285,7 @@ def main() -> None:
     parser.add_argument("--n-shards", type=int, default=8)
     parser.add_argument("--executors", type=int, default=2)
     parser.add_argument("--only-memory", action="store_true")
+    parser.add_argument("--without-batch", action="store_true")
     parser.add_argument("--role", choices=["batch", "stream"], help=argparse.SUPPRESS)
     parser.add_argument("--master", help=argparse.SUPPRESS)
     given = parser.parse_args()
@@ -294,7 +297,7 @@ def main() -> None:
     make_data(root, given.n_subscriptions, given.n_messages)
     facts: dict[str, Any] = {"n_subscriptions": given.n_subscriptions, "load": os.getloadavg()[0]}
     with running_cluster(root / "cluster", given.executors, memory="2g") as cluster:
-        if not given.only_memory:
+        if not (given.only_memory or given.without_batch):
             facts["batch"] = measure_batch(root, cluster)
             print(json.dumps(facts["batch"]), file=sys.stderr, flush=True)
         facts["stream"] = measure_stream(

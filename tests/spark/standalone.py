@@ -15,7 +15,7 @@ import pyspark
 
 from earshot.spark.java import use_java
 
-START_S = 90.0
+START_S = 300.0
 
 
 @dataclass(frozen=True)
