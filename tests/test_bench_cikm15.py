@@ -36,6 +36,13 @@ def test_structures_take_turns_and_choices_are_judged(tmp_path: Path) -> None:
         assert (row["right"] == 1.0) == (row["time_over_best"] == 1.0)
 
 
+def test_ways_of_batches_are_compared_at_each_point(tmp_path: Path) -> None:
+    rows, _ = measured(tmp_path, "cikm15_ways", n_subscriptions=600, n_messages=8)
+    assert {row["message_tokens"] for row in rows} == {point.n_tokens for point in POINTS}
+    assert len(rows) == 2 * len(POINTS)  # calls of one message: there are eight
+    assert all(row["chosen_over_best"] >= 1.0 for row in rows)
+
+
 def _told(suite: str, name: str, rate: float, **fields: Any) -> dict[str, Any]:
     return {
         "suite": suite, "competitor": name, "messages_per_s": rate, "checksum": "a",
