@@ -98,7 +98,7 @@ def expected_updates(
     subscriptions: pa.Table, checkpoint: Path, engine: Engine | None = None
 ) -> list[tuple[Any, ...]]:
     """Return what the engine gives for the events in the order that the pipeline wrote down."""
-    engine = engine or Engine()
+    engine = Engine() if engine is None else engine
     engine.subscribe_batch(subscriptions)
     changes = files_of_batches(checkpoint, "changes")
     messages = files_of_batches(checkpoint, "messages")

@@ -138,7 +138,10 @@ def _apply_deltas(
 
 def counted_words(index: str, version: Version, clock_us: int | None, shard: int) -> WordCounts:
     """Return how many subscriptions of a shard ask for each word."""
-    engine = open_shard(index, version, shard).engine
+    # Not what is open: the version may never be published, and its steps be numbered again.
+    engine = _open_base(index, version, shard)
+    if version.step:
+        _apply_deltas(engine, IndexStore(index), version, shard, 0)
     return engine.word_counts(None if clock_us is None else instant(clock_us))
 
 
