@@ -50,6 +50,11 @@ def test_every_suite_gives_the_rows_of_its_figure(tmp_path: Path) -> None:
     assert counts["moving_velocity"] == counts["moving_regions"] == 2 * 5 * 2
     assert counts["moving_growth"] == 2 * 2 * 2
     assert counts["moving_arrivals"] == 2 * 2
+    rates = [row for row in rows if row["suite"] == "moving_rates"]
+    assert [row["batch_size"] for row in rates] == [1, 1, 8]
+    assert len({row["checksum"] for row in rates}) == 1
+    assert all(row["n_moves"] == 2 * 36 and row["n_said"] == 20 for row in rates)
+    assert min(row["n_ends"] for row in rates) > 0
     for row in (row for row in rows if "move_us" in row):
         assert row["n_steps"] == row["n_timestamps"] == 3
         assert row["n_moves"] == 3 * round(row["mobility"] * row["n_subscriptions"])

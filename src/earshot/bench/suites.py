@@ -23,6 +23,7 @@ from earshot.bench import (
     many,
     matching,
     moving,
+    moving_rates,
     operations,
     placement,
     points,
@@ -623,6 +624,14 @@ _ALL = (
             "subscriptions and messages", MOVE, ARRIVE),
     _moving("moving_arrivals", moving.over_arrivals, "Arrivals in a timestamp", "arrivals",
             "messages", MOVE, ARRIVE),
+    Suite("moving_rates", moving_rates.measure, moving_rates.over_sizes, (
+        WORKLOAD, Column("subscriptions", "n_subscriptions"), Column("messages", "n_live"),
+        Column("in a call", "batch_size"), Column("moves/s", "moves_per_s"),
+        Column("ends/move", "ends_per_move", 2), Column("changes/move", "changes_per_move", 2),
+        Column("messages/s", "messages_per_s"), Column("B/subscription", "subscription_bytes", 1),
+        Column("B/message", "message_bytes", 1),
+        Column("structure B/subscription", "structure_bytes", 1), CHECKSUM,
+    )),
     # [VLDBJ15] Figs. 26 and 27
     _moving("moving_safe", moving.over_clients, "Safe regions", "n_subscriptions", "subscriptions",
             PROCESSING, REPORTS, procedure=moving.measure_safe),

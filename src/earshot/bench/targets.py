@@ -624,6 +624,13 @@ OF_TOPK: tuple[tuple[Any, ...], ...] = (
 
 OF_MOVING: tuple[tuple[Any, ...], ...] = (
     *(
+        (f"moving, {what}/s with ends among moves, 1 M x 1 M", at_least(least, 0),
+         where(suite="moving_rates", n_subscriptions=1_000_000, batch_size=20_000),
+         lambda row, field=f"{what}_per_s": (
+             row[field], f"{row['ends_per_move']:.2f} ends per move, calls of 20,000"))
+        for what, least in (("moves", 200_000.0), ("messages", 20_000.0))
+    ),
+    *(
         (f"default over the best other, {what}: {name.partition('_')[2]}", at_least(1.0, 2, " x"),
          where(suite=name, competitor=MOVING_DEFAULT), _moving_lead(field, what),
          beside(*MOVING_PLACE))
