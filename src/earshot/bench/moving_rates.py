@@ -34,7 +34,12 @@ from earshot.semantics.moving.matcher import MovingMatcher
 
 MOBILITY = 0.9
 N_STEPS = 2
-_SMALL: dict[str, Any] = {"n_subscriptions": 300, "n_messages": 300, "arrivals": 100, "n_words": 500}
+_SMALL: dict[str, Any] = {
+    "n_subscriptions": 300,
+    "n_messages": 300,
+    "arrivals": 100,
+    "n_words": 500,
+}
 
 
 class Trial(NamedTuple):
