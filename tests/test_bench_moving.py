@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from bench_rows import FACTS, images_of_suite, measured, target_values
-from earshot.bench import moving
+from earshot.bench import moving, moving_rates
 from earshot.bench.checksums import AnswersDiffer
 from earshot.bench.moving import Case, messages_of, structures
 from earshot.bench.profiles import PROFILES
@@ -37,7 +37,8 @@ def small(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(moving, "ROADS", {"city": 6, "county": 8})
     moving._network.cache_clear()
     monkeypatch.setattr(moving, "structures", lambda: ["quad_lists", "ap_plus_tree"])
-    monkeypatch.setattr(moving, "find_structure", lambda name: Scan())
+    for module in (moving, moving_rates):
+        monkeypatch.setattr(module, "find_structure", lambda name: Scan())
     monkeypatch.setattr(moving, "MOBILITIES", (0.2, 0.8))
 
 
@@ -50,11 +51,6 @@ def test_every_suite_gives_the_rows_of_its_figure(tmp_path: Path) -> None:
     assert counts["moving_velocity"] == counts["moving_regions"] == 2 * 5 * 2
     assert counts["moving_growth"] == 2 * 2 * 2
     assert counts["moving_arrivals"] == 2 * 2
-    rates = [row for row in rows if row["suite"] == "moving_rates"]
-    assert [row["batch_size"] for row in rates] == [1, 1, 8]
-    assert len({row["checksum"] for row in rates}) == 1
-    assert all(row["n_moves"] == 2 * 36 and row["n_said"] == 20 for row in rates)
-    assert min(row["n_ends"] for row in rates) > 0
     for row in (row for row in rows if "move_us" in row):
         assert row["n_steps"] == row["n_timestamps"] == 3
         assert row["n_moves"] == 3 * round(row["mobility"] * row["n_subscriptions"])
@@ -76,6 +72,14 @@ def test_every_suite_gives_the_rows_of_its_figure(tmp_path: Path) -> None:
     assert {"default over the best other, a move: data", "memory of a subscription",
             "reports saved by safe regions, by clients"} <= set(values)  # fmt: skip
     assert len(images_of_suite("moving_mobility", shown)) == 1
+
+
+def test_calls_of_any_size_give_the_same_updates(tmp_path: Path) -> None:
+    rates, _ = measured(tmp_path, "moving_rates")
+    assert [row["batch_size"] for row in rates] == [1, 1, 8]
+    assert len({row["checksum"] for row in rates}) == 1
+    assert all(row["n_moves"] == 2 * 36 and row["n_said"] == 20 for row in rates)
+    assert min(row["n_ends"] for row in rates) > 0
 
 
 def test_a_wrong_structure_fails_the_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -158,6 +158,25 @@ def _is_due(messages, counts, clock):
     return is_due
 
 
+@inlined_kernel
+def forget_message(structure, tables, row):
+    """Let the structure and the counts of words forget a message that has ended."""
+    messages = tables.messages
+    drop_message(structure, tables, row)
+    start = messages.token_starts[row]
+    for i in range(start, start + messages.n_tokens[row]):
+        messages.n_having[messages.tokens[i]] -= 1
+    messages.facts[N_TOKENS_LIVE] -= messages.n_tokens[row]
+
+
+@inlined_kernel
+def free_row(messages, row):
+    """Let another message have a row."""
+    messages.sequences[row] = -1
+    messages.free[messages.facts[N_FREE]] = row
+    messages.facts[N_FREE] += 1
+
+
 @lean_kernel
 def _pass_time(structure, tables, scratch, output, event, clock):
     """Let the messages end that are due, the first first; return what is lacking."""
@@ -172,18 +191,12 @@ def _pass_time(structure, tables, scratch, output, event, clock):
             ):  # fmt: skip
                 return NEEDS_OUTPUT
             pop_end(messages)
-            messages.sequences[row] = -1
-            messages.free[facts[N_FREE]] = row
-            facts[N_FREE] += 1
+            free_row(messages, row)
         if facts[N_LIVE] == 0 or messages.ends[messages.heap[0]] > clock:
             break
         row = messages.heap[0]
         find_slots(structure, tables, scratch, row)
-        drop_message(structure, tables, row)
-        start = messages.token_starts[row]
-        for i in range(start, start + messages.n_tokens[row]):
-            messages.n_having[messages.tokens[i]] -= 1
-        facts[N_TOKENS_LIVE] -= messages.n_tokens[row]
+        forget_message(structure, tables, row)
         counts[N_ENDED] += 1
         counts[PHASE] = ENDING
     facts[CLOCK] = max(facts[CLOCK], clock)
@@ -378,6 +391,22 @@ def move_region(tables, query, slot, kind, frame, shape_row):
     inner_box(query.regions, 1, is_lonlat, query.inner, 1)
 
 
+@inlined_kernel
+def follow_move(structure, tables, scratch, slot, kind, frame, shape_row):
+    """Let a subscription be elsewhere, and find what that changes; False where there is no room."""
+    counts = scratch.counts
+    if counts[PHASE] == MOVING:  # done, but not all has been told
+        return True
+    if counts[PHASE] != PLACED:
+        move_region(tables, scratch.query, slot, kind, frame, shape_row)
+        counts[PHASE] = PLACED
+    if not moved_slot(structure, tables, slot):
+        return False
+    search_changes(structure, tables, scratch, slot)
+    counts[PHASE] = MOVING
+    return True
+
+
 @kernel
 def move_slots(structure, tables, scratch, output, slots, clocks, kinds, frames, shape_rows, order):
     """Let subscriptions be elsewhere, each after what has ended by then; return what is lacking.
@@ -385,7 +414,7 @@ def move_slots(structure, tables, scratch, output, slots, clocks, kinds, frames,
     Changes come by place where no message ends in between: sort them by the row of the event.
     ``order`` is working memory, as long as the slots.
     """
-    counts, query = scratch.counts, scratch.query
+    counts = scratch.counts
     for at in range(counts[ROW], len(slots)):
         counts[ROW] = at
         if counts[PHASE] != MOVING and at >= counts[STOP]:
@@ -397,14 +426,10 @@ def move_slots(structure, tables, scratch, output, slots, clocks, kinds, frames,
         foresee_moves(structure, tables, slots, order, at, counts[STOP])
         event = order[at]
         slot = np.int64(slots[event])
-        if counts[PHASE] != MOVING:
-            if counts[PHASE] != PLACED:
-                move_region(tables, query, slot, kinds[event], frames[event], shape_rows[event])
-                counts[PHASE] = PLACED
-            if not moved_slot(structure, tables, slot):
-                return NEEDS_ROOM
-            search_changes(structure, tables, scratch, slot)
-            counts[PHASE] = MOVING
+        if not follow_move(
+            structure, tables, scratch, slot, kinds[event], frames[event], shape_rows[event]
+        ):
+            return NEEDS_ROOM
         if not _emit_messages(tables, scratch, output, event, slot, clocks[event]):
             return NEEDS_OUTPUT
     if len(slots) > 0:

@@ -22,9 +22,7 @@ from earshot.semantics.moving.kernels.arrays import (
     N_ENDED,
     N_ENTERED,
     N_FOUND,
-    N_FREE,
     N_LIVE,
-    N_TOKENS_LIVE,
     NEEDS_OUTPUT,
     NEEDS_ROOM,
     NEEDS_ROWS,
@@ -35,23 +33,17 @@ from earshot.semantics.moving.kernels.arrays import (
 )
 from earshot.semantics.moving.kernels.events import (
     ARRIVING,
-    MOVING,
-    PLACED,
     WAITING,
     emit,
     find_slots,
+    follow_move,
     foresee_moves,
-    move_region,
-    search_changes,
+    forget_message,
+    free_row,
     write_message,
 )
 from earshot.semantics.moving.kernels.ordering import order_by_place, pop_end, push_end
-from earshot.semantics.moving.kernels.structures import (
-    drop_message,
-    has_room,
-    moved_slot,
-    put_message,
-)
+from earshot.semantics.moving.kernels.structures import has_room, put_message
 
 
 @kernel
@@ -182,20 +174,16 @@ def _emit_known(scratch, output, event, slot, clock, is_silent, given):
 @kernel
 def move_all(structure, tables, scratch, output, slots, kinds, frames, shape_rows, order, given):
     """Let subscriptions be elsewhere; return what is lacking."""
-    counts, query, flags = scratch.counts, scratch.query, tables.subscribers.flags
+    counts, flags = scratch.counts, tables.subscribers.flags
     for at in range(counts[ROW], len(slots)):
         counts[ROW] = at
         foresee_moves(structure, tables, slots, order, at, len(slots))
         number = order[at]
         slot, event = np.int64(slots[number]), np.int64(given.moves[number])
-        if counts[PHASE] != MOVING:
-            if counts[PHASE] != PLACED:
-                move_region(tables, query, slot, kinds[number], frames[number], shape_rows[number])
-                counts[PHASE] = PLACED
-            if not moved_slot(structure, tables, slot):
-                return NEEDS_ROOM
-            search_changes(structure, tables, scratch, slot)
-            counts[PHASE] = MOVING
+        if not follow_move(
+            structure, tables, scratch, slot, kinds[number], frames[number], shape_rows[number]
+        ):
+            return NEEDS_ROOM
         is_silent = flags[slot] & SILENT != 0
         if not _emit_known(scratch, output, event, slot, given.clocks[event], is_silent, given):
             return NEEDS_OUTPUT
@@ -206,18 +194,11 @@ def move_all(structure, tables, scratch, output, slots, kinds, frames, shape_row
 @kernel
 def drop_due(structure, tables, scratch, output, rows, order, clock):
     """Forget messages that have ended."""
-    messages = tables.messages
-    facts = messages.facts
+    facts = tables.messages.facts
     for at in range(len(order)):
         row = np.int64(rows[order[at]])
-        drop_message(structure, tables, row)
-        start = messages.token_starts[row]
-        for i in range(start, start + messages.n_tokens[row]):
-            messages.n_having[messages.tokens[i]] -= 1
-        facts[N_TOKENS_LIVE] -= messages.n_tokens[row]
-        messages.sequences[row] = -1
-        messages.free[facts[N_FREE]] = row
-        facts[N_FREE] += 1
+        forget_message(structure, tables, row)
+        free_row(tables.messages, row)
     scratch.counts[N_ENDED] += len(order)
     facts[CLOCK] = max(facts[CLOCK], clock)
     return DONE
