@@ -17,8 +17,6 @@ from earshot.kernels.box_keys import BLOCK
 from earshot.model.arrays import Float64s, Int32s
 
 N_SAMPLED_TOKENS, N_SAMPLED_PLACES = 4096, 512
-MOST_COUNTED = 1 << 16
-"""Occurrences of a token above which it does not matter how many they are."""
 
 
 def empty_tables(n_clauses: int) -> CostTables:
@@ -35,7 +33,7 @@ def empty_tables(n_clauses: int) -> CostTables:
         typical_blocks=np.zeros(1),
         list_blocks=np.zeros(32),
         list_length=np.zeros(1),
-        first_shares=np.ones(32),
+        first_blocks=np.zeros(32),
     )
 
 
@@ -60,10 +58,7 @@ def fill_tables(arrays: BlockTrieArrays, boxes: Float64s, frequencies: Int32s) -
     if n_clauses > 0 and totals[-1] > 0:
         places = (np.arange(N_SAMPLED_TOKENS) + 0.5) * (totals[-1] / N_SAMPLED_TOKENS)
         tokens = np.searchsorted(totals, places, side="right")
-        costs.list_length[0] = fill_list_blocks(arrays, tokens, n_blocks, costs.list_blocks)
-        counts = np.bincount(np.minimum(frequencies, MOST_COUNTED))  # how many tokens occur k times
-        numbers = np.arange(len(counts), dtype=np.float64)
-        shares = numbers / (numbers @ counts)
-        for bits in range(len(costs.first_shares)):
-            n_drawn = 2.0**bits
-            costs.first_shares[bits] = counts @ -np.expm1(-shares * n_drawn) / n_drawn
+        shares = frequencies[tokens] / totals[-1]
+        costs.list_length[0] = fill_list_blocks(
+            arrays, tokens, shares, n_blocks, costs.list_blocks, costs.first_blocks
+        )

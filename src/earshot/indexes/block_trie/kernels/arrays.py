@@ -49,7 +49,7 @@ class CostTables(NamedTuple):
     typical_blocks: Float64s  # (1,) of the root list, that touch a place
     list_blocks: Float64s  # (32,) see ``fill_list_blocks``
     list_length: Float64s  # (1,) mean length of the complete list that a token opens
-    first_shares: Float64s  # (32,) of 1, 2, 4, … tokens, those that no earlier one is the same as
+    first_blocks: Float64s  # (32,) see ``fill_list_blocks``
 
 
 class BlockTrieArrays(NamedTuple):

@@ -44,12 +44,14 @@ LONG = 64
 
 # Costs in nanoseconds on an AMD EPYC; only their ratios matter. Fits to 192 rows of the suite
 # ``batch_ways``, of 1 M subscriptions.
-CALL_COST, GROUPS_CALL_COST = 7_470.0, 43_100.0
+CALL_COST, GROUPS_CALL_COST = 3_400.0, 43_100.0
 """Of a batch, before its first message: through the trie, and in groups."""
-TOKEN_COST = 31.5
+TOKEN_COST = 36.6
 """Of a token in the trie, without the lists that it opens."""
-LIST_BLOCK_COST, FIRST_BLOCK_COST = 19.2, 11.2
+LIST_BLOCK_COST, FIRST_BLOCK_COST = 20.7, 10.5
 """Of a block of such a list; more, if no earlier message of the batch brought it into the cache."""
+MOST_NEAR = 8
+"""Blocks of a list that a message brings into the cache, at most."""
 FRINGE, SHORT_FRINGE = 2.0, 0.9
 """Blocks on either side of those that cover a message; those of short lists are of all sizes."""
 GROUP_MESSAGE_COST = 563.0
@@ -233,8 +235,14 @@ def sample_places(arrays, n_clauses, boxes, rows, frontier):
     return min(max(n_place, 1) / max(n_cell, 1), 1.0), n_place / max(len(rows), 1)
 
 
+@inlined_kernel
+def n_near_of(n):
+    """Return how many blocks of a list of n a message brings into the cache, at most."""
+    return min((n + BLOCK - 1) // BLOCK, MOST_NEAR)
+
+
 @kernel
-def fill_list_blocks(arrays, tokens, n_all, list_blocks):
+def fill_list_blocks(arrays, tokens, shares, n_all, list_blocks, first_blocks):
     """Fill how many blocks of lists a token opens on average; of some tokens, drawn as they occur.
 
     Returns the mean length of their complete lists.
@@ -243,8 +251,13 @@ def fill_list_blocks(arrays, tokens, n_all, list_blocks):
     the bits of their number. Of b blocks, each of which covers 1 / b of the space at least, those
     touch that one of the root list's share would, and a fringe. Short lists share a block of
     summary keys. Deeper nodes are left out.
+
+    ``first_blocks`` are those that a token of a batch opens first, by the bits of the batch's
+    number of tokens: blocks of long lists, which frequent tokens have, are in the cache by then.
+    ``shares`` tells how frequent tokens are.
     """
     list_blocks[:] = 0.0
+    first_blocks[:] = 0.0
     total = 0
     n_nodes = len(arrays.nodes) // NODE_COLUMNS
     for i in range(len(tokens)):
@@ -255,6 +268,10 @@ def fill_list_blocks(arrays, tokens, n_all, list_blocks):
         number = np.int64(arrays.roots[at + WHERE]) if is_node else n_nodes + tokens[i]
         _, n_complete, n_open = lists_of(arrays, number)
         total += n_complete
+        n_near = n_near_of(n_complete) + n_near_of(n_open)
+        for bits in range(len(first_blocks)):
+            n_drawn = shares[i] * 2.0**bits
+            first_blocks[bits] += n_near * (1.0 - math.exp(-n_drawn)) / n_drawn
         is_short = are_short(n_complete, n_open)
         if is_short and max(n_complete, n_open) > BLOCK:
             list_blocks += 1.0
@@ -274,6 +291,7 @@ def fill_list_blocks(arrays, tokens, n_all, list_blocks):
                 side = math.sqrt(n_blocks * min(2.0**bits / n_all, 1.0)) + fringe
                 list_blocks[bits] += n_above + min(side * side, n_blocks)
     list_blocks /= max(len(tokens), 1)
+    first_blocks /= max(len(tokens), 1)
     return total / max(len(tokens), 1)
 
 
@@ -311,19 +329,19 @@ def n_passed(costs, n_tokens):
 
 
 @inlined_kernel
-def first_share(costs, n_tokens):
-    """Return about which share of so many tokens occurs for the first time among them."""
+def first_blocks_of(costs, n_tokens):
+    """Return how many blocks a token of a batch with so many tokens is the first to open."""
     bits = 0
     while np.int64(n_tokens) >> bits > 1:
         bits += 1
-    return costs.first_shares[bits]
+    return costs.first_blocks[bits]
 
 
 @inlined_kernel
-def trie_cost(costs, n_tokens, n_blocks, share):
-    """Return the cost of a message of a batch in the trie; ``share`` is as of ``first_share``."""
-    of_block = LIST_BLOCK_COST + FIRST_BLOCK_COST * share
-    return n_tokens * (TOKEN_COST + of_block * _list_blocks(costs, n_blocks))
+def trie_cost(costs, n_tokens, n_blocks, n_first):
+    """Return the cost of a message of a batch in the trie; see ``first_blocks_of``."""
+    of_blocks = LIST_BLOCK_COST * _list_blocks(costs, n_blocks) + FIRST_BLOCK_COST * n_first
+    return n_tokens * (TOKEN_COST + of_blocks)
 
 
 @inlined_kernel
@@ -362,7 +380,7 @@ def fill_least_batches(costs, most, least):
         )
         n = 1
         while n < most and single * n <= CALL_COST + n * trie_cost(
-            costs, n_tokens, n_blocks, first_share(costs, n * n_tokens)
+            costs, n_tokens, n_blocks, first_blocks_of(costs, n * n_tokens)
         ):
             n += 1
         least[n_tokens] = n
@@ -376,7 +394,8 @@ def plan_batch(arrays, messages, n_clauses, n_batch, n_sample, paths):
     """
     n_all = max((n_clauses + BLOCK - 1) // BLOCK, 1)
     costs, offsets = arrays.costs, messages.token_offsets
-    share = first_share(costs, len(messages.token_ids) * n_batch / max(len(messages.boxes), 1))
+    n_all_tokens = len(messages.token_ids) * n_batch / max(len(messages.boxes), 1)
+    n_first = first_blocks_of(costs, n_all_tokens)
     batch = singly = 0.0
     for is_long in range(2):
         trie, together = CALL_COST * n_sample / n_batch, GROUPS_CALL_COST * n_sample / n_batch
@@ -393,7 +412,7 @@ def plan_batch(arrays, messages, n_clauses, n_batch, n_sample, paths):
                 n_rare = 0
                 for p in range(offsets[m], offsets[m + 1]):
                     n_rare += 1 if messages.token_ids[p] >= N_EXACT_CODES else 0
-                trie += trie_cost(costs, n_tokens, n_blocks, share)
+                trie += trie_cost(costs, n_tokens, n_blocks, n_first)
                 together += group_cost(costs, n_tokens, n_rare, n_blocks, n_all, n_batch)
                 singly += min(
                     single_trie_cost(costs, n_tokens, n_blocks),
