@@ -29,6 +29,14 @@ def rows_of_chunk(
     return max(min(end - 1, most - start), 1)
 
 
+def n_answers_expected(n: int, n_done: int, n_rows: int) -> int:
+    """Return how many answers to make room for, where the first ``n_done`` rows have ``n``.
+
+    What they say of the others, and a tenth more; so few chunks ask for more room.
+    """
+    return n if n_done == n_rows else int(1.1 * n * n_rows / n_done)
+
+
 def with_room(scratch: Any, names: tuple[str, ...]) -> Any:
     """Return working memory whose arrays of these names are four times as long, and empty."""
     larger = {

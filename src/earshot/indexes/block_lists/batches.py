@@ -40,7 +40,12 @@ from earshot.indexes.block_lists.kernels.groups import (
 )
 from earshot.indexes.block_trie.kernels.arrays import N_CODES, N_EXACT_CODES, NO_CODE
 from earshot.indexes.block_trie.kernels.vectors import GROUP
-from earshot.indexes.chunks import is_steady_batch, rows_of_chunk, with_room
+from earshot.indexes.chunks import (
+    is_steady_batch,
+    n_answers_expected,
+    rows_of_chunk,
+    with_room,
+)
 from earshot.indexes.kernels.matching import ScoredAnswers
 from earshot.indexes.scratches import Scratches
 from earshot.kernels.box_keys import BLOCK
@@ -143,13 +148,15 @@ class Batches:
             if n_grouped < 0:
                 scratch = with_room(scratch, _SHORT_OF[n_grouped])
                 continue
-            answers = _with_place(answers, int(offsets[row]), int(offsets[row + n_rows]))
-            placed = (n_rows, n_grouped, scratch, offsets[row : row + n_rows + 1], answers)
+            first, row = row, row + n_rows
+            if offsets[row] > len(answers.slots):
+                n_expected = n_answers_expected(int(offsets[row]), row, n)
+                answers = _with_place(answers, int(offsets[first]), n_expected)
+            placed = (n_rows, n_grouped, scratch, offsets[first : row + 1], answers)
             self._calls[1](place_answers, (*scratch, *answers), *placed)
-            row += n_rows
         self._scratches.give_back(scratch)
-        counters = Counters(int(work[0]), int(work[1]), len(answers.slots))
-        return Matches(offsets, answers.slots, counters, answers.scores)
+        slots, scores = (each[: offsets[-1]] for each in answers)
+        return Matches(offsets, slots, Counters(int(work[0]), int(work[1]), len(slots)), scores)
 
     def _take_scratch(self, index: BlockLists) -> GroupsScratch:
         scratch: GroupsScratch = self._scratches.take(lambda _: True, lambda: _new_scratch(index))
@@ -160,10 +167,10 @@ class Batches:
 
 
 def _with_place(answers: ScoredAnswers, n_before: int, n: int) -> ScoredAnswers:
-    """Return room for ``n`` answers, with those that are there."""
+    """Return room for ``n`` answers, with the first ``n_before`` of those that are there."""
     larger = ScoredAnswers(np.empty(n, np.int32), np.empty(n))
-    larger.slots[:n_before] = answers.slots
-    larger.scores[:n_before] = answers.scores
+    for old, new in zip(answers, larger, strict=True):
+        new[:n_before] = old[:n_before]
     return larger
 
 

@@ -48,7 +48,12 @@ from earshot.indexes.block_trie.kernels.choosing import (
     fill_least_batches,
     plan_batch,
 )
-from earshot.indexes.chunks import is_steady_batch, rows_of_chunk, with_room
+from earshot.indexes.chunks import (
+    is_steady_batch,
+    n_answers_expected,
+    rows_of_chunk,
+    with_room,
+)
 from earshot.indexes.scratches import Scratches
 from earshot.kernels.box_keys import BLOCK
 from earshot.kernels.steady import SteadyCalls
@@ -176,10 +181,7 @@ def _with_place(
     """Return the answers with room for ``n``, and 16 more."""
     if n + BLOCK <= len(answers):
         return answers
-    room = n + BLOCK
-    if row + n_done < n_rows:  # what the messages so far say of the others
-        room = int(1.1 * n * n_rows / (row + n_done)) + BLOCK
-    larger = np.empty(room, np.int32)
+    larger = np.empty(n_answers_expected(n, row + n_done, n_rows) + BLOCK, np.int32)
     larger[:n_before] = answers[:n_before]
     return larger
 
