@@ -131,7 +131,7 @@ def json_rows_in(folder: Path) -> list[dict[str, Any]]:
 
 def pairs_of(updates: pa.Table) -> list[tuple[Any, ...]]:
     """Return message and subscription of each update, and the score if it has one, sorted."""
-    names = [
-        name for name in ("message_id", "subscription_id", "score") if name in updates.schema.names
-    ]
+    names = ["message_id", "subscription_id"]
+    if "score" in updates.schema.names and updates["score"].null_count < len(updates):
+        names.append("score")
     return sorted(zip(*(updates[name].to_pylist() for name in names), strict=True))

@@ -35,7 +35,7 @@ from earshot.files.records import batch_of_records
 from earshot.model.ranking import Ranking
 from earshot.spark import build, match
 from earshot.spark.intake import take_in
-from earshot.spark.shards import open_shard
+from earshot.spark.shards import close_shards, open_shard
 from earshot.spark.store import IndexStore
 from earshot.workloads.synthetic import Workload, message_table
 
@@ -84,6 +84,7 @@ def _weighed(made: Stage, index: Path) -> Engine:
     engine = open_shard(store.folder.uri, version, 0).engine
     # Only now with all threads: shards are opened for one.
     engine.save(index.parent / "engine")
+    close_shards(store.folder.uri)
     opened = Engine.open(index.parent / "engine", n_threads=N_CORES)
     opened.warm_up()
     return opened
