@@ -155,7 +155,7 @@ class Batches:
             placed = (n_rows, n_grouped, scratch, offsets[first : row + 1], answers)
             self._calls[1](place_answers, (*scratch, *answers), *placed)
         self._scratches.give_back(scratch)
-        slots, scores = (each[: offsets[-1]] for each in answers)
+        slots, scores = answers.slots[: offsets[-1]], answers.scores[: offsets[-1]]
         return Matches(offsets, slots, Counters(int(work[0]), int(work[1]), len(slots)), scores)
 
     def _take_scratch(self, index: BlockLists) -> GroupsScratch:
@@ -169,8 +169,8 @@ class Batches:
 def _with_place(answers: ScoredAnswers, n_before: int, n: int) -> ScoredAnswers:
     """Return room for ``n`` answers, with the first ``n_before`` of those that are there."""
     larger = ScoredAnswers(np.empty(n, np.int32), np.empty(n))
-    for old, new in zip(answers, larger, strict=True):
-        new[:n_before] = old[:n_before]
+    larger.slots[:n_before] = answers.slots[:n_before]
+    larger.scores[:n_before] = answers.scores[:n_before]
     return larger
 
 
