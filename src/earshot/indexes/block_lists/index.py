@@ -77,8 +77,10 @@ from earshot.model.arrays import Int32s, Int64s, MessageArrays
 if TYPE_CHECKING:
     from earshot.indexes.block_lists.batches import Batches
 
-SMALL_BATCH = 64
-"""Messages below which a batch is matched message by message: fewer than a group."""
+SMALL_BATCH, SMALL_LONG_BATCH = 64, 32
+"""Short and long messages below which a batch is matched one by one: a group, or half of one."""
+LONG_TOKENS = 32
+"""Tokens of a message, on average, from which on messages of a batch are long."""
 
 
 class BlockLists(RankedIndex):
@@ -162,7 +164,8 @@ class BlockLists(RankedIndex):
     def _match_rows(self, messages: MessageArrays, start: int, stop: int, scratch: Any) -> Matches:
         # All messages decide, whatever this thread's part is: then counters do not depend on it.
         n = len(messages.boxes)
-        if self.way == "single" or (n < SMALL_BATCH and self.way == "chosen"):
+        small = SMALL_BATCH if len(messages.token_ids) < LONG_TOKENS * n else SMALL_LONG_BATCH
+        if self.way == "single" or (n < small and self.way == "chosen"):
             return super()._match_rows(messages, start, stop, scratch)
         # Not at the top: a command that matches two rows need not load it.
         from earshot.indexes.block_lists.batches import Batches  # noqa: PLC0415
