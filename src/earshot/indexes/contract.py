@@ -16,7 +16,6 @@ two, as :class:`earshot.engine.engine.Engine` does.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from itertools import pairwise
 from pathlib import Path
@@ -31,7 +30,7 @@ from earshot.indexes.answers import Matches, concat_matches, match_rows, merge_m
 from earshot.indexes.delta import ChainedDelta, Delta
 from earshot.indexes.kernels.matching import Scratch, View
 from earshot.indexes.quantizing import quantizer_of
-from earshot.indexes.scratches import Scratches
+from earshot.indexes.threads import Scratches, share
 from earshot.kernels.answers import drop_repeats
 from earshot.kernels.box_keys import Quantizer
 from earshot.kernels.steady import SteadyCalls
@@ -312,14 +311,9 @@ class Index(ABC):
         if n_threads == 1 or n < 2 * n_threads:
             return self._match_chunk(messages, 0, n)
         cuts = np.linspace(0, n, n_threads + 1).astype(int).tolist()
-        with ThreadPoolExecutor(n_threads) as pool:
-            parts = list(
-                pool.map(
-                    lambda rows: self._match_chunk(messages, *rows),
-                    pairwise(cuts),
-                )
-            )
-        return concat_matches(parts)
+        return concat_matches(
+            share(lambda rows: self._match_chunk(messages, *rows), pairwise(cuts))
+        )
 
     def insert(self, clauses: ClauseArrays) -> None:
         """Add subscriptions; every slot must be new and follow the highest slot in use."""

@@ -16,7 +16,7 @@ import numpy.typing as npt
 from earshot.indexes.answers import Matches, match_rows
 from earshot.indexes.kernels.delta import DeltaArrays, insert_clauses
 from earshot.indexes.kernels.matching import SlotScratch, View
-from earshot.indexes.scratches import Scratches
+from earshot.indexes.threads import Scratches
 from earshot.kernels.box_keys import BLOCK, DEAD_KEY, Quantizer
 from earshot.kernels.growing import GrowingArray, GrowingClauses, GrowingScoring
 from earshot.kernels.steady import SteadyCalls

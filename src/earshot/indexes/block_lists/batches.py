@@ -47,7 +47,7 @@ from earshot.indexes.chunks import (
     with_room,
 )
 from earshot.indexes.kernels.matching import ScoredAnswers
-from earshot.indexes.scratches import Scratches
+from earshot.indexes.threads import Scratches
 from earshot.kernels.box_keys import BLOCK
 from earshot.kernels.steady import SteadyCalls
 from earshot.model.arrays import MessageArrays

@@ -54,7 +54,7 @@ from earshot.indexes.chunks import (
     rows_of_chunk,
     with_room,
 )
-from earshot.indexes.scratches import Scratches
+from earshot.indexes.threads import Scratches
 from earshot.kernels.box_keys import BLOCK
 from earshot.kernels.steady import SteadyCalls
 from earshot.model.arrays import MessageArrays

@@ -8,7 +8,6 @@ subscriptions or on how buffers are filled.
 from __future__ import annotations
 
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from copy import copy
 from dataclasses import asdict
 from typing import Any, NamedTuple, Self
@@ -17,6 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from earshot.errors import InvalidParameter, check_threads
+from earshot.indexes.threads import share
 from earshot.kernels.growing import with_room
 from earshot.kernels.resuming import run_until_done
 from earshot.model.arrays import (
@@ -538,10 +538,9 @@ class Monitor:
         if self.n_threads == 1 or len(slots) < LEAST_SHARED:
             self._search(slots)
         else:
-            with ThreadPoolExecutor(self.n_threads) as pool:
-                shares = np.array_split(slots, self.n_threads)
-                for share, part in zip(shares, pool.map(self._searched, shares), strict=True):
-                    self._take_runs(share, part)
+            parts = np.array_split(slots, self.n_threads)
+            for part, filled in zip(parts, share(self._searched, parts), strict=True):
+                self._take_runs(part, filled)
         self._chain(slots, reason)
         return self._take_output()
 

@@ -1,0 +1,47 @@
+"""Work that is shared among threads which stay."""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+
+import pytest
+
+from earshot.indexes.threads import share
+
+
+def test_parts_are_done_in_order_by_threads_that_stay() -> None:
+    def work(part: int) -> tuple[int, str]:
+        time.sleep(0.01)
+        return part, threading.current_thread().name
+
+    first, again = share(work, range(3)), share(work, range(3))
+    assert [part for part, _ in first] == [0, 1, 2]
+    assert first[0][1] == threading.current_thread().name
+    assert {name for _, name in again} == {name for _, name in first}
+
+
+@pytest.mark.parametrize("failing", [0, 2])
+def test_an_exception_waits_for_the_other_parts(failing: int) -> None:
+    ended = []
+
+    def work(part: int) -> None:
+        if part == failing:
+            raise ZeroDivisionError
+        time.sleep(0.02)
+        ended.append(part)
+
+    with pytest.raises(ZeroDivisionError):
+        share(work, range(3))
+    assert sorted(ended) == sorted({0, 1, 2} - {failing})
+
+
+@pytest.mark.filterwarnings("ignore:This process")  # forks while it has threads
+def test_a_forked_process_has_threads_of_its_own() -> None:
+    assert share(abs, [-1, -2]) == [1, 2]
+    child = os.fork()
+    if child == 0:
+        threading.Timer(10, os._exit, [1]).start()  # a part that nobody does would wait for ever
+        os._exit(0 if share(abs, [-1, -2]) == [1, 2] else 1)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
