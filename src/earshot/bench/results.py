@@ -17,7 +17,8 @@ RESULTS = Path("bench") / "results"
 KIND = ("suite", "workload", "competitor", "n_subscriptions", "n_threads", "changes_per_call",
         "batch_size", "n_shards", "token_order", "probing", "message_tokens", "alpha", "threshold",
         "window", "k", "n_keywords", "keywords_from", "fanout", "max_list", "region_area",
-        "max_divergence", "built_share", "n_live", "mobility", "velocity", "arrivals")  # fmt: skip
+        "max_divergence", "built_share", "n_live", "mobility", "velocity", "arrivals",
+        "instructions")  # fmt: skip
 """Fields that tell rows of one profile apart; of equal ones the newest counts."""
 
 

@@ -281,6 +281,7 @@ WAYS_COLUMNS = (
     Column("trie µs", "trie_us", 2), Column("groups µs", "groups_us", 2),
     Column("chosen µs", "chosen_us", 2), Column("over single", "over_single", 2),
     Column("best", "best_way"), Column("chosen over best", "chosen_over_best", 2),
+    Column("instructions", "instructions"),
     Column("index B/subscription", "index_bytes_per_subscription", 1), CHECKSUM,
 )  # fmt: skip
 

@@ -166,6 +166,11 @@ def beside(*fields: str, **wanted: Any) -> Callable[[list[Row], Row], list[Row]]
     ]  # fmt: skip
 
 
+def _chosen_over_best(row: Row) -> Found:
+    note = f"{row['workload']}, {row['batch_size']:,} a call, {row['instructions']}"
+    return row["chosen_over_best"], note
+
+
 def _smaller(rows: list[Row], own: Row) -> list[Row]:
     """Return the smaller rows of a profile; a smoke run's few thousand say nothing of millions."""
     shared = ("run.profile", "suite", "competitor")
@@ -438,6 +443,20 @@ OF_THE_INDEX: tuple[tuple[Any, ...], ...] = (
          at_least(wanted, 1, " x"),
          _of("batch_sizes", "duckdb_grid", n_subscriptions=size, is_best_size=True), _batch_lead)
         for size, wanted in ((1_000_000, 10.0), (10_000_000, 15.0))
+    ),
+    *(
+        (f"{words} messages, 10,000 a call over one by one, {size // 10**6} M, {instructions}",
+         at_least(wanted, 2, " x"),
+         _of("batch_ways", DEFAULT, workload, n_subscriptions=size, batch_size=10_000,
+             instructions=instructions), "over_single")
+        for instructions, short, long in (("avx512", 2.7, 4.5), ("avx2", 2.2, 3.0))
+        for words, workload, wanted in (("short", "headline", short), ("long", "long_point", long))
+        for size in (1_000_000, 10_000_000)
+    ),
+    *(
+        (f"way chosen for a batch over the best one, {size // 10**6} M", at_most(1.05, 3, " x"),
+         where(suite="batch_ways", competitor=DEFAULT, n_subscriptions=size), _chosen_over_best)
+        for size in (1_000_000, 10_000_000)
     ),
     ("one message at a time over `duckdb`", at_least(None, 0, " x"), _of("match", DEFAULT),
      _latency_lead, beside("workload", "run.started", competitor="duckdb")),

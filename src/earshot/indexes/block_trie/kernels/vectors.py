@@ -12,6 +12,7 @@ from typing import Any
 
 from llvmlite import ir
 from numba import types
+from numba.core.registry import cpu_target
 from numba.extending import intrinsic
 
 from earshot.kernels.box_keys import BLOCK
@@ -46,6 +47,11 @@ def vector_level(processor: tuple[str, str, str]) -> str:
     if all(features.get(each, has["avx512"]) for each in _AVX512):
         return "avx512"
     return "avx2" if features.get("avx2", has["avx2"]) else "generic"
+
+
+def level_here() -> str:
+    """Return which vector instructions kernels use in this process."""
+    return _level(cpu_target.target_context)
 
 
 def _level(context: Any) -> str:
