@@ -19,9 +19,9 @@ import numpy as np
 from earshot.bench.batch_sizes import batch_of
 from earshot.bench.checksums import check_agreement, checksum, shown
 from earshot.bench.competitors import IndexCompetitor
-from earshot.bench.context import Context, peak_memory
+from earshot.bench.context import Context
 from earshot.bench.measuring import Case, case_of
-from earshot.bench.points import Trial, Variant, is_present, store_of
+from earshot.bench.points import Trial, Variant, indexes_and_cases
 from earshot.bench.results import Row, basics
 from earshot.indexes import default_structure
 from earshot.indexes.block_lists.batches import WAYS as RANKED_WAYS
@@ -55,20 +55,10 @@ def measure(context: Context, workloads: Iterable[Workload]) -> Iterator[Row]:
 
 def measure_points(context: Context, trials: Iterable[Trial]) -> Iterator[Row]:
     """Yield a row for each point of a figure and size of batches."""
-    context.release()
-    for trial in trials:
-        if not is_present(context, trial.variant):
-            continue
-        store = store_of(context)
-        competitor = store.built(trial.data, trial.size, trial.variant).competitor
-        assert isinstance(competitor, IndexCompetitor)
-        index = competitor.index
+    for index, point, case in indexes_and_cases(context, trials):
         assert isinstance(index, BlockTrie)
-        for point in trial.points:
-            case = store.case(trial.data, trial.size, point)
-            for row in _rows(case, index, context.profile.figures.effort.budget_s):
-                yield row | {"message_tokens": point.n_tokens}
-        context.say(f"{trial.data}, {trial.size:,}: ways measured; {peak_memory()}")
+        for row in _rows(case, index, context.profile.figures.effort.budget_s):
+            yield row | {"message_tokens": point.n_tokens}
 
 
 def _rows(case: Case, index: BlockTrie, budget_s: float) -> Iterator[Row]:

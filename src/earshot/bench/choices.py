@@ -12,10 +12,9 @@ from collections.abc import Iterable, Iterator
 import numpy as np
 
 from earshot.bench.checksums import check_agreement, checksum
-from earshot.bench.competitors import IndexCompetitor
-from earshot.bench.context import Context, peak_memory
+from earshot.bench.context import Context
 from earshot.bench.measuring import CPU, cpu_s
-from earshot.bench.points import Point, Trial, is_present, store_of
+from earshot.bench.points import Point, Trial, indexes_and_cases
 from earshot.bench.results import Row, basics
 from earshot.indexes.lfilter.index import LFilter
 from earshot.model.arrays import MessageArrays, take_messages
@@ -29,24 +28,13 @@ WAYS = ("trie", "quadtree")
 
 def measure(context: Context, trials: Iterable[Trial]) -> Iterator[Row]:
     """Yield a row for each point of each data set."""
-    context.release()
-    for trial in trials:
-        if not is_present(context, trial.variant):
-            continue
-        store = store_of(context)
-        competitor = store.built(trial.data, trial.size, trial.variant).competitor
-        assert isinstance(competitor, IndexCompetitor)
-        index = competitor.index
+    for index, point, case in indexes_and_cases(context, trials):
         assert isinstance(index, LFilter)
-        for point in trial.points:
-            case = store.case(trial.data, trial.size, point)
-            n = min(context.profile.figures.n_judged, len(case.messages.boxes))
-            yield {
-                **basics(case.name, index.name, trial.size, n),
-                **_judged(index, take_messages(case.messages, np.arange(n)), point),
-            }
-        context.say(f"{trial.data}, {trial.size:,}: choices judged; {peak_memory()}")
-        competitor.close()
+        n = min(context.profile.figures.n_judged, len(case.messages.boxes))
+        yield {
+            **basics(case.name, index.name, case.n_subscriptions, n),
+            **_judged(index, take_messages(case.messages, np.arange(n)), point),
+        }
 
 
 def _judged(index: LFilter, messages: MessageArrays, point: Point) -> Row:

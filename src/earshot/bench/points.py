@@ -128,6 +128,23 @@ def measure_together(context: Context, trials: Iterable[Trial]) -> Iterator[Row]
         yield from store_of(context).rows_together(data, size, list(group))
 
 
+def indexes_and_cases(
+    context: Context, trials: Iterable[Trial]
+) -> Iterator[tuple[Any, Point, Case]]:
+    """Yield the index of each trial with each of its points: for suites that measure themselves."""
+    context.release()
+    for trial in trials:
+        if not is_present(context, trial.variant):
+            continue
+        store = store_of(context)
+        competitor = store.built(trial.data, trial.size, trial.variant).competitor
+        assert isinstance(competitor, IndexCompetitor)
+        for point in trial.points:
+            yield competitor.index, point, store.case(trial.data, trial.size, point)
+        context.say(f"{trial.data}, {trial.size:,}: {trial.variant.label} done; {peak_memory()}")
+        competitor.close()
+
+
 def is_present(context: Context, variant: Variant) -> bool:
     """Return whether a structure is registered and takes part in this run; if not, say so."""
     if variant.name not in structures_of(variant.semantics):
