@@ -9,6 +9,7 @@ import pyarrow as pa
 import pytest
 
 from earshot import Circle, Engine, Message, Moving, Point, Rectangle, Subscription
+from earshot.bench.moving import reports_of
 from earshot.errors import InvalidParameter
 from earshot.indexes.ap_tree.building import motion_of
 from earshot.indexes.ap_tree.kernels import nodes
@@ -240,3 +241,31 @@ def test_the_time_to_the_next_rebuild_follows_velocity() -> None:
 def test_parameters_out_of_range_are_refused(make: Any, said: str) -> None:
     with pytest.raises(InvalidParameter, match=said):
         make()
+
+
+def test_a_move_within_a_safe_region_costs_no_search() -> None:
+    """A message that may come to match ends that, and so does a report from farther away."""
+    engine = Engine(Moving(9 * SECOND), space="planar", structure="ap_plus_tree_safe")
+    engine.subscribe(Subscription(1, ["tea"], region=Circle(0, 0, 1)))
+    engine.publish(Message(1, "tea", place=Point(9, 0), time=NOON))
+
+    def n_visited(x: float) -> int:
+        changes = engine.matcher.move(np.zeros(1, np.int32), reports_of(np.array([[x, 0.0]]), 0))
+        assert len(changes.slots) == 0
+        return int(changes.counters[0])
+
+    assert [n_visited(x) > 0 for x in (0.5, 1, 2, 0)] == [True, False, False, False]
+    engine.publish(Message(2, "coffee", place=Point(1, 2), time=NOON))
+    assert n_visited(0.5) == 0
+    engine.publish(Message(3, "tea", place=Point(1, 2), time=NOON))
+    assert n_visited(0.6) > 0
+    assert engine.outdated_safe_regions() == []  # no client was told any
+    assert n_visited(-20) > 0
+    given = engine.safe_region(1)
+    assert isinstance(given, Circle)
+    assert n_visited(-20) == 0
+    engine.publish(Message(4, "tea", place=Point(-21, 3), time=NOON))
+    assert engine.outdated_safe_regions() == []  # it has reported since
+    smaller = engine.safe_region(1)
+    assert isinstance(smaller, Circle)
+    assert smaller.radius < given.radius

@@ -66,6 +66,7 @@ def test_every_suite_gives_the_rows_of_its_figure(tmp_path: Path) -> None:
     ]  # fmt: skip
     assert len({row["checksum"] for row in heard}) == 1
     assert heard[0]["reports_per_timestamp"] == 20 > heard[1]["reports_per_timestamp"]
+    assert heard[0]["needed_per_timestamp"] <= heard[1]["reports_per_timestamp"]
     for row in rows:
         row["run"] = FACTS | {"started": "2026"}
     values = target_values(rows)

@@ -148,10 +148,10 @@ def test_safe_regions_outlive_a_crash(tmp_path: Path) -> None:
     engine = Engine.open(tmp_path / "own", journal=True)
     OPENED.append(engine)
     engine.subscribe(
-        *(Subscription(number, ["fire"], region=Circle(100 * number, 0, 1)) for number in range(6))
+        *(Subscription(number, ["fire"], region=Circle(1000 * number, 0, 1)) for number in range(6))
     )
     given = engine.safe_regions([0, 1, 2])
-    engine.publish(*(Message(x, "fire", place=Point(x, 2), time=NOON) for x in (0, 100)))
+    engine.publish(*(Message(x, "fire", place=Point(x, 2), time=NOON) for x in (0, 1000)))
     again = after_a_crash(tmp_path / "own")
     assert again.outdated_safe_regions() == [0, 1]
     assert again.safe_region(2) == given[2]
@@ -160,11 +160,14 @@ def test_safe_regions_outlive_a_crash(tmp_path: Path) -> None:
     assert again.outdated_safe_regions() == []
     smaller = engine.safe_regions([0, 3])
     assert smaller[0] != given[0]
-    engine.move(3, Point(301, 0), NOON)  # it reports, and is not watched any more
+    engine.move(3, Point(3001, 0), NOON)  # it reports, and is not watched any more
     told = []
     for each in (engine, after_a_crash(tmp_path / "own")):
         each.publish(
-            *(Message(500 + x, "fire", place=Point(x, 1.5), time=NOON) for x in (0, 100, 200, 300))
+            *(
+                Message(500 + x, "fire", place=Point(x, 1.5), time=NOON)
+                for x in (0, 1000, 2000, 3000)
+            )
         )
         told.append(each.outdated_safe_regions())
         assert each.safe_regions([4, 5]) == engine.safe_regions([4, 5])

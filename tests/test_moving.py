@@ -426,16 +426,19 @@ def is_within(region: Any, x: float, y: float, space: Space) -> bool:
     return True
 
 
+@pytest.mark.parametrize("structure", [None, "ap_plus_tree_safe"])
 @pytest.mark.parametrize("space", ["planar", "lonlat"])
 def test_clients_that_report_only_when_they_must_hold_the_same(
-    space: Space, tmp_path: Path
+    space: Space, structure: str | None, tmp_path: Path
 ) -> None:
     """Within a safe region a client stays silent, and gets what one gets that always reports.
 
     It does so whatever its region is, after saving, after others have ended, and after a rebuild.
     """
     random = np.random.default_rng(5)
-    always, rarely = (Engine(Moving(9 * SECOND), space=space) for _ in range(2))
+    always, rarely = (
+        Engine(Moving(9 * SECOND), space=space, structure=structure) for _ in range(2)
+    )
     n, unit = 32, 111_195.0 if space == "lonlat" else 1.0
     places = 0.3 * random.random((n, 2)) + (179.9, 10.0)
     places[1::4, 0] -= 0.5  # a polygon lies on one side when it is given
@@ -507,7 +510,7 @@ def test_safe_regions_of_one_named_twice_are_refused() -> None:
         engine.safe_regions([1, 1])
     with pytest.raises(UnknownSubscription):
         engine.safe_regions([1, 3])
-    assert engine.safe_regions([2, 1]) == [Everywhere(), Circle(0, 0, 32 * (1 - 1e-6))]
+    assert engine.safe_regions([2, 1]) == [Everywhere(), Circle(0, 0, 128 * (1 - 1e-6))]
     with pytest.raises(InvalidInput, match="no safe regions"):
         Engine().safe_regions([])
 

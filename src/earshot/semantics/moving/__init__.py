@@ -5,12 +5,14 @@ from __future__ import annotations
 from typing import Any
 
 from earshot.errors import InvalidParameter
-from earshot.semantics.moving.ap_plus.structure import ApPlusK, ApPlusS, ApPlusTree
+from earshot.semantics.moving.ap_plus.structure import ApPlusK, ApPlusS, ApPlusSafe, ApPlusTree
 from earshot.semantics.moving.cell_lists import IqPlus, KkIndex, RqPlus, SsIndex
 from earshot.semantics.moving.contract import Scan, Structure
 from earshot.semantics.moving.quad_lists import QuadLists
 
-_ALL = (QuadLists, ApPlusTree, ApPlusK, ApPlusS, IqPlus, RqPlus, SsIndex, KkIndex, Scan)
+_ALL = (
+    QuadLists, ApPlusTree, ApPlusSafe, ApPlusK, ApPlusS, IqPlus, RqPlus, SsIndex, KkIndex, Scan,
+)  # fmt: skip
 STRUCTURES: dict[str, type[Structure]] = {each.name: each for each in _ALL}
 """How messages and subscribers find each other, by name; the default first."""
 

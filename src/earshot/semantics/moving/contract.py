@@ -33,6 +33,9 @@ class Structure(ABC):
 
     name: ClassVar[str]
     arrays_type: ClassVar[type]
+    keeps_safe_regions: ClassVar[bool] = False
+    """Whether a move within a subscription's safe region is followed without looking for changes;
+    see :mod:`earshot.semantics.moving.safety`."""
 
     @abstractmethod
     def build(self, tables: Tables, space: Space, held: Any = None) -> Any:

@@ -24,6 +24,7 @@ from earshot.model.arrays import (
     CIRCLE,
     EVERYWHERE,
     EVERYWHERE_TOKEN,
+    AnchoredRegions,
     Int32s,
     Int64s,
     LivingMessages,
@@ -258,12 +259,14 @@ class MovingMatcher(Matcher):
             everything = np.arange(len(slots))
             return self._mix(slots, places, no_living(), Order(places.clocks, everything, _NONE))
         regions = places.regions
-        self._safety.forget(slots)
+        kinds = self._reported(slots, regions)
         shape_rows = self._table.add_polygons(regions)
         events.note_reports(slots, places.times, self._table.lasts)
         order = np.empty(len(slots), np.int64)
-        rows = (slots, places.clocks, regions.kinds, regions.frames, shape_rows, order)
-        return self._run(events.move_slots, rows, places.clocks)
+        rows = (slots, places.clocks, kinds, regions.frames, shape_rows, order)
+        changes = self._run(events.move_slots, rows, places.clocks)
+        self._renew_safe(slots, kinds)
+        return changes
 
     def refused_moves(self, slots: Int32s, places: Reports) -> Iterator[tuple[int, str, str]]:
         """Yield the late reports, and those after which every message would match."""
@@ -329,8 +332,8 @@ class MovingMatcher(Matcher):
         given, regions = _sorted_tokens(messages), places.regions
         self._expect_tokens(int(given.tokens.max(initial=0)) + 1)
         self._make_scratch()
-        self._safety.forget(slots)
         self._safety.arrive(self._tables, self._scratch, given)
+        kinds = self._reported(slots, regions)
         shape_rows = self._table.add_polygons(regions)
         events.note_reports(slots, places.times, self._table.lasts)
         before = self._begin()
@@ -349,13 +352,22 @@ class MovingMatcher(Matcher):
         numbers = np.empty(len(slots), np.int64)
         mixing.order_slots(self._tables, slots, numbers, self._scratch.stack)
         self._output.length[0] = 0
-        self._until_done(
-            mixing.move_all, slots, regions.kinds, regions.frames, shape_rows, numbers, mix
-        )
+        self._until_done(mixing.move_all, slots, kinds, regions.frames, shape_rows, numbers, mix)
         changed = self._output_so_far()
         self._until_done(mixing.drop_due, due, due_order, clock_us)
+        self._renew_safe(slots, kinds)
         told = unmixed(found, changed, mix, Due(sequences, ends), self._table.view.flags)
         return self._changes_of(told, order.clocks, before)
+
+    def _reported(self, slots: Int32s, regions: AnchoredRegions) -> npt.NDArray[np.int8]:
+        """Note that subscriptions report; return kinds, which say of whom nothing changes."""
+        self._make_scratch()
+        keeps = self._structure.keeps_safe_regions
+        return self._safety.reported(self._tables, self._scratch, slots, regions, keeps)
+
+    def _renew_safe(self, slots: Int32s, kinds: npt.NDArray[np.int8]) -> None:
+        if self._structure.keeps_safe_regions:
+            self._safety.renew(self._arrays, self._tables, self._scratch, slots, kinds)
 
     def _by_place(self, rows: Int32s) -> Int64s:
         order = np.empty(len(rows), np.int64)

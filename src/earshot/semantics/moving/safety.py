@@ -4,6 +4,9 @@ Within its safe region, whatever a subscriber holds at one position it holds at 
 message that ends changes the same for all, and only a message that arrives can make it unsafe. It
 finds whom by their impact regions, which lie in lists by rarest word as the subscriptions
 themselves do.
+
+Clients are *told* theirs. A structure may keep them for itself, too: then a report from within is
+followed, and nothing is looked for.
 """
 
 from __future__ import annotations
@@ -19,6 +22,7 @@ from earshot.model.arrays import (
     BOX,
     CIRCLE,
     EVERYWHERE,
+    AnchoredRegions,
     Float64s,
     Int32s,
     Int64s,
@@ -27,30 +31,35 @@ from earshot.model.arrays import (
     numbers_of,
 )
 from earshot.semantics.moving.kernels import safe
-from earshot.semantics.moving.kernels.arrays import Messages, Regions, Scratch, Tables
+from earshot.semantics.moving.kernels.arrays import (
+    SAFE_POSITION,
+    Messages,
+    Regions,
+    Scratch,
+    Tables,
+)
 from earshot.semantics.moving.quad_lists import QuadLists
 from earshot.semantics.moving.tables import no_messages
 
-FARTHEST = 32.0
-"""A safe region reaches so many times as far as the subscription's own region, or less."""
 _SHARE = 1.0 - 1e-6
-_LEAST = 1e-9
-"""Shares that rounding cannot reach: of a reach, and of a coordinate."""
+"""A client is told a hair less than is watched: rounding cannot reach that."""
+Kinds = npt.NDArray[np.int8]
 
 
 class SafetyArrays(NamedTuple):
     """What is saved: who is watched, and who is to be told a new region."""
 
     slots: Int32s
-    places: Float64s  # (n, 3) position and reach
+    areas: Float64s  # (n, 3) place and reach
+    is_told: npt.NDArray[np.bool_]  # whether the client knows it
     outdated: Int32s
 
 
 class Areas(NamedTuple):
     """Safe regions, one a row."""
 
-    kinds: npt.NDArray[np.int8]  # EVERYWHERE, BOX, CIRCLE; the reach of a point is 0
-    places: Float64s  # (n, 2) around which position
+    kinds: Kinds  # EVERYWHERE, BOX, CIRCLE; the reach of a point is 0
+    places: Float64s  # (n, 2) around which place
     reaches: Float64s  # how far
 
 
@@ -62,8 +71,10 @@ class Safety:
         self._regions = Regions(
             np.empty(0, np.int8), np.empty((0, 4)), np.empty((0, 8)), np.empty(0, np.int32)
         )
-        self._flags = np.empty(0, np.uint8)  # 1 where a slot is watched
-        self._watched = np.empty((0, 3))  # around which position, and how far
+        self._flags = np.empty(0, np.uint8)  # WATCHED or 0
+        self._watched = np.empty((0, 3))  # around which place, and how far
+        self._is_told = np.empty(0, np.bool_)  # whether the client knows it
+        self._ways = np.empty((0, 2))  # where a slot went last, as far as anybody looked
         self._n_watched = 0
         self._outdated = np.empty(0, np.int32)
         self._structure = QuadLists()
@@ -78,38 +89,65 @@ class Safety:
         if self._saved is not None:
             return self._saved._replace(outdated=self._outdated)
         slots = np.flatnonzero(self._flags).astype(np.int32)
-        return SafetyArrays(slots, self._watched[slots], self._outdated)
+        return SafetyArrays(slots, self._watched[slots], self._is_told[slots], self._outdated)
 
     def give(self, structure: Any, tables: Tables, scratch: Scratch, slots: Int32s) -> Areas:
-        """Return where subscriptions, each named once, need not report; they are watched then."""
+        """Return where subscriptions, each named once, need not report; they are watched then.
+
+        One that is watched already, for a structure that keeps safe regions, is told that region.
+        """
         self._begin(tables, scratch)
-        self.forget(slots)
-        regions, is_lonlat = tables.subscribers.regions, self._space == "lonlat"
-        kinds = regions.kinds[slots]
-        places, sizes = _positions(tables, slots, is_lonlat), _sizes(tables, slots)
-        mosts = FARTHEST * sizes
-        if is_lonlat:
-            # Neither over a pole nor around the world.
-            mosts = np.where(
-                kinds == CIRCLE, mosts, np.minimum(mosts, np.maximum(90 - abs(places[:, 1]), 0))
-            )
-        mosts[kinds == EVERYWHERE] = 0.0
-        reaches = np.zeros(len(slots))
-        safe.measure_reaches(structure, tables, scratch, slots, places, sizes, mosts, reaches)
-        largest = np.maximum(np.abs(places).max(axis=1, initial=0.0), sizes)
-        is_watched = np.isfinite(reaches) & (reaches > _LEAST * largest)
-        self._watch(tables, scratch, slots[is_watched], places[is_watched], reaches[is_watched])
-        told = np.where(is_watched, reaches * _SHARE, 0.0)  # a hair less than is watched
+        is_known = (self._flags[slots] != 0) & ~self._is_told[slots]
+        self.forget(slots[~is_known])
+        self._measure(structure, tables, scratch, slots[~is_known], np.zeros(len(slots)))
+        is_watched = self._flags[slots] != 0
+        self._is_told[slots] = is_watched
+        areas = self._watched[slots]
+        kinds = tables.subscribers.regions.kinds[slots]
+        told = np.where(is_watched, areas[:, 2] * _SHARE, 0.0)
         shapes = np.where((kinds == CIRCLE) | (kinds == EVERYWHERE), kinds, BOX).astype(np.int8)
-        return Areas(shapes, places, told)
+        return Areas(shapes, areas[:, :2], told)
+
+    def reported(
+        self, tables: Tables, scratch: Scratch, slots: Int32s, regions: AnchoredRegions, keeps: bool
+    ) -> Kinds:
+        """Note that subscriptions report; return the kinds of their reports.
+
+        Clients forget what they were told. Where safe regions are kept, those who stay within
+        theirs are marked: :data:`SAFE_POSITION`.
+        """
+        if not keeps and not self._n_watched:
+            self.forget(slots)
+            return regions.kinds
+        self._begin(tables, scratch)
+        marked = np.empty_like(regions.kinds)
+        safe.mark_reports(
+            tables, self._flags, self._watched, self._ways, slots, regions.kinds, regions.frames,
+            marked,
+        )  # fmt: skip
+        if not keeps:
+            self.forget(slots)
+            return regions.kinds
+        self.forget(slots[marked != SAFE_POSITION])
+        self._is_told[slots] = False
+        return marked
+
+    def renew(
+        self, structure: Any, tables: Tables, scratch: Scratch, slots: Int32s, kinds: Kinds
+    ) -> None:
+        """Find safe regions for those who left theirs, long enough for a move like their last."""
+        moved = np.unique(slots[kinds != SAFE_POSITION])
+        if len(moved):
+            leasts = np.empty(len(moved))
+            safe.way_lengths(tables, moved, self._ways, leasts)
+            self._measure(structure, tables, scratch, moved, leasts)
 
     def forget(self, slots: Int32s) -> None:
         """Note that subscriptions moved or ended: their safe regions are of no account any more."""
         if self._saved is not None:
             is_left = ~np.isin(self._saved.slots, slots)
-            self._saved = self._saved._replace(
-                slots=self._saved.slots[is_left], places=self._saved.places[is_left]
-            )
+            watched, areas, is_told, outdated = self._saved
+            self._saved = SafetyArrays(watched[is_left], areas[is_left], is_told[is_left], outdated)
         elif self._n_watched:
             self._n_watched -= safe.forget_slots(
                 self._impacts, self._tables, slots[slots < len(self._flags)]
@@ -130,7 +168,8 @@ class Safety:
         outdated = np.empty(self._n_watched, np.int32)
         n = safe.outdate_slots(self._impacts, arriving, tables, scratch, self._watched, outdated)
         self._n_watched -= n
-        self._outdated = np.concatenate([self._outdated, outdated[:n]])
+        outdated = outdated[:n]
+        self._outdated = np.concatenate([self._outdated, outdated[self._is_told[outdated]]])
 
     def take_outdated(self) -> Int32s:
         """Return the slots whose safe regions do not hold any more, and forget that."""
@@ -144,13 +183,16 @@ class Safety:
         if kept is not None:
             most = int(max(held.slots.max(initial=-1), held.outdated.max(initial=-1))) + 1
             numbers = numbers_of(kept, most)
-            held = SafetyArrays(numbers[held.slots], held.places, numbers[held.outdated])
+            held = held._replace(slots=numbers[held.slots], outdated=numbers[held.outdated])
         return Safety(self._space, held)
 
     @property
     def nbytes(self) -> int:
         """Bytes of memory."""
-        arrays = (*self._regions, self._flags, self._watched, *(self._impacts or ()))
+        arrays = (
+            *self._regions, self._flags, self._watched, self._is_told, self._ways,
+            *(self._impacts or ()),
+        )  # fmt: skip
         return sum(int(each.nbytes) for each in arrays)
 
     # ---- inside -------------------------------------------------------------------------------
@@ -160,9 +202,8 @@ class Safety:
         self._follow(tables)
         if self._saved is not None:
             saved, self._saved = self._saved, None
-            places = np.ascontiguousarray(saved.places[:, :2])
-            reaches = np.ascontiguousarray(saved.places[:, 2])
-            self._watch(tables, scratch, np.array(saved.slots), places, reaches)
+            self._watch(tables, scratch, np.array(saved.slots), np.array(saved.areas))
+            self._is_told[saved.slots] = saved.is_told
 
     def _follow(self, tables: Tables) -> None:
         """Let impact regions have the words of the subscriptions as they are now."""
@@ -172,6 +213,7 @@ class Safety:
             with_room(kinds, n), with_room(frames, n), with_room(boxes, n), with_room(rows, n)
         )
         self._flags, self._watched = with_room(self._flags, n), with_room(self._watched, n)
+        self._is_told, self._ways = with_room(self._is_told, n), with_room(self._ways, n)
         self._tables = tables._replace(
             subscribers=tables.subscribers._replace(regions=self._regions, flags=self._flags),
             messages=no_messages()._replace(n_having=tables.messages.n_having),
@@ -179,52 +221,28 @@ class Safety:
         if self._impacts is None:
             self._impacts = self._structure.build(self._tables, self._space)
 
-    def _watch(
-        self, tables: Tables, scratch: Scratch, slots: Int32s, places: Float64s, reaches: Float64s
+    def _measure(
+        self, structure: Any, tables: Tables, scratch: Scratch, slots: Int32s, leasts: Float64s
     ) -> None:
+        """Find safe regions for slots that have none; those are watched that get one."""
+        areas = np.empty((len(slots), 3))
+        safe.measure_areas(structure, tables, scratch, slots, self._ways, leasts, areas)
+        self._watched[slots] = areas
+        is_found = areas[:, 2] > 0
+        self._is_told[slots] = False
+        self._watch(tables, scratch, slots[is_found], areas[is_found])
+
+    def _watch(self, tables: Tables, scratch: Scratch, slots: Int32s, areas: Float64s) -> None:
         def more_room(_: int) -> None:
             self._impacts = self._structure.with_room(self._impacts, self._tables)
 
         run_until_done(
             lambda: safe.watch_slots(
-                self._impacts, self._tables, tables, scratch, slots, places, reaches, self._watched
+                self._impacts, self._tables, tables, scratch, slots, areas, self._watched
             ),
             more_room,
         )
         self._n_watched += len(slots)
-
-
-def _sizes(tables: Tables, slots: Int32s) -> Float64s:
-    """Return how far each region reaches from its position, about."""
-    regions, spans = tables.subscribers.regions, tables.subscribers.polygons.spans
-    frames, kinds = regions.frames[slots], regions.kinds[slots]
-    sizes: Float64s = np.where(kinds == CIRCLE, frames[:, 2], frames[:, :2].max(axis=1, initial=0))
-    shapes = regions.shape_rows[slots]
-    has_shape = shapes >= 0
-    if has_shape.any():
-        chosen = spans[shapes[has_shape]]
-        widths = chosen[:, 2] - chosen[:, 0]
-        widths = np.where(widths < 0, widths + 360.0, widths)
-        sizes[has_shape] = np.maximum(widths, chosen[:, 3] - chosen[:, 1]) / 2
-    return sizes
-
-
-def _positions(tables: Tables, slots: Int32s, is_lonlat: bool) -> Float64s:
-    """Return where subscriptions are, but for rounding."""
-    regions, polygons = tables.subscribers.regions, tables.subscribers.polygons
-    kinds, frames, boxes = regions.kinds[slots], regions.frames[slots], regions.boxes[slots]
-    places = frames[:, :2].copy()
-    is_box = kinds == BOX
-    places[is_box] = boxes[is_box, :2] + frames[is_box, :2]
-    shapes = regions.shape_rows[slots]
-    has_shape = shapes >= 0
-    places[has_shape] += polygons.middles[shapes[has_shape]]
-    places[kinds == EVERYWHERE] = 0.0
-    if is_lonlat:
-        xs = np.where(is_box & (2 * frames[:, 0] >= 360.0), 0.0, places[:, 0])
-        xs = np.where(xs > 180.0, xs - 360.0, xs)
-        places[:, 0] = np.where(xs < -180.0, xs + 360.0, xs)
-    return places
 
 
 def _table_of(messages: Messages, given: LivingMessages) -> Messages:

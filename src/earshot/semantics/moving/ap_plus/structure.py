@@ -1,4 +1,4 @@
-"""The AP+-Tree and its variants: AP+k and AP+s, whose messages are in lists of their own."""
+"""The AP+-Tree and its variants: with safe regions; AP+k and AP+s, whose messages lie elsewhere."""
 
 from __future__ import annotations
 
@@ -340,6 +340,18 @@ class ApPlusTree(Structure):
             return True
         n_clauses = int(arrays.core.tree.facts[nodes.N_CLAUSES])
         return knows_more(n_clauses, int(facts[ap.N_SEEN]), int(facts[ap.N_SEEN_BEFORE]))
+
+
+@dataclass(frozen=True)
+class ApPlusSafe(ApPlusTree):
+    """An AP+-Tree with safe and impact regions, within which moves change nothing: AP+-Tree-Safe.
+
+    The arrays are those of the AP+-Tree. [VLDBJ15] section 5.2 has it for clients that report only
+    when they leave; here those who report all the same cost no search.
+    """
+
+    name = "ap_plus_tree_safe"
+    keeps_safe_regions = True
 
 
 @dataclass(frozen=True)

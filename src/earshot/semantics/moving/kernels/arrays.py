@@ -11,7 +11,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from earshot.model.arrays import Float64s, Int32s, Int64s
+from earshot.model.arrays import POSITION, Float64s, Int32s, Int64s
 
 Int8s = npt.NDArray[np.int8]
 Int16s = npt.NDArray[np.int16]
@@ -24,6 +24,8 @@ HIDDEN = len(REASONS)
 """Instead of a reason: nobody is told."""
 
 
+SAFE_POSITION = POSITION + 1
+"""Kind of a report: a position at which the subscription holds the same as before."""
 N_PROBES = 4
 
 

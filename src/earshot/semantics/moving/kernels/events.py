@@ -40,6 +40,7 @@ from earshot.semantics.moving.kernels.arrays import (
     NEXT_SEQUENCE,
     PHASE,
     ROW,
+    SAFE_POSITION,
     SILENT,
     STAMP,
     STOP,
@@ -382,7 +383,7 @@ def move_region(tables, query, slot, kind, frame, shape_row):
     regions, polygons = tables.subscribers.regions, tables.subscribers.polygons
     is_lonlat = tables.rules[IS_LONLAT] != 0
     copy_region(regions, slot, query.regions, 0)
-    if kind == POSITION:
+    if kind in (POSITION, SAFE_POSITION):
         place_region(regions, slot, is_lonlat, polygons, frame[0], frame[1])
     else:
         set_region(regions, slot, is_lonlat, polygons, kind, frame, shape_row)
@@ -402,7 +403,10 @@ def follow_move(structure, tables, scratch, slot, kind, frame, shape_row):
         counts[PHASE] = PLACED
     if not moved_slot(structure, tables, slot):
         return False
-    search_changes(structure, tables, scratch, slot)
+    if kind == SAFE_POSITION:
+        counts[N_FOUND] = counts[N_ENTERED] = counts[NEXT] = 0
+    else:
+        search_changes(structure, tables, scratch, slot)
     counts[PHASE] = MOVING
     return True
 
