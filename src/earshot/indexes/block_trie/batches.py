@@ -114,7 +114,7 @@ class Batches:
         n_batch = min(n_all, CHUNK, max(CHUNK_TOKENS * n_all // max(n_tokens, 1), 1))
         given = (
             index.arrays, messages, len(index.clauses.subscriptions), n_batch,
-            min(max(n_all // 8, 1), N_SAMPLED_MESSAGES), paths,
+            min((n_all + 1) // 2, N_SAMPLED_MESSAGES), paths,
         )  # fmt: skip
         is_singly: bool = (
             self._calls[2](plan_batch, index.arrays, *given)
