@@ -48,6 +48,8 @@ CASES = {
     "ties": Recipe(seed=5, grid=30.0, n_tokens=6, message_side=0.4, flat=0.4, max_keywords=6),
     "long messages": Recipe(seed=6, n_tokens=300, max_message_tokens=200, max_keywords=6,
                             n_unknown_tokens=40, forbidden=0.2, several=0.3, shapes=0.1),
+    "expressions": Recipe(seed=10, grid=30.0, n_tokens=8, message_side=0.4, several=1.5, pieces=0.2,
+                          expressions=0.8, forbidden=0.1, shapes=0.05),
     "many answers": Recipe(seed=7, n_tokens=3, side=1.0, n_messages=200, everywhere=0.3),
     "few subscriptions": Recipe(seed=8, n_subscriptions=9, n_tokens=3, side=1.0),
     "none": Recipe(seed=9, n_subscriptions=0),

@@ -79,6 +79,7 @@ class Recipe:
     everywhere: float = 0.02  # share of clauses without keywords
     forbidden: float = 0.0  # share of clauses with one or two forbidden tokens
     several: float = 0.0  # clauses beyond one per subscription, as a share of the subscriptions
+    expressions: float = 0.0  # share of subscriptions whose clauses all have the same region
     unbounded: float = 0.0  # share of clauses with one or more infinite sides
     shapes: float = 0.0  # share of clauses whose region is a circle or a polygon
     crossing: float = 0.0  # share of messages whose box crosses the antimeridian
@@ -90,8 +91,8 @@ class Recipe:
 
 MIXED = Recipe(
     seed=11, space="lonlat", n_tokens=30, n_unknown_tokens=5, max_keywords=4, side=0.4,
-    message_side=0.3, forbidden=0.2, several=0.4, unbounded=0.05, shapes=0.2, crossing=0.2,
-    grid=0.5, everywhere=0.05, thresholds=0.3,
+    message_side=0.3, forbidden=0.2, several=0.4, expressions=0.5, unbounded=0.05, shapes=0.2,
+    crossing=0.2, grid=0.5, everywhere=0.05, thresholds=0.3,
 )  # fmt: skip
 """Everything at once; the case of the laws that are not about one kind of input."""
 
@@ -164,6 +165,11 @@ def _clauses(recipe: Recipe, random: np.random.Generator) -> ClauseArrays:
     infinities = np.array([-np.inf, -np.inf, np.inf, np.inf])
     is_open = random.random((len(unbounded), 4)) < 0.5
     boxes[unbounded] = np.where(is_open, infinities, boxes[unbounded])
+    if recipe.expressions:
+        firsts = np.searchsorted(slots, slots)
+        is_same = random.random(n_slots)[slots] < recipe.expressions
+        rows = np.where(is_same, firsts, np.arange(n))
+        boxes, shape_rows = boxes[rows], shape_rows[rows]
     clauses = ClauseArrays(slots, *ragged(tokens), boxes, shape_rows, shapes)
     if recipe.thresholds == 0.0:
         return clauses

@@ -3,8 +3,9 @@
 **Structure.** The required tokens of each clause are put in order of rising frequency. The trie's
 first level has one node per rarest token; the clauses of a node stand in two lists:
 
-* *complete*: their tokens are exactly the node's path, their region is a box and they are their
-  subscription's only clause. A message that reaches the node and touches the box is an answer.
+* *complete*: their tokens are exactly the node's path, and their region is a box. A message that
+  reaches the node and touches the box is an answer. Where a subscription has several clauses, the
+  entry says so, and repeats are dropped when all answers of the message are known.
 * *open*: something is left to verify: more tokens (the next one stands beside the entry, so most
   entries are dropped without touching the clause), forbidden tokens, a circle or polygon.
 
@@ -60,7 +61,7 @@ from earshot.indexes.block_trie.kernels.build import (
     fill_codes,
     fill_lists,
     fill_root_list,
-    find_simple,
+    find_kinds,
     place_summaries,
     sort_tokens_by_frequency,
 )
@@ -154,15 +155,15 @@ class BlockTrie(Index):
         n_required = np.empty(n, np.int32)
         sort_tokens_by_frequency(clauses, frequencies, sorted_tokens, n_required)
         n_slots = int(clauses.subscriptions.max(initial=-1)) + 1
-        is_simple = np.empty(n, np.uint8)
-        in_order = find_simple(clauses, n_required, n_slots, is_simple)
+        kinds = np.empty(n, np.uint8)
+        in_order = find_kinds(clauses, n_required, n_slots, kinds)
         # What is needed for building alone lies where arrays are filled later, so that there is
         # little beside them: the order of the lists among the rows of entries, codes among keys.
         entry_rows = np.zeros(2 * n + BLOCK, np.int32)
         order = entry_rows[:n]
         root_starts = build_roots(clauses.token_offsets, sorted_tokens, len(frequencies), order)
         roots, node_tokens, nodes, depths = build_nodes(
-            order, root_starts, clauses.token_offsets, sorted_tokens, n_required, is_simple,
+            order, root_starts, clauses.token_offsets, sorted_tokens, n_required, kinds,
             parameters.split_above, parameters.min_child,
         )  # fmt: skip
         n_summaries, longest = place_summaries(nodes)
@@ -188,7 +189,7 @@ class BlockTrie(Index):
         )
         clause_keys = np.empty(n, np.uint64)
         codes = arrays.keys[n : 2 * n].view(np.int64)
-        tokens = (clauses.token_offsets, sorted_tokens, n_required, is_simple)
+        tokens = (clauses.token_offsets, sorted_tokens, n_required, kinds)
 
         def fill_keys(start: int, stop: int) -> None:
             build_keys(arrays.quantizer, clauses.boxes, start, clause_keys[start:stop])
@@ -238,7 +239,7 @@ class BlockTrie(Index):
             np.empty(n_frontier + HITS, np.int32),
             np.empty(n_frontier + HITS, np.int32),
             np.empty(n_frontier + HITS, np.int32),
-            np.zeros(self.n_base_slots if self.has_repeats else 0, np.int64),
+            np.zeros(self.n_base_slots // 64 + 1 if self.has_repeats else 0, np.uint64),
             np.zeros(2 * n_delta_slots, np.int64),
             np.zeros(1, np.int64),
         )
@@ -293,7 +294,7 @@ class BlockTrie(Index):
             )
             if self._n_steps < n_clauses // SEARCHED_SHARE:
                 return
-            self._clause_positions = clause_positions(self.arrays, n_clauses)
+            self._clause_positions = clause_positions(self.arrays, self.clauses.subscriptions)
         self.arrays.keys[self._clause_positions[rows]] = DEAD_KEY
 
     def base_rows(self, slots: Int32s) -> npt.NDArray[Any]:

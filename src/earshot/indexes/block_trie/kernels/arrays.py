@@ -27,6 +27,9 @@ TOKEN_BITS = 9  # of a token in the second column: those that the signature of a
 FIRST_TOKEN_BIT, SECOND_TOKEN_BIT = 2 * COUNT_BITS + 1, 2 * COUNT_BITS + 1 + TOKEN_BITS
 COUNT_MASK, TOKEN_MASK = (1 << COUNT_BITS) - 1, (1 << TOKEN_BITS) - 1
 
+# What a clause is, while an index is built: see ``find_kinds``.
+SIMPLE, SEVERAL = 1, 2
+
 CODE_COLUMNS = 4
 """Tokens, rarest first, that the root list knows of an entry. With 2 of them long messages took a
 quarter longer in groups, with 1 twice as long."""
@@ -63,7 +66,8 @@ class BlockTrieArrays(NamedTuple):
     node_tokens: Int32s  # (n_nodes + BLOCK,) last token of the node's path; siblings ascending
     nodes: Int32s  # (n_nodes * NODE_COLUMNS,)
     keys: npt.NDArray[np.uint64]  # (2 * n_clauses + BLOCK,) lists of the nodes, root list, padding
-    entry_rows: Int32s  # (2 * n_clauses + BLOCK,) slot in a complete list, clause in the others
+    # Slot in a complete list, clause in the others; complemented where the slot has several.
+    entry_rows: Int32s  # (2 * n_clauses + BLOCK,)
     # In an open list, what is left to verify: t >= 0 only the next token t; t < -1 the next token
     # -t - 2 and more; -1 something else than tokens. The root list has none.
     entry_tokens: Int32s  # (n_clauses + BLOCK,)
@@ -92,9 +96,15 @@ class BlockTrieScratch(NamedTuple):
     blocks: Int32s
     open_blocks: Int32s
     hits: Int32s
-    last_seen: Int64s  # (n_slots,) serial of the message that reported it; empty without repeats
+    seen: npt.NDArray[np.uint64]  # a bit per slot, 0 between messages; empty without repeats
     delta_last_seen: Int64s  # (>= slots of the delta,) the same for those
     serial: Int64s  # (1,) number of messages matched with this scratch so far
+
+
+@inlined_kernel
+def plain_row(row):
+    """Return the slot or clause that a row of an entry names."""
+    return np.int64(row if row >= 0 else ~row)
 
 
 @inlined_kernel

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from earshot.indexes.block_trie.kernels.choosing import choose_paths, fill_limits
+from earshot.indexes.block_trie.kernels.lists import keep_once
 from earshot.indexes.block_trie.kernels.node_major import (
     make_pairs,
     sort_by_node,
@@ -60,6 +61,8 @@ def find_answers(view, messages, first, n, paths, scratch, offsets, work):
 def place_answers(n, n_grouped, scratch, offsets, answers):
     """Copy the answers of ``n`` messages to where the offsets say; with room for 16 beyond them.
 
+    Where slots have several clauses, repeats are dropped and the offsets set anew.
+
     Runs are copied 16 slots at a time, beyond their ends. What is written there too early is
     overwritten by its own message, which comes later: those of groups last.
     """
@@ -76,6 +79,12 @@ def place_answers(n, n_grouped, scratch, offsets, answers):
             answers[at] = extras[k]
             at += 1
     _place_sent(n_grouped, scratch, offsets, answers)
+    if len(scratch.seen) > 0:
+        n_kept, start = offsets[0], offsets[0]
+        for i in range(n):
+            stop = offsets[i + 1]
+            n_kept = keep_once(answers, start, stop, n_kept, scratch.seen)
+            start, offsets[i + 1] = stop, n_kept
 
 
 @inlined_kernel

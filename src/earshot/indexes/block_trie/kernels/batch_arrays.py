@@ -20,6 +20,9 @@ PAIRS_NOTED = 8
 BLOCKS_QUEUED = 32
 """Blocks of open lists of which half wait for their keys, at least; a power of 2."""
 
+NO_SLOT = -(1 << 31)
+"""In place of a slot, or of its complement."""
+
 # What a batch kernel returns that is short of room.
 SHORT_OF_FOUND, SHORT_OF_PENDING, SHORT_OF_SENT = -1, -2, -3
 
@@ -52,10 +55,12 @@ class BatchScratch(NamedTuple):
     # Entries that are still to be verified, and what becomes of them.
     pending: Int32s
     pending_rows: Int32s  # message of each
-    pending_slots: Int32s  # slot, or -1
-    extras: Int32s  # slots, message by message
+    pending_slots: Int32s  # slot, complemented where it has several clauses, or NO_SLOT
+    extras: Int32s  # these slots, message by message
     extra_offsets: Int64s  # (n + 2,)
-    seen: Bits  # (n_slots,) 0 between messages and groups; empty without repeats
+    # (n_slots,) 0 between messages and groups; empty without repeats. A word per slot for a group,
+    # a bit per slot for a message.
+    seen: Bits
     # Groups of messages that walk the root list together.
     senders: Bits  # (N_CODES,) messages of the group that may have the tokens of a code
     is_sent: npt.NDArray[np.uint32]  # (N_CODES / 32,) a bit per code that some have

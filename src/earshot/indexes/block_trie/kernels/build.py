@@ -21,6 +21,8 @@ from earshot.indexes.block_trie.kernels.arrays import (
     OPEN_SUMMARY,
     ROOT_COLUMNS,
     SECOND_TOKEN_BIT,
+    SEVERAL,
+    SIMPLE,
     START,
     TOKEN_MASK,
     WHERE,
@@ -60,25 +62,35 @@ def sort_tokens_by_frequency(clauses, frequencies, sorted_tokens, n_required):
 
 
 @kernel
-def find_simple(clauses, n_required, n_slots, is_simple):
-    """Fill which clauses are their slot's only one, have a box and no forbidden token.
+def find_kinds(clauses, n_required, n_slots, kinds):
+    """Fill which clauses are SIMPLE: a box and required tokens; and which are one of SEVERAL.
 
-    Returns whether clause i is that of slot i throughout.
+    Those of several are kinds only if the clauses of each slot stand together, in the order of
+    slots, and have the same box: then any clause of the slot tells where it is. Returns whether
+    clause i is that of slot i throughout.
     """
-    n = len(clauses.subscriptions)
-    in_order = n == n_slots
+    n, slots, boxes = len(clauses.subscriptions), clauses.subscriptions, clauses.boxes
+    in_order, are_sorted = n == n_slots, True
     for c in range(n):
-        in_order &= clauses.subscriptions[c] == c
-    counts = np.zeros(0 if in_order else n_slots, np.uint8)  # 2 for several
-    if not in_order:
-        for c in range(n):
-            slot = clauses.subscriptions[c]
-            counts[slot] = min(np.int64(counts[slot]) + 1, 2)
+        in_order &= slots[c] == c
+        are_sorted &= c == 0 or slots[c - 1] <= slots[c]
+    of_slots = np.full(0 if in_order else n_slots, SIMPLE, np.uint8)
+    firsts = np.full(len(of_slots), -1, np.int32)
+    for c in range(0 if in_order else n):
+        slot = slots[c]
+        first = firsts[slot]
+        if first < 0:
+            firsts[slot] = c
+            continue
+        of_slots[slot] |= SEVERAL
+        for side in range(4):
+            if not are_sorted or boxes[c, side] != boxes[first, side]:
+                of_slots[slot] = SEVERAL
     for c in range(n):
         n_tokens = clauses.token_offsets[c + 1] - clauses.token_offsets[c]
-        is_single = in_order or counts[clauses.subscriptions[c]] == 1
-        is_box = clauses.shape_rows[c] < 0
-        is_simple[c] = np.uint8(is_single and is_box and n_required[c] == n_tokens)
+        kinds[c] = SIMPLE if in_order else of_slots[slots[c]]
+        if clauses.shape_rows[c] >= 0 or n_required[c] < n_tokens:
+            kinds[c] &= SEVERAL
     return in_order
 
 
@@ -151,12 +163,12 @@ def _set_range(ranges, node, start, stop, depth, token):
 
 
 @kernel
-def _complete_first(order, start, stop, n_required, is_simple):
+def _complete_first(order, start, stop, n_required, kinds):
     """Bring the clauses of one token that it completes before the others; return their number."""
     n_complete = 0
     for k in range(start, stop):
         c = order[k]
-        if n_required[c] > 1 or is_simple[c] == 0:
+        if n_required[c] > 1 or kinds[c] & SIMPLE == 0:
             continue
         for j in range(k, start + n_complete, -1):
             order[j] = order[j - 1]
@@ -167,7 +179,7 @@ def _complete_first(order, start, stop, n_required, is_simple):
 
 @kernel
 def build_nodes(
-    order, root_starts, token_offsets, sorted_tokens, n_required, is_simple, split_above, min_child
+    order, root_starts, token_offsets, sorted_tokens, n_required, kinds, split_above, min_child
 ):
     """Split long lists by their clauses' next token, breadth first.
 
@@ -186,7 +198,7 @@ def build_nodes(
             roots[t * ROOT_COLUMNS + KIND] = IS_NODE
             n_nodes += 1
         elif stop > start:
-            n_complete = _complete_first(order, start, stop, n_required, is_simple)
+            n_complete = _complete_first(order, start, stop, n_required, kinds)
             roots[t * ROOT_COLUMNS + WHERE] = start
             roots[t * ROOT_COLUMNS + KIND] = kind_of(n_complete, stop - start - n_complete)
     # Working columns: start, stop, depth, token; then the final ones.
@@ -210,7 +222,7 @@ def build_nodes(
             code = np.int64(0)
             if n_required[c] > depth:
                 code = np.int64(2) + sorted_tokens[token_offsets[c] + depth]
-            elif is_simple[c] == 0:
+            elif kinds[c] & SIMPLE == 0:
                 code = np.int64(1)
                 n_last += 1
             else:
@@ -346,18 +358,24 @@ def _fill_list(order, start, n, clause_codes, clause_keys, codes, keys):
 
 
 @kernel
-def _left_to_verify(c, depth, token_offsets, sorted_tokens, n_required, is_simple):
+def _left_to_verify(c, depth, token_offsets, sorted_tokens, n_required, kinds):
     """Return what is left to verify of a clause whose first ``depth`` tokens are known to match."""
     if n_required[c] <= depth:
         return np.int32(-1)
     token = sorted_tokens[token_offsets[c] + depth]
-    return token if is_simple[c] != 0 and n_required[c] == depth + 1 else -token - 2
+    return token if kinds[c] & SIMPLE != 0 and n_required[c] == depth + 1 else -token - 2
+
+
+@kernel
+def _row(named, kind):
+    """Return the row of an entry for the slot or clause that it names."""
+    return np.int32(named if kind & SEVERAL == 0 else ~named)
 
 
 @kernel
 def fill_lists(
     arrays, depths, order, clause_codes, clause_keys, token_offsets, sorted_tokens, n_required,
-    is_simple, subscriptions, first_number, last_number,
+    kinds, subscriptions, first_number, last_number,
 ):  # fmt: skip
     """Fill keys, rows and tokens of the lists of a range of nodes and tokens, and summaries."""
     n_nodes = len(depths)
@@ -375,12 +393,14 @@ def fill_lists(
         _fill_list(order, start, n_complete, clause_codes, clause_keys, codes, arrays.keys)
         _fill_list(order, middle, n_open, clause_codes, clause_keys, codes, arrays.keys)
         for k in range(start, middle):
-            arrays.entry_rows[k] = subscriptions[order[k]]
+            c = order[k]  # which may be where its row goes
+            arrays.entry_rows[k] = _row(subscriptions[c], kinds[c])
             arrays.entry_tokens[k] = -1
         for k in range(middle, stop):
-            arrays.entry_rows[k] = order[k]
+            c = order[k]
+            arrays.entry_rows[k] = _row(c, kinds[c])
             arrays.entry_tokens[k] = _left_to_verify(
-                order[k], depth, token_offsets, sorted_tokens, n_required, is_simple
+                c, depth, token_offsets, sorted_tokens, n_required, kinds
             )
         if t >= 0:
             if n_complete == 0 and n_open <= 2:
@@ -412,7 +432,7 @@ def _named_tokens(first, second):
 
 @kernel
 def fill_root_list(
-    arrays, sorted_codes, clause_keys, token_offsets, sorted_tokens, n_required, is_simple,
+    arrays, sorted_codes, clause_keys, token_offsets, sorted_tokens, n_required, kinds,
     first, last,
 ):  # fmt: skip
     """Fill a part of the root list: clauses in spatial order, each with codes of its rarest tokens.
@@ -423,8 +443,8 @@ def fill_root_list(
     for k in range(first, last):
         c = np.int32(sorted_codes[k] & 0xFFFFFFFF)
         arrays.keys[n + k] = clause_keys[c]
-        arrays.entry_rows[n + k] = c
-        is_checked = is_simple[c] == 0 or n_required[c] > CODE_COLUMNS
+        arrays.entry_rows[n + k] = _row(c, kinds[c])
+        is_checked = kinds[c] != SIMPLE or n_required[c] > CODE_COLUMNS
         block, e = k // BLOCK, k % BLOCK
         for column in range(min(CODE_COLUMNS, n_required[c])):
             code = code_of(np.int64(sorted_tokens[token_offsets[c] + column]))

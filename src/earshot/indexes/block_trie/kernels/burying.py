@@ -17,9 +17,10 @@ from earshot.indexes.block_trie.kernels.arrays import (
     NODE_COLUMNS,
     ROOT_COLUMNS,
     WHERE,
+    plain_row,
 )
 from earshot.indexes.block_trie.kernels.build import order_mask, spatial_code
-from earshot.indexes.block_trie.kernels.lists import lists_of
+from earshot.indexes.block_trie.kernels.lists import any_clause, lists_of
 from earshot.kernels.box_keys import DEAD_KEY, box_key
 from earshot.kernels.jit import kernel
 
@@ -28,9 +29,24 @@ _SEARCH_STEPS = 64
 
 
 @kernel
-def clause_positions(arrays, n_clauses):
-    """Return where each clause stands in a node's list, and where in the root list."""
-    positions = np.empty((n_clauses, 2), np.int32)
+def clause_positions(arrays, subscriptions):
+    """Return where each clause stands in a node's list, and where in the root list.
+
+    Complete lists name slots. Of a slot with several clauses, each entry is given to any of those
+    that stand in no open list: they are always removed together.
+    """
+    n_clauses = len(subscriptions)
+    positions = np.full((n_clauses, 2), -1, np.int32)
+    for k in range(n_clauses, 2 * n_clauses):
+        positions[plain_row(arrays.entry_rows[k]), 1] = k
+    for is_complete in (False, True):
+        _enter_positions(arrays, subscriptions, is_complete, positions)
+    return positions
+
+
+@kernel
+def _enter_positions(arrays, subscriptions, is_complete, positions):
+    """Enter where clauses stand in open lists or, once these are entered, in complete ones."""
     n_nodes = len(arrays.nodes) // NODE_COLUMNS
     for number in range(n_nodes + len(arrays.roots) // ROOT_COLUMNS):
         at = (number - n_nodes) * ROOT_COLUMNS
@@ -40,19 +56,19 @@ def clause_positions(arrays, n_clauses):
             continue
         start, n_complete, n_open = lists_of(arrays, number)
         middle = start + n_complete
-        for k in range(start, middle):
-            positions[_clause_at(arrays, k, True), 0] = k
-        for k in range(middle, middle + n_open):
-            positions[_clause_at(arrays, k, False), 0] = k
-    for k in range(n_clauses, 2 * n_clauses):
-        positions[arrays.entry_rows[k], 1] = k
-    return positions
+        first, end = (start, middle) if is_complete else (middle, middle + n_open)
+        for k in range(first, end):
+            c = _clause_at(arrays, k, is_complete)
+            while positions[c, 0] >= 0 and c > 0 and subscriptions[c - 1] == subscriptions[c]:
+                c -= 1
+            positions[c, 0] = k
 
 
 @kernel
 def _clause_at(arrays, entry, is_complete):
+    """Return the clause of an entry; of a slot with several in a complete list, the last one."""
     row = arrays.entry_rows[entry]
-    return arrays.slot_clauses[row] if is_complete and len(arrays.slot_clauses) > 0 else row
+    return np.int64(any_clause(arrays, row)) if is_complete else plain_row(row)
 
 
 @kernel
@@ -127,6 +143,12 @@ def _child_of(arrays, nodes, node, token):
 
 
 @kernel
+def _is_plain(clauses, c):
+    """Whether a clause has required tokens and a box, no more."""
+    return clauses.shape_rows[c] < 0 and clauses.token_ids[clauses.token_offsets[c + 1] - 1] >= 0
+
+
+@kernel
 def bury_clauses(arrays, clauses, frequencies, rows, most_steps):
     """Overwrite the keys of clauses in both of their places; return the steps that it took.
 
@@ -157,13 +179,22 @@ def bury_clauses(arrays, clauses, frequencies, rows, most_steps):
         start, n_complete, n_open = lists_of(arrays, number)
         middle, stop = start + n_complete, start + n_complete + n_open
         entry = np.int64(-1)
-        if token < 0:
+        if token < 0 and _is_plain(clauses, c):
+            last = np.int64(any_clause(arrays, clauses.subscriptions[c]))
             entry = _find_ordered(
-                arrays, boxes, start, middle, True, code, order_mask(n_complete), c
+                arrays, boxes, start, middle, True, code, order_mask(n_complete), last
             )
+            # Clauses that say the same stand one after the other.
+            while (
+                entry >= 0
+                and arrays.keys[entry] == DEAD_KEY
+                and entry + 1 < middle
+                and _clause_at(arrays, entry + 1, True) == last
+            ):
+                entry += 1
         if entry < 0:
             entry = _first_of_code(arrays, boxes, middle, stop, False, code)
-            while entry < stop and arrays.entry_rows[entry] != c:
+            while entry < stop and plain_row(arrays.entry_rows[entry]) != c:
                 entry += 1
                 n_steps += 1
             if entry == stop:  # never, unless the arrays are not what was built

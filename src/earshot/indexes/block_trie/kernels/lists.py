@@ -28,6 +28,7 @@ from earshot.indexes.block_trie.kernels.arrays import (
     START,
     TOKEN_MASK,
     WHERE,
+    plain_row,
 )
 from earshot.indexes.block_trie.kernels.vectors import (
     SIGNATURE_BITS,
@@ -38,6 +39,7 @@ from earshot.indexes.block_trie.kernels.vectors import (
 )
 from earshot.indexes.kernels.blocks import low_bits
 from earshot.kernels.box_keys import BLOCK, touching_mask, trailing_zeros
+from earshot.kernels.copying import copy_part
 from earshot.kernels.jit import inlined_kernel, lean_kernel
 from earshot.kernels.processor import prefetch
 from earshot.kernels.searching import first_at_least
@@ -271,7 +273,7 @@ def fetch_block(arrays, position):
 
 @inlined_kernel
 def read_complete(arrays, clauses, box, limit, position, n_left, found, n_found):
-    """Append the slots of a block of a complete list; there must be room for 16 more."""
+    """Append the rows of a block of a complete list; there must be room for 16 more."""
     masks = touching_masks(arrays.keys, position, limit)
     valid = low_bits(n_left)
     masks &= valid | valid << np.uint32(BLOCK)
@@ -280,7 +282,7 @@ def read_complete(arrays, clauses, box, limit, position, n_left, found, n_found)
 
 @inlined_kernel
 def report_hits(arrays, clauses, box, position, masks, found, n_found):
-    """Append the slots of entries that touch; ``masks`` are as of ``touching_masks``."""
+    """Append the rows of entries that touch; ``masks`` are as of ``touching_masks``."""
     sure = masks >> np.uint32(BLOCK)
     ties = masks & np.uint32(0xFFFF) ^ sure
     n_found = pack_rows(arrays.entry_rows, position, sure, found, n_found)
@@ -291,12 +293,49 @@ def report_hits(arrays, clauses, box, position, masks, found, n_found):
 
 @lean_kernel
 def _settle_ties(arrays, clauses, box, position, ties, found, n_found):
-    """Append the slots of a complete list's entries that exact coordinates let touch."""
+    """Append the rows of a complete list's entries that exact coordinates let touch."""
     while ties != 0:
-        slot = arrays.entry_rows[position + trailing_zeros(ties)]
+        row = arrays.entry_rows[position + trailing_zeros(ties)]
         ties &= ties - np.uint32(1)
-        c = slot if len(arrays.slot_clauses) == 0 else arrays.slot_clauses[slot]
+        c = any_clause(arrays, row)
         if box_touches(clauses.boxes, c, box[0], box[1], box[2], box[3]):
-            found[n_found] = slot
+            found[n_found] = row
             n_found += 1
     return n_found
+
+
+@inlined_kernel
+def any_clause(arrays, row):
+    """Return a clause of the slot that a complete list names; see ``entry_rows``."""
+    slot = plain_row(row)
+    return slot if len(arrays.slot_clauses) == 0 else arrays.slot_clauses[slot]
+
+
+@lean_kernel
+def keep_once(answers, start, stop, n_kept, seen):
+    """Move a message's answers to where ``n_kept`` says, each slot once; return the new number.
+
+    Only slots that are complemented can come twice. A bit for each stays in the second-level cache,
+    where a word for each slot would be a miss for each answer.
+    """
+    signs = np.int32(0)
+    for k in range(start, stop):
+        signs |= answers[k]
+    if signs >= 0:
+        if n_kept < start:
+            copy_part(answers, start, stop, answers, n_kept)
+        return n_kept + stop - start
+    first = n_kept
+    for k in range(start, stop):
+        slot = np.int64(answers[k])
+        is_new = True
+        if slot < 0:
+            slot = ~slot
+            word, bit = slot >> 6, np.uint64(1) << np.uint64(slot & 63)
+            is_new = seen[word] & bit == 0
+            seen[word] |= bit
+        answers[n_kept] = slot
+        n_kept += 1 if is_new else 0
+    for k in range(first, n_kept):
+        seen[answers[k] >> 6] = 0
+    return n_kept

@@ -19,6 +19,7 @@ from earshot.indexes.block_trie.kernels.arrays import (
     ROOT_COLUMNS,
     BlockTrieArrays,
     code_of,
+    plain_row,
 )
 from earshot.indexes.block_trie.kernels.choosing import (
     LONG,
@@ -32,6 +33,7 @@ from earshot.indexes.block_trie.kernels.lists import (
     fetch_lists,
     has_all_tokens,
     has_token,
+    keep_once,
     lists_of,
     push_children,
     push_roots,
@@ -150,7 +152,7 @@ def _report_pending(
         n_left += 1 if key_touches(arrays.keys[pending[k]], limit) else 0
     for k in range(n_left):
         entry = np.int64(pending[k])
-        c = np.int64(rows[entry])
+        c = plain_row(rows[entry])
         if not in_order:
             prefetch(clauses.subscriptions, c)
         if entry >= n_clauses or entry_tokens[entry] < 0:
@@ -161,10 +163,10 @@ def _report_pending(
     for k in range(n_left):
         entry = np.int64(pending[k])
         if entry >= n_clauses or entry_tokens[entry] < 0:
-            prefetch(clauses.token_ids, clauses.token_offsets[rows[entry]])
+            prefetch(clauses.token_ids, clauses.token_offsets[plain_row(rows[entry])])
     for k in range(n_left):
         entry = np.int64(pending[k])
-        c = np.int64(rows[entry])
+        c = plain_row(rows[entry])
         is_sure = key_touches(arrays.keys[entry], strict)
         if not is_sure and not box_touches(clauses.boxes, c, box[0], box[1], box[2], box[3]):
             continue
@@ -181,11 +183,7 @@ def _report_pending(
             ):
                 continue
         slot = c if in_order else np.int64(clauses.subscriptions[c])
-        if len(scratch.last_seen) > 0:
-            if scratch.last_seen[slot] == scratch.serial[0]:
-                continue
-            scratch.last_seen[slot] = scratch.serial[0]
-        answers[n_answers] = slot
+        answers[n_answers] = slot if rows[entry] >= 0 else ~slot
         n_answers += 1
     return n_answers
 
@@ -380,7 +378,7 @@ def _descend(arrays, clauses, is_lonlat, tokens, box, limit, scratch, answers, n
 def append_block_trie(view, tokens, box, scratch, answers, n_answers, work):
     """Append one message's answers, those of the delta last; most messages mark no token."""
     arrays, clauses, is_lonlat = view.arrays, view.clauses, view.is_lonlat
-    frontier = scratch.frontier
+    frontier, n_before = scratch.frontier, n_answers
     n_clauses = np.int64(len(clauses.subscriptions))
     limit = limit_of(arrays, box)
     # [CIKM15] chooses per message between text and space by estimated cost; so does this.
@@ -412,6 +410,8 @@ def append_block_trie(view, tokens, box, scratch, answers, n_answers, work):
         n_answers = _descend(
             arrays, clauses, is_lonlat, tokens, box, limit, scratch, answers, n_answers, work
         )
+    if len(scratch.seen) > 0 and n_answers >= 0:
+        n_answers = keep_once(answers, n_before, n_answers, n_before, scratch.seen)
     if has_delta and n_answers >= 0:
         of_delta = SlotScratch(scratch.marks, scratch.serial, scratch.delta_last_seen)
         n_answers = append_delta_answers(

@@ -18,9 +18,11 @@ from earshot.indexes.block_trie.kernels.arrays import (
     OPEN_SUMMARY,
     ROOT_COLUMNS,
     WHERE,
+    plain_row,
 )
 from earshot.indexes.block_trie.kernels.batch_arrays import (
     BLOCKS_QUEUED,
+    NO_SLOT,
     PAIRS_NOTED,
     SHORT_OF_FOUND,
     SHORT_OF_PENDING,
@@ -321,7 +323,7 @@ def walk_nodes(arrays, clauses, messages, first, n_pairs, scratch, work):
 
 @lean_kernel
 def verify_pending(arrays, clauses, is_lonlat, messages, first, n_pending, scratch):
-    """Fill the slots of pending entries that are answers; -1 for the others.
+    """Fill the slots of pending entries that are answers; NO_SLOT for the others.
 
     Clauses lie anywhere in memory. Each step reads what an earlier one has asked for.
     """
@@ -334,11 +336,12 @@ def verify_pending(arrays, clauses, is_lonlat, messages, first, n_pending, scrat
             prefetch(messages.token_ids, messages.token_offsets[first + pending_rows[k]])
         j = k - step
         if 0 <= j < n_pending:
-            prefetch(clauses.token_offsets, rows[pending[j]])
-            prefetch(clauses.shape_rows, rows[pending[j]])
+            c = plain_row(rows[pending[j]])
+            prefetch(clauses.token_offsets, c)
+            prefetch(clauses.shape_rows, c)
         j = k - 2 * step
         if 0 <= j < n_pending:
-            c = np.int64(rows[pending[j]])
+            c = plain_row(rows[pending[j]])
             prefetch(clauses.token_ids, clauses.token_offsets[c])
             if not key_touches(keys[pending[j]], strict_limit(limits[pending_rows[j]])):
                 prefetch(clauses.boxes, c)
@@ -346,10 +349,10 @@ def verify_pending(arrays, clauses, is_lonlat, messages, first, n_pending, scrat
         if j < 0:
             continue
         entry, i = np.int64(pending[j]), np.int64(pending_rows[j])
-        m, c = first + i, np.int64(rows[entry])
+        m, c = first + i, plain_row(rows[entry])
         tokens = messages.token_ids[messages.token_offsets[m] : messages.token_offsets[m + 1]]
         token = arrays.entry_tokens[entry]
-        scratch.pending_slots[j] = -1
+        scratch.pending_slots[j] = NO_SLOT
         if token >= 0:
             if not has_token(tokens, token):
                 continue
@@ -364,41 +367,26 @@ def verify_pending(arrays, clauses, is_lonlat, messages, first, n_pending, scrat
             clauses.shapes, shape, is_lonlat, box[0], box[1], box[2], box[3]
         ):
             continue
-        scratch.pending_slots[j] = clauses.subscriptions[c]
+        slot = clauses.subscriptions[c]
+        scratch.pending_slots[j] = slot if rows[entry] >= 0 else ~slot
 
 
 @lean_kernel
 def sort_extras(n_pending, n, scratch):
-    """Bring the slots of verified entries into the order of their messages, repeats dropped."""
-    offsets, extras, seen = scratch.extra_offsets, scratch.extras, scratch.seen
+    """Bring the slots of verified entries into the order of their messages."""
+    offsets, extras = scratch.extra_offsets, scratch.extras
     for i in range(n + 2):
         offsets[i] = 0
     for k in range(n_pending):
-        if scratch.pending_slots[k] >= 0:
+        if scratch.pending_slots[k] != NO_SLOT:
             offsets[scratch.pending_rows[k] + 2] += 1
     for i in range(n):
         offsets[i + 2] += offsets[i + 1]
     for k in range(n_pending):
-        if scratch.pending_slots[k] >= 0:
+        if scratch.pending_slots[k] != NO_SLOT:
             row = scratch.pending_rows[k] + 1
             extras[offsets[row]] = scratch.pending_slots[k]
             offsets[row] += 1
-    if len(seen) == 0:
-        return
-    n_kept = np.int64(0)
-    start = np.int64(0)
-    for i in range(n):
-        stop, first_kept = offsets[i + 1], n_kept
-        for k in range(start, stop):
-            slot = extras[k]
-            if seen[slot] == 0:
-                seen[slot] = 1
-                extras[n_kept] = slot
-                n_kept += 1
-        for k in range(first_kept, n_kept):
-            seen[extras[k]] = 0
-        start = stop
-        offsets[i + 1] = n_kept
 
 
 @lean_kernel

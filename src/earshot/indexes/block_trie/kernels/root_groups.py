@@ -16,6 +16,7 @@ from earshot.indexes.block_trie.kernels.arrays import (
     N_EXACT_CODES,
     NO_CODE,
     code_of,
+    plain_row,
 )
 from earshot.indexes.block_trie.kernels.batch_arrays import SHORT_OF_SENT
 from earshot.indexes.block_trie.kernels.lists import has_token
@@ -329,19 +330,23 @@ def _check(arrays, clauses, is_lonlat, messages, first, rows, n_checks, n_sent, 
     step = 16
     for k in range(n_checks + 2 * step):
         if k < n_checks:
-            c = np.int64(entry_rows[checks[k]])
+            c = plain_row(entry_rows[checks[k]])
             prefetch(clauses.token_offsets, c)
             prefetch(clauses.shape_rows, c)
+            if entry_rows[checks[k]] < 0:
+                prefetch(clauses.subscriptions, c)
             if scratch.check_ties[k] != 0:
                 prefetch(clauses.boxes, c)
         j = k - step
         if 0 <= j < n_checks:
-            c = np.int64(entry_rows[checks[j]])
+            c = plain_row(entry_rows[checks[j]])
             prefetch(clauses.token_ids, clauses.token_offsets[c])
+            if entry_rows[checks[j]] < 0:
+                prefetch(seen, clauses.subscriptions[c])
         j = k - 2 * step
         if j < 0:
             continue
-        c = np.int64(entry_rows[checks[j]])
+        c, is_several = plain_row(entry_rows[checks[j]]), entry_rows[checks[j]] < 0
         some = scratch.check_senders[j]
         for p in range(clauses.token_offsets[c], clauses.token_offsets[c + 1]):
             token = clauses.token_ids[p]
@@ -350,8 +355,8 @@ def _check(arrays, clauses, is_lonlat, messages, first, rows, n_checks, n_sent, 
             some &= having if token >= 0 else ~having
             if some == 0:
                 break
-        slot = clauses.subscriptions[c]
-        if len(seen) > 0:
+        slot = _slot_of(arrays, clauses, c)
+        if is_several:
             some &= ~seen[slot]
         shape = clauses.shape_rows[c]
         left = some if shape >= 0 else some & scratch.check_ties[j]
@@ -371,7 +376,7 @@ def _check(arrays, clauses, is_lonlat, messages, first, rows, n_checks, n_sent, 
         if n_sent < len(scratch.sent):
             scratch.sent[n_sent] = slot
             scratch.sent_to[n_sent] = some
-            if len(seen) > 0:
+            if is_several:
                 seen[slot] |= some
         n_sent += 1
     return n_sent
