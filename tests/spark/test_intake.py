@@ -29,7 +29,7 @@ from earshot.model.boolean import Boolean
 from earshot.model.schemas import BOX_FIELDS
 from earshot.placement.cutting import cut_plan
 from earshot.placement.routing import UnitArrays
-from earshot.spark import shards, territory
+from earshot.spark import intake, shards, territory
 from earshot.spark.build import BuildTask, _build_shard, _messages_like
 from earshot.spark.intake import (
     FOLDED,
@@ -381,6 +381,44 @@ def test_many_small_batches_leave_few_deltas(tmp_path: Path, n_shards: int | Non
     assert Worker().match(both.store, version, messages) == expected(both.engine, messages)
     assert early is not None
     assert workers[1].match(both.store, *early[:2]) == early[2], "an earlier version is asked for"
+
+
+@pytest.mark.parametrize("n_shards", [None, 3])
+def test_a_small_batch_costs_as_much_after_many_as_at_first(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, n_shards: int | None
+) -> None:
+    """By what is read, not by the clock; ``small_changes.py`` has the times of 1,000 batches."""
+    events = Events(9)
+    store = build_here(
+        tmp_path / "index",
+        table_of([events.subscription(f"s{i}") for i in range(20)], "subscriptions"),
+        n_shards,
+    )
+    read_here: list[int] = []  # changes in each delta that is read
+
+    def reading(store: IndexStore, delta: Delta) -> tuple[pa.Table, int | None]:
+        table, clock_us = read_delta(store, delta)
+        read_here.append(table.num_rows)
+        return table, clock_us
+
+    for module in (intake, shards):
+        monkeypatch.setattr(module, "read_delta", reading)
+    n_batches = FOLDED**2 + FOLDED - 1
+    for number in range(n_batches):
+        record = {"op": "subscribe", **events.subscription(f"t{number}"), "expires": None}
+        version = take_in(store, table_of([record]), stream="changes", batch=number).version
+        store.clean()
+    assert sum(read_here) <= 2 * n_batches, "a change is read again each time it is joined"
+    assert max(read_here) < FOLDED**2
+    left = [path for path in (tmp_path / "index" / "deltas").iterdir() if path.is_dir()]
+    assert len(left) <= 2 * FOLDED, "of the last two versions"
+    assert len(list((tmp_path / "index" / "versions").iterdir())) == 2
+
+    read_here.clear()
+    Worker().match(store, version, events.messages(5))  # opens all shards
+    n_opened = n_shards or 1
+    assert sum(read_here) == n_opened * n_batches, "each change once"
+    assert len(read_here) == n_opened * len(version.deltas) <= n_opened * FOLDED
 
 
 def test_deltas_are_joined_by_number_unless_they_are_large() -> None:
