@@ -112,9 +112,7 @@ def measure(root: Path, n_shards: int | None, n_changes: int, n_subscriptions: i
     opened = open_all(index)
     facts["open_without_changes_s"] = max(each["open_s"] for each in without)
     facts |= {name: max(each[name] for each in opened) for name in ("open_s", "open_cpu_s")}
-    facts["is_kept"] = (
-        facts["last_batches_s"] <= MOST_BATCH_S and facts["open_s"] <= MOST_OPEN_S
-    )
+    facts["is_kept"] = facts["last_batches_s"] <= MOST_BATCH_S and facts["open_s"] <= MOST_OPEN_S
     return facts
 
 

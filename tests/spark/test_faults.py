@@ -10,6 +10,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
 from pyspark.sql import SparkSession
@@ -97,8 +98,9 @@ def test_killed_python_workers(spark: SparkSession, tmp_path: Path) -> None:
         # At most three: the fourth attempt at a task is the last.
         while len(killed) < 3 and not is_over.is_set():
             for pid in busy_workers():
-                os.kill(pid, signal.SIGKILL)
-                killed.append(pid)
+                with suppress(ProcessLookupError):  # it ended meanwhile
+                    os.kill(pid, signal.SIGKILL)
+                    killed.append(pid)
                 break
             time.sleep(0.1)
 

@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import gc
+from collections.abc import Iterable, Iterator
+from functools import partial
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
+from pyspark.sql import SparkSession
 
 from earshot.spark import shards
 from earshot.spark.shards import IDLE_TURNS, open_shard
+from earshot.spark.store import Version
 from earshot.workloads.datasets import bundled_messages, draw_subscriptions
 
 from .test_intake import build_here, table_of
@@ -40,3 +45,22 @@ def test_a_worker_closes_shards_that_it_no_longer_serves(tmp_path: Path) -> None
         open_shard(index, version, 2)
     assert mapped() == {0, 2}
     assert len(open_shard(index, version, 3).engine) == version.base.n_subscriptions[3]
+
+
+def _looked_at_task(
+    index: str, version: Version, _: Iterable[pa.RecordBatch]
+) -> Iterator[pa.RecordBatch]:
+    open_shard(index, version, 0)
+    yield pa.RecordBatch.from_pydict({"n": [len(gc.get_objects())]})
+
+
+def test_collections_after_tasks_pass_over_what_is_loaded(
+    tmp_path: Path, spark: SparkSession
+) -> None:
+    rows = draw_subscriptions(bundled_messages(), 40).to_pylist()
+    store = build_here(tmp_path / "index", table_of(rows, "subscriptions"), None)
+    task = partial(_looked_at_task, store.folder.uri, store.latest())
+    told = spark.range(2).mapInArrow(task, "n long").collect()
+    assert max(row.n for row in told) < 20_000 < len(gc.get_objects())
+    open_shard(store.folder.uri, store.latest(), 0)
+    assert gc.get_freeze_count() == 0, "this process is the user's own"

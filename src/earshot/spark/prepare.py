@@ -52,6 +52,7 @@ from earshot.spark.rows import (
     make_reading,
     needed_columns,
 )
+from earshot.spark.shards import spare_collections
 from earshot.text import Analyzer, TokenLists, Vocabulary
 
 SOURCE, ROW = "earshot_source", "earshot_row"
@@ -165,6 +166,7 @@ def _read_task(
     with_arrivals: bool,
     batches: Iterable[pa.RecordBatch],
 ) -> Batches:
+    spare_collections()
     schema = _noted(reading, with_origin)
     for part in reading.parts(batches):
         rows = part.rows
