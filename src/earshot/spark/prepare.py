@@ -5,6 +5,7 @@ All of it runs as Spark jobs over Arrow batches, so a table may be larger than m
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -166,7 +167,8 @@ def _read_task(
     with_arrivals: bool,
     batches: Iterable[pa.RecordBatch],
 ) -> Batches:
-    spare_collections()
+    if not gc.get_freeze_count():
+        spare_collections()
     schema = _noted(reading, with_origin)
     for part in reading.parts(batches):
         rows = part.rows

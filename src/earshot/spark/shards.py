@@ -199,15 +199,14 @@ def warm_up_machine(semantics: Any = None, structure: str | None = None) -> None
     spare_collections()
 
 
-@cache
 def spare_collections() -> None:
-    """Let Python's garbage collector pass over what a worker of Spark has loaded by now, once.
+    """Let Python's garbage collector pass over what a worker of Spark has loaded by now.
 
     Spark collects after every task, and looks at some 180,000 objects of modules and kernels each
-    time, which takes 75 ms of processor time. Engines are opened later, so that those which are
-    given up are collected as ever. Other processes are not ours, and stay as they are.
+    time, which takes 75 ms of processor time. Not where shards are open: those that are given up
+    later are to be collected. Other processes are not ours, and stay as they are.
     """
-    if TaskContext.get() is not None:
+    if TaskContext.get() is not None and not _opened:
         gc.collect()
         gc.freeze()
 
