@@ -120,7 +120,7 @@ def killing_workers(most: int) -> Iterator[list[int]]:
     is_over = threading.Event()
 
     def run() -> None:
-        while len(killed) < most and not is_over.wait(0.05):
+        while len(killed) < most and not is_over.wait(0.002):
             for pid in busy_workers()[:1]:
                 with suppress(ProcessLookupError):
                     os.kill(pid, signal.SIGKILL)
