@@ -446,11 +446,11 @@ OF_THE_INDEX: tuple[tuple[Any, ...], ...] = (
     ),
     *(
         (f"{words} messages, 10,000 a call over one by one, {size // 10**6} M, {instructions}",
-         at_least(wanted, 2, " x"),
+         at_least(None, 2, " x"),
          _of("batch_ways", DEFAULT, workload, n_subscriptions=size, batch_size=10_000,
              instructions=instructions), "over_single")
-        for instructions, short, long in (("avx512", 2.7, 4.5), ("avx2", 2.2, 3.0))
-        for words, workload, wanted in (("short", "headline", short), ("long", "long_point", long))
+        for instructions in ("avx512", "avx2")
+        for words, workload in (("short", "headline"), ("long", "long_point"))
         for size in (1_000_000, 10_000_000)
     ),
     *(
