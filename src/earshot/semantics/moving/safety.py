@@ -43,6 +43,9 @@ from earshot.semantics.moving.tables import no_messages
 
 _SHARE = 1.0 - 1e-6
 """A client is told a hair less than is watched: rounding cannot reach that."""
+_WORTH = 8.0
+"""Moves like the last that a safe region must outlast to be kept: to find one takes about as many
+searches as a move takes."""
 Kinds = npt.NDArray[np.int8]
 
 
@@ -135,12 +138,12 @@ class Safety:
     def renew(
         self, structure: Any, tables: Tables, scratch: Scratch, slots: Int32s, kinds: Kinds
     ) -> None:
-        """Find safe regions for those who left theirs, long enough for a move like their last."""
+        """Find safe regions for those who left theirs, if they last for some moves."""
         moved = np.unique(slots[kinds != SAFE_POSITION])
         if len(moved):
             leasts = np.empty(len(moved))
             safe.way_lengths(tables, moved, self._ways, leasts)
-            self._measure(structure, tables, scratch, moved, leasts)
+            self._measure(structure, tables, scratch, moved, _WORTH * leasts)
 
     def forget(self, slots: Int32s) -> None:
         """Note that subscriptions moved or ended: their safe regions are of no account any more."""

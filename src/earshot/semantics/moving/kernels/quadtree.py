@@ -18,6 +18,8 @@ from __future__ import annotations
 
 import numpy as np
 
+from earshot.indexes.kernels.blocks import low_bits
+from earshot.kernels.box_keys import trailing_zeros
 from earshot.kernels.jit import inlined_kernel, lean_kernel
 from earshot.kernels.processor import prefetch
 from earshot.model.arrays import BOX
@@ -31,6 +33,7 @@ from earshot.semantics.moving.kernels.arrays import (
     STAMP,
 )
 from earshot.semantics.moving.kernels.regions import boxes_touch, holds
+from earshot.semantics.moving.kernels.vectors import having_mask, open_mask
 from earshot.semantics.moving.kernels.words import row_has_words, word_place
 
 BLOCK = 16
@@ -481,9 +484,11 @@ def search_tree(tree, tables, scratch, slot):
         size, block = tree.node_sizes[node], np.int64(tree.node_blocks[node])
         in_block = (size - 1) % BLOCK + 1
         while block >= 0:
-            for entry in range(block * BLOCK, block * BLOCK + in_block):
-                if words & ~tree.entry_words[entry]:
-                    continue
+            first = block * BLOCK
+            mask = having_mask(tree.entry_words, first, words) & low_bits(in_block)
+            while mask != 0:
+                entry = first + trailing_zeros(mask)
+                mask &= mask - np.uint32(1)
                 is_within = (
                     in_low_x <= tree.entry_boxes[entry, 0]
                     and in_low_y <= tree.entry_boxes[entry, 1]
@@ -509,23 +514,19 @@ def search_tree(tree, tables, scratch, slot):
         first = np.int64(tree.node_children[node])
         if first < 0:
             continue
-        for child in range(first, first + 4):
-            min_x, min_y = tree.node_boxes[child, 0], tree.node_boxes[child, 1]
-            max_x, max_y = tree.node_boxes[child, 2], tree.node_boxes[child, 3]
-            if min_x > high_x or max_x < low_x or min_y > high_y or max_y < low_y:
-                continue
-            is_within = (
-                in_low_x <= min_x
-                and in_low_y <= min_y
-                and in_high_x >= max_x
-                and in_high_y >= max_y
-            )
-            if is_within or (
-                is_far
-                and not boxes_touch(boxes, 0, min_x, min_y, max_x, max_y)
-                and not boxes_touch(boxes, 1, min_x, min_y, max_x, max_y)
-            ):
-                continue
+        mask = open_mask(
+            tree.node_boxes, first, (low_x, low_y, high_x, high_y),
+            (in_low_x, in_low_y, in_high_x, in_high_y),
+        )  # fmt: skip
+        while mask != 0:
+            child = first + (trailing_zeros(mask) >> 2)
+            mask &= mask - np.uint32(1)
+            if is_far:
+                box = tree.node_boxes[child]
+                if not boxes_touch(boxes, 0, box[0], box[1], box[2], box[3]) and not boxes_touch(
+                    boxes, 1, box[0], box[1], box[2], box[3]
+                ):
+                    continue
             if tree.node_children[child] >= 0 or _may_have(tree, child, probes, slot):
                 block = np.int64(tree.node_blocks[child])
                 if block >= 0:  # it is read after the nodes pushed behind it
