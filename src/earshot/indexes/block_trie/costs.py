@@ -17,6 +17,7 @@ from earshot.kernels.box_keys import BLOCK
 from earshot.model.arrays import Float64s, Int32s
 
 N_SAMPLED_TOKENS, N_SAMPLED_PLACES = 4096, 512
+MILLION = 1_000_000
 
 
 def empty_tables(n_clauses: int) -> CostTables:
@@ -34,6 +35,7 @@ def empty_tables(n_clauses: int) -> CostTables:
         list_blocks=np.zeros(32),
         list_length=np.zeros(1),
         first_blocks=np.zeros(32),
+        deeper_entries=np.zeros(32),
     )
 
 
@@ -59,6 +61,8 @@ def fill_tables(arrays: BlockTrieArrays, boxes: Float64s, frequencies: Int32s) -
         places = (np.arange(N_SAMPLED_TOKENS) + 0.5) * (totals[-1] / N_SAMPLED_TOKENS)
         tokens = np.searchsorted(totals, places, side="right")
         shares = frequencies[tokens] / totals[-1]
-        costs.list_length[0] = fill_list_blocks(
-            arrays, tokens, shares, n_blocks, costs.list_blocks, costs.first_blocks
-        )
+        length = fill_list_blocks(
+            arrays, tokens, shares, frequencies, n_blocks,
+            costs.list_blocks, costs.first_blocks, costs.deeper_entries,
+        )  # fmt: skip
+        costs.list_length[0] = length * (MILLION / n_clauses)

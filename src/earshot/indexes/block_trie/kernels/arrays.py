@@ -51,8 +51,9 @@ class CostTables(NamedTuple):
     block_share: Float64s  # (1,) of a cell's blocks, those that touch a place within it
     typical_blocks: Float64s  # (1,) of the root list, that touch a place
     list_blocks: Float64s  # (32,) see ``fill_list_blocks``
-    list_length: Float64s  # (1,) mean length of the complete list that a token opens
+    list_length: Float64s  # (1,) mean length of the complete list that a token opens, of a million
     first_blocks: Float64s  # (32,) see ``fill_list_blocks``
+    deeper_entries: Float64s  # (32,) see ``fill_list_blocks``
 
 
 class BlockTrieArrays(NamedTuple):

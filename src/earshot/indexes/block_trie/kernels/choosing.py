@@ -14,10 +14,14 @@ import math
 import numpy as np
 
 from earshot.indexes.block_trie.kernels.arrays import (
+    FIRST_CHILD,
     IS_NODE,
     KIND,
+    N_CHILDREN,
     N_CODES,
+    N_COMPLETE,
     N_EXACT_CODES,
+    N_OPEN,
     NO_ROOT,
     NODE_COLUMNS,
     ROOT_COLUMNS,
@@ -43,13 +47,15 @@ LONG = 64
 """Tokens above which a message is a long one."""
 
 # Costs in nanoseconds on an AMD EPYC; only their ratios matter. Fits to 192 rows of the suite
-# ``batch_ways``, of 1 M subscriptions.
+# ``batch_ways``, of 1 M subscriptions, compared with rows of 3 M and 10 M.
 CALL_COST, GROUPS_CALL_COST = 3_400.0, 43_100.0
 """Of a batch, before its first message: through the trie, and in groups."""
 TOKEN_COST = 36.6
 """Of a token in the trie, without the lists that it opens."""
 LIST_BLOCK_COST, FIRST_BLOCK_COST = 20.7, 10.5
 """Of a block of such a list; more, if no earlier message of the batch brought it into the cache."""
+FEW_TOKENS, DEEPER_ENTRY_COST = 8.0, 0.8
+"""Of an entry in lists that only messages with more tokens reach."""
 MOST_NEAR = 8
 """Blocks of a list that a message brings into the cache, at most."""
 FRINGE, SHORT_FRINGE = 2.0, 0.9
@@ -242,7 +248,9 @@ def n_near_of(n):
 
 
 @kernel
-def fill_list_blocks(arrays, tokens, shares, n_all, list_blocks, first_blocks):
+def fill_list_blocks(
+    arrays, tokens, shares, frequencies, n_all, list_blocks, first_blocks, deeper_entries
+):
     """Fill how many blocks of lists a token opens on average; of some tokens, drawn as they occur.
 
     Returns the mean length of their complete lists.
@@ -250,14 +258,19 @@ def fill_list_blocks(arrays, tokens, shares, n_all, list_blocks, first_blocks):
     The more blocks of the root list touch a message, the more of any list do: ``list_blocks`` is by
     the bits of their number. Of b blocks, each of which covers 1 / b of the space at least, those
     touch that one of the root list's share would, and a fringe. Short lists share a block of
-    summary keys. Deeper nodes are left out.
+    summary keys.
 
     ``first_blocks`` are those that a token of a batch opens first, by the bits of the batch's
     number of tokens: blocks of long lists, which frequent tokens have, are in the cache by then.
     ``shares`` tells how frequent tokens are.
+
+    ``deeper_entries`` are those in the lists of a token's children that a message reaches because
+    it has more than ``FEW_TOKENS``, by the bits of their number. The deeper the trie, the more.
     """
     list_blocks[:] = 0.0
     first_blocks[:] = 0.0
+    deeper_entries[:] = 0.0
+    n_occurring = max(frequencies.sum(), 1)
     total = 0
     n_nodes = len(arrays.nodes) // NODE_COLUMNS
     for i in range(len(tokens)):
@@ -272,6 +285,16 @@ def fill_list_blocks(arrays, tokens, shares, n_all, list_blocks, first_blocks):
         for bits in range(len(first_blocks)):
             n_drawn = shares[i] * 2.0**bits
             first_blocks[bits] += n_near * (1.0 - math.exp(-n_drawn)) / n_drawn
+        if is_node:
+            node = number * NODE_COLUMNS
+            first_child = np.int64(arrays.nodes[node + FIRST_CHILD])
+            for child in range(first_child, first_child + arrays.nodes[node + N_CHILDREN]):
+                share = frequencies[arrays.node_tokens[child]] / n_occurring
+                at = child * NODE_COLUMNS
+                n_entries = arrays.nodes[at + N_COMPLETE] + arrays.nodes[at + N_OPEN]
+                for bits in range(len(deeper_entries)):
+                    is_more = math.exp(-share * FEW_TOKENS) - math.exp(-share * 2.0**bits)
+                    deeper_entries[bits] += max(is_more, 0.0) * n_entries
         is_short = are_short(n_complete, n_open)
         if is_short and max(n_complete, n_open) > BLOCK:
             list_blocks += 1.0
@@ -292,16 +315,23 @@ def fill_list_blocks(arrays, tokens, shares, n_all, list_blocks, first_blocks):
                 list_blocks[bits] += n_above + min(side * side, n_blocks)
     list_blocks /= max(len(tokens), 1)
     first_blocks /= max(len(tokens), 1)
+    deeper_entries /= max(len(tokens), 1)
     return total / max(len(tokens), 1)
+
+
+@inlined_kernel
+def _n_bits(n):
+    """Return the greatest power of 2 that is not above a number; 0 below 2."""
+    bits = 0
+    while np.int64(n) >> bits > 1:
+        bits += 1
+    return bits
 
 
 @inlined_kernel
 def _list_blocks(costs, n_blocks):
     """Return the blocks of lists that a token opens, given the root list's blocks that touch."""
-    bits = 0
-    while np.int64(n_blocks) >> bits > 1:
-        bits += 1
-    return costs.list_blocks[bits]
+    return costs.list_blocks[_n_bits(n_blocks)]
 
 
 @inlined_kernel
@@ -322,7 +352,7 @@ def single_root_cost(costs, n_tokens, n_blocks):
 def n_passed(costs, n_tokens):
     """Return a measure of what passes in a block of the root list by a message's tokens.
 
-    That grows with the tokens, less and less, and with how many clauses want but one of them.
+    That grows with the tokens, less and less, and with the share of clauses that want but one.
     """
     wanted = PASSED_LENGTH + math.sqrt(costs.list_length[0])
     return wanted * n_tokens / (1.0 + n_tokens / PASSED_TOKENS)
@@ -331,17 +361,15 @@ def n_passed(costs, n_tokens):
 @inlined_kernel
 def first_blocks_of(costs, n_tokens):
     """Return how many blocks a token of a batch with so many tokens is the first to open."""
-    bits = 0
-    while np.int64(n_tokens) >> bits > 1:
-        bits += 1
-    return costs.first_blocks[bits]
+    return costs.first_blocks[_n_bits(n_tokens)]
 
 
 @inlined_kernel
 def trie_cost(costs, n_tokens, n_blocks, n_first):
     """Return the cost of a message of a batch in the trie; see ``first_blocks_of``."""
     of_blocks = LIST_BLOCK_COST * _list_blocks(costs, n_blocks) + FIRST_BLOCK_COST * n_first
-    return n_tokens * (TOKEN_COST + of_blocks)
+    deeper = DEEPER_ENTRY_COST * costs.deeper_entries[_n_bits(n_tokens)]
+    return n_tokens * (TOKEN_COST + of_blocks + deeper)
 
 
 @inlined_kernel
