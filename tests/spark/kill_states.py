@@ -13,6 +13,7 @@ events: where messages are kept subscription by subscription and in their order.
 from __future__ import annotations
 
 import argparse
+import math
 import os
 import shutil
 import signal
@@ -165,15 +166,16 @@ def main() -> None:
             if soak.process is None or soak.process.poll() is not None:
                 soak.start()
                 n_starts += 1
-                first = soak.n_batches
-            # At least a batch of progress between two kills of a driver, else at any moment.
-            until = time.monotonic() + float(random.uniform(0.2, 4.0))
-            kind = VICTIMS[killed.total() % len(VICTIMS)]
-            while time.monotonic() < until or (kind == "driver" and soak.n_batches == first):
+            # A batch of progress between two kills, then at any moment.
+            first, until = soak.n_batches, math.inf
+            while time.monotonic() < until:
                 soak.feed_on()
                 time.sleep(0.1)
+                if until == math.inf and soak.n_batches > first:
+                    until = time.monotonic() + float(random.uniform(0.0, 4.0))
                 if soak.process is None or soak.process.poll() is not None:
                     break
+            kind = VICTIMS[killed.total() % len(VICTIMS)]
             if soak.kill(kind, random):
                 killed[kind] += 1
                 print(f"{time.strftime('%X')} {kind} after {soak.n_batches} batches", flush=True)
