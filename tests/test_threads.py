@@ -8,18 +8,22 @@ import time
 
 import pytest
 
+from earshot.indexes import threads
 from earshot.indexes.threads import share
 
 
 def test_parts_are_done_in_order_by_threads_that_stay() -> None:
+    threads._forget()  # those that other tests have started
+
     def work(part: int) -> tuple[int, str]:
-        time.sleep(0.01)
+        time.sleep(0.001)
         return part, threading.current_thread().name
 
-    first, again = share(work, range(3)), share(work, range(3))
-    assert [part for part, _ in first] == [0, 1, 2]
-    assert first[0][1] == threading.current_thread().name
-    assert {name for _, name in again} == {name for _, name in first}
+    done = [share(work, range(3)) for _ in range(20)]
+    assert all([part for part, _ in each] == [0, 1, 2] for each in done)
+    assert {each[0][1] for each in done} == {threading.current_thread().name}
+    # Two, or some more where one was not yet free again.
+    assert 2 <= len({name for each in done for _, name in each[1:]}) <= 8
 
 
 @pytest.mark.parametrize("failing", [0, 2])
