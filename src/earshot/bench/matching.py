@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
@@ -19,6 +20,7 @@ from earshot.bench.measuring import (
     calls_of,
     cpu_s,
     elapsed_s,
+    first_pass,
     rates,
     row_of,
 )
@@ -50,6 +52,8 @@ def measure_threads(context: Context, workloads: Iterable[Workload]) -> Iterator
     counts = sorted({1, 2, os.cpu_count() or 1})
     for workload in workloads if names else ():
         case, contenders = context.arena(workload, names)
+        for contender in contenders:  # all messages, whatever the first ones took
+            first_pass(contender, case.messages, math.inf)
         times_s: dict[tuple[str, int], list[float]] = {}
         for _ in range(context.profile.effort.repetitions + 1):  # the first starts the threads
             for contender in contenders:
