@@ -60,9 +60,8 @@ def fill_tables(arrays: BlockTrieArrays, boxes: Float64s, frequencies: Int32s) -
     if n_clauses > 0 and totals[-1] > 0:
         places = (np.arange(N_SAMPLED_TOKENS) + 0.5) * (totals[-1] / N_SAMPLED_TOKENS)
         tokens = np.searchsorted(totals, places, side="right")
-        shares = frequencies[tokens] / totals[-1]
         length = fill_list_blocks(
-            arrays, tokens, shares, frequencies, n_blocks,
+            arrays, tokens, frequencies, n_blocks,
             costs.list_blocks, costs.first_blocks, costs.deeper_entries,
         )  # fmt: skip
         costs.list_length[0] = length * (MILLION / n_clauses)

@@ -248,9 +248,7 @@ def n_near_of(n):
 
 
 @kernel
-def fill_list_blocks(
-    arrays, tokens, shares, frequencies, n_all, list_blocks, first_blocks, deeper_entries
-):
+def fill_list_blocks(arrays, tokens, frequencies, n_all, list_blocks, first_blocks, deeper_entries):
     """Fill how many blocks of lists a token opens on average; of some tokens, drawn as they occur.
 
     Returns the mean length of their complete lists.
@@ -262,7 +260,6 @@ def fill_list_blocks(
 
     ``first_blocks`` are those that a token of a batch opens first, by the bits of the batch's
     number of tokens: blocks of long lists, which frequent tokens have, are in the cache by then.
-    ``shares`` tells how frequent tokens are.
 
     ``deeper_entries`` are those in the lists of a token's children that a message reaches because
     it has more than ``FEW_TOKENS``, by the bits of their number. The deeper the trie, the more.
@@ -282,8 +279,9 @@ def fill_list_blocks(
         _, n_complete, n_open = lists_of(arrays, number)
         total += n_complete
         n_near = n_near_of(n_complete) + n_near_of(n_open)
+        drawn_share = frequencies[tokens[i]] / n_occurring
         for bits in range(len(first_blocks)):
-            n_drawn = shares[i] * 2.0**bits
+            n_drawn = drawn_share * 2.0**bits
             first_blocks[bits] += n_near * (1.0 - math.exp(-n_drawn)) / n_drawn
         if is_node:
             node = number * NODE_COLUMNS
@@ -292,9 +290,10 @@ def fill_list_blocks(
                 share = frequencies[arrays.node_tokens[child]] / n_occurring
                 at = child * NODE_COLUMNS
                 n_entries = arrays.nodes[at + N_COMPLETE] + arrays.nodes[at + N_OPEN]
+                by_few = math.exp(-share * FEW_TOKENS)
                 for bits in range(len(deeper_entries)):
-                    is_more = math.exp(-share * FEW_TOKENS) - math.exp(-share * 2.0**bits)
-                    deeper_entries[bits] += max(is_more, 0.0) * n_entries
+                    by_more = by_few - math.exp(-share * 2.0**bits)
+                    deeper_entries[bits] += max(by_more, 0.0) * n_entries
         is_short = are_short(n_complete, n_open)
         if is_short and max(n_complete, n_open) > BLOCK:
             list_blocks += 1.0
@@ -321,7 +320,7 @@ def fill_list_blocks(
 
 @inlined_kernel
 def _n_bits(n):
-    """Return the greatest power of 2 that is not above a number; 0 below 2."""
+    """Return the exponent of the greatest power of 2 that is not above a number; 0 below 2."""
     bits = 0
     while np.int64(n) >> bits > 1:
         bits += 1
