@@ -42,8 +42,7 @@ def test_shards_stay_where_they_are(cluster: Cluster, tmp_path: Path) -> None:
     try:
         wait_for(lambda: is_done(log, N_BATCHES - 1), driver)
         first, second = (set(shards_mapped_by(pid)) for pid in cluster.executors())
-        assert first
-        assert second
+        assert max(len(first), len(second)) <= N_SHARDS // 2 + 1, "each executor has its share"
         assert not first & second, "a shard is open on one executor only"
         assert len(first | second) == N_SHARDS
         os.kill(cluster.executors()[0], signal.SIGKILL)

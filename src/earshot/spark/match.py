@@ -28,6 +28,7 @@ from earshot.spark.rows import (
     make_reading,
     needed_columns,
 )
+from earshot.spark.session import is_local
 from earshot.spark.shards import SHARD
 from earshot.spark.store import IndexStore, Version, latest_us
 from earshot.spark.workers import (
@@ -41,6 +42,8 @@ from earshot.spark.workers import (
     with_key,
 )
 
+_SETTLING_MS = 500
+"""How long an executor works on becoming the home of a shard."""
 _RESERVED = {*UPDATE_FIELDS, "subscription_ids", "scores"} - {"time"}
 """Columns that some output has; a message's own time may go along."""
 
@@ -179,9 +182,15 @@ def shard_homes(session: SparkSession, n_shards: int) -> DataFrame:
     their way to shards are joined with this table, which has one row per shard, parts as the
     messages have, and an executor that keeps each part. When that executor is gone, another one
     makes the part again and keeps it.
+
+    Making a part takes its task a while, in which the other executors get as many: in no time, the
+    first one to be free would make most of them.
     """
     numbers = session.range(n_shards).select(F.col("id").cast("int").alias(SHARD))
-    homes = numbers.repartitionById(n_shards, F.col(SHARD)).persist()
+    homes = numbers.repartitionById(n_shards, F.col(SHARD))
+    if not is_local(session.sparkContext.master):
+        homes = homes.where(f"reflect('java.lang.Thread', 'sleep', {_SETTLING_MS}L) IS NOT NULL")
+    homes.persist()
     homes.count()  # only what is there already has parts that Spark knows to be the messages'
     return homes
 

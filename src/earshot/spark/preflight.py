@@ -19,6 +19,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from earshot.errors import MissingExtra
+from earshot.spark.session import is_local
 
 PACKAGES = ("earshot", "numba", "numpy", "pyarrow", "shapely", "xxhash")
 """What a task imports."""
@@ -70,7 +71,7 @@ def check_executors(session: SparkSession) -> None:
         context = session.sparkContext
     except PySparkException:  # a client of Spark Connect, which has none
         return
-    if str(context.master).startswith("local") or context.applicationId in _asked:
+    if is_local(context.master) or context.applicationId in _asked:
         return
     n_tasks = max(2, 2 * int(context.defaultParallelism))
     try:
