@@ -1,6 +1,7 @@
 """Build, match and a pipeline on ``s3a:``, against a server that speaks S3: ``s3_server.py ROOT``.
 
-The server is moto's, on loopback, in an environment of its own below ROOT; the connector comes from
+The server runs on loopback: moto's, in an environment of its own below ROOT, or with ``--minio
+PROGRAM`` a MinIO (``go install github.com/minio/minio@latest`` makes one). The connector comes from
 Maven (600 MB the first time). Everything lies in a bucket: subscriptions, incoming messages, index,
 checkpoint and sink. Its updates must be those of the engine in this process; of many processes that
 publish a version at once, one must succeed.
@@ -8,11 +9,11 @@ publish a version at once, one must succeed.
 
 from __future__ import annotations
 
+import argparse
 import os
 import subprocess
 import sys
 import threading
-import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import replace
@@ -22,6 +23,7 @@ from typing import Any
 
 import pyarrow as pa
 import pyarrow.dataset as ds
+import pyarrow.fs
 from pyspark.sql import SparkSession
 
 from earshot import Engine
@@ -65,25 +67,38 @@ software.amazon.s3.analyticsaccelerator:analyticsaccelerator-s3:1.3.1
 """
 """Hadoop's connector to S3, of the version of the Hadoop in PySpark."""
 BUCKET = "s3a://earshot"
+USER, SECRET, REGION = "earshot", "earshot-secret", "us-east-1"
 N_SUBSCRIPTIONS, N_MESSAGES, N_WRITERS, N_RACES = 5_000, 1_000, 8, 10
 
 
-@contextmanager
-def running_server(root: Path) -> Iterator[str]:
-    """Start a server with one bucket, and end it."""
+def moto_command(root: Path, port: int) -> list[str]:
+    """Return how to start moto, which is installed if need be."""
     home = root / "moto"
     if not home.exists():
         subprocess.run([sys.executable, "-m", "venv", str(home)], check=True)
         subprocess.run([home / "bin" / "pip", "install", "-q", MOTO], check=True)
+    return [str(home / "bin" / "python"), "-c", SERVER, str(port)]
+
+
+@contextmanager
+def running_server(root: Path, minio: Path | None) -> Iterator[str]:
+    """Start a server with one bucket, and end it."""
     port = free_port()
-    command = [str(home / "bin" / "python"), "-c", SERVER, str(port)]
-    with (root / "moto.log").open("wb") as log:
-        server = subprocess.Popen(command, stdout=log, stderr=log)
+    if minio is None:
+        command = moto_command(root, port)
+    else:
+        command = [str(minio), "server", str(root / "minio"), "--address", f"127.0.0.1:{port}"]
+    secrets = {"MINIO_ROOT_USER": USER, "MINIO_ROOT_PASSWORD": SECRET, "MINIO_BROWSER": "off"}
+    with (root / "server.log").open("wb") as log:
+        server = subprocess.Popen(command, stdout=log, stderr=log, env=os.environ | secrets)
     try:
         wait_for_port(port)
         address = f"http://127.0.0.1:{port}"
-        make = urllib.request.Request(f"{address}/{BUCKET.rpartition('/')[2]}", method="PUT")
-        urllib.request.urlopen(make)
+        files = pyarrow.fs.S3FileSystem(
+            access_key=USER, secret_key=SECRET, region=REGION, endpoint_override=address,
+            allow_bucket_creation=True,
+        )  # fmt: skip
+        files.create_dir(BUCKET.rpartition("/")[2])
         yield address
     finally:
         server.kill()
@@ -178,15 +193,19 @@ def run(session: SparkSession) -> None:
 
 
 if __name__ == "__main__":
-    root = Path(sys.argv[1]).absolute()
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("root", type=Path)
+    parser.add_argument("--minio", type=Path, metavar="PROGRAM")
+    given = parser.parse_args()
+    root = given.root.absolute()
     root.mkdir(parents=True, exist_ok=True)
     jars = fetch_jars(cache_directory() / "s3", "connector", CONNECTOR)
-    with running_server(root) as address:
+    with running_server(root, given.minio) as address:
         # Earshot's processes take these from the environment, Spark's Hadoop from its settings.
         os.environ |= {
-            "AWS_ACCESS_KEY_ID": "any",
-            "AWS_SECRET_ACCESS_KEY": "any",
-            "AWS_REGION": "us-east-1",
+            "AWS_ACCESS_KEY_ID": USER,
+            "AWS_SECRET_ACCESS_KEY": SECRET,
+            "AWS_REGION": REGION,
             "AWS_ENDPOINT_URL": address,
         }
         settings = {
