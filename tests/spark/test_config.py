@@ -67,6 +67,7 @@ records_per_batch = 1000
 options = { "kafka.security.protocol" = "SSL", failOnDataLoss = false }
 columns = { x = "lon", y = "lat" }
 ids = "integer"
+place = "box"
 [changes]
 source = "files"
 path = "changes"
@@ -167,7 +168,7 @@ def test_every_key_is_read(tmp_path: Path) -> None:
         messages=MessagesConfig(
             source="kafka", servers="a:9092,b:9092", topic="messages", start="latest",
             records_per_batch=1000, columns={"x": "lon", "y": "lat"}, ids="integer",
-            options={"kafka.security.protocol": "SSL", "failOnDataLoss": "false"},
+            place="box", options={"kafka.security.protocol": "SSL", "failOnDataLoss": "false"},
         ),
         changes=ChangesConfig(
             source="files", path=str(tmp_path / "changes"), pattern="*.ndjson", files_per_batch=3

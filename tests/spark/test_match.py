@@ -2,22 +2,25 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pytest
+from pyspark.errors import PythonException
 from pyspark.sql import SparkSession
 
 from earshot import Engine
 from earshot.errors import InvalidInput
-from earshot.spark import build, match
+from earshot.files import write_table
+from earshot.spark import FileSink, Stream, build, match, match_stream, prepare
 from earshot.spark.rows import RowReading
 from earshot.spark.store import Base, IndexSettings, Version
 from earshot.spark.workers import MatchTask
 from earshot.workloads.datasets import bundled_messages, draw_subscriptions
 
-from .events import pairs_of
+from .events import pairs_of, updates_in
 
 N_SUBSCRIPTIONS = 3_000
 N_MESSAGES = 1_200
@@ -166,6 +169,40 @@ def test_columns_of_all_types_and_names_go_along(
         match(rows, index, columns=columns, carry=["day", "day"])
     with pytest.raises(InvalidInput, match="rename"):
         match(rows.withColumnRenamed("day", "sign"), index, columns=columns, carry=["sign"])
+
+
+@pytest.mark.parametrize("place", ["point", "box"])
+def test_of_two_places_the_chosen_one_counts(
+    spark: SparkSession,
+    index: str,
+    messages: pa.Table,
+    subscriptions: pa.Table,
+    tmp_path: Path,
+    place: Any,
+) -> None:
+    some = messages.slice(0, 200).drop_columns(["kind"])
+    x, y = (some.column(name).to_numpy() for name in ("x", "y"))
+    sides = {"min_x": x + 0.5, "min_y": y - 1, "max_x": x + 1, "max_y": y - 0.5}
+    both = some
+    for name, side in sides.items():
+        both = both.append_column(name, pa.array(side))
+    engine = Engine()
+    engine.subscribe_batch(subscriptions)
+    counts = some if place == "point" else both.drop_columns(["x", "y"])
+    expected = pairs_of(engine.publish_batch(counts).table())
+    table = spark.createDataFrame(both)
+    assert pairs_of(table.transform(match, index, place=place).toArrow()) == expected
+    (tmp_path / "in").mkdir()
+    write_table(tmp_path / "in" / "1.ndjson", both)
+    stream = Stream.of_files(spark, tmp_path / "in", ids="string", place=place)
+    sink, checkpoint = FileSink(tmp_path / "out"), tmp_path / "checkpoint"
+    assert match_stream(stream, index, sink, checkpoint, available_now=True).await_end(120)
+    assert updates_in(tmp_path / "out") == expected
+    prepared = prepare(table, "messages", place=place)
+    kept = "x" if place == "point" else "min_x"
+    assert prepared.rows.where(f"{kept} IS NOT NULL").count() == some.num_rows
+    with pytest.raises(PythonException, match=r"row 0, field 'x': .* with --place point"):
+        table.transform(match, index).count()
 
 
 def test_no_messages_give_no_updates(spark: SparkSession, index: str, messages: pa.Table) -> None:

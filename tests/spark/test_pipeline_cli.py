@@ -255,6 +255,27 @@ def test_files_are_matched_without_an_index(
     assert folder.names() == {"s.csv", "m.parquet", "out"}
 
 
+def test_of_two_places_the_chosen_one_counts(
+    spark: SparkSession, folder: Folder, messages: pa.Table, subscriptions: pa.Table
+) -> None:
+    some = messages.slice(0, 100)
+    both = some
+    for name in ("min_x", "min_y", "max_x", "max_y"):
+        both = both.append_column(name, pa.nulls(100, pa.float64()).fill_null(0))
+    write_table(folder / "s.parquet", subscriptions)
+    write_table(folder / "m.parquet", both)
+    building = ("pipeline", "build", folder / "s.parquet", "--out", folder / "index")
+    assert "--place is for --messages" in folder.refusal(*building, "--place", "box")
+    assert not (folder / "index").exists()
+    sampled = ("--placement", "sharded", "--shards", 2, "--messages", folder / "m.parquet")
+    assert "row 0" in folder.refusal(*building, *sampled)
+    folder.facts(*building, *sampled, "--place", "point")
+    matching = ("pipeline", "match", folder / "index", folder / "m.parquet", "--out")
+    assert "row 0" in folder.refusal(*matching, folder / "out")
+    folder.facts(*matching, folder / "out", "--place", "point")
+    assert updates_in(folder / "out") == engine_pairs(subscriptions, some)
+
+
 def test_the_demo_equals_the_engine(spark: SparkSession, folder: Folder) -> None:
     found = folder.facts("demo", "--subscriptions", 2_000, "--seconds", 2, "--quiet")
     assert found["equals_engine"] is True

@@ -239,6 +239,55 @@ def test_columns_of_many_types_are_read() -> None:
     assert (second["x"], second["min_x"], second["max_x"]) == (None, 0.0, 2.0)
 
 
+BOX = {"min_x": 5.0, "min_y": 6.0, "max_x": 7.0, "max_y": 8.0}
+
+
+@pytest.mark.parametrize("form", ["columns", "values", "files"])
+@pytest.mark.parametrize("place", ["point", "box"])
+def test_the_place_that_was_chosen_counts(tmp_path: Path, form: Any, place: Any) -> None:
+    records = [MESSAGE | BOX, MESSAGE]
+    table = {
+        "columns": pa.Table.from_pylist(records),
+        "values": pa.table({"value": [json.dumps(each) for each in records]}),
+        "files": pa.table({"path": [str(write_ndjson(tmp_path / "m.ndjson", *records))]}),
+    }[form]
+    reading = make_reading("messages", table.schema, form=form, ids="string", place=place)
+    (part,) = reading.parts(table.to_batches())
+    both, one = part.rows.batch.to_pylist()
+    nothing = dict.fromkeys(MESSAGE.keys() | BOX.keys())
+    kept = {"x": 1.0, "y": 2.0} if place == "point" else BOX
+    assert nothing | both == nothing | both | dict.fromkeys(["x", "y", *BOX]) | kept
+    assert (one["x"], one["min_x"]) == (1.0, None), "a row with one place keeps it"
+
+
+@pytest.mark.parametrize("form", ["columns", "values", "files"])
+def test_the_box_around_a_polygon_is_that_of_its_space(tmp_path: Path, form: Any) -> None:
+    corners = [[170, 0], [180, 5], [170, 9]]
+    beyond = [[-170, 0], [-180, 5], [-170, 9]]
+    parts = [[[*each, each[0]]] for each in (corners, beyond)]
+    record = {"id": "a", "text": "x"}
+    record |= {"geometry": json.dumps({"type": "MultiPolygon", "coordinates": parts})}
+    table = {
+        "columns": pa.Table.from_pylist([record]),
+        "values": pa.table({"value": [json.dumps(record)]}),
+        "files": pa.table({"path": [str(write_ndjson(tmp_path / "m.ndjson", record))]}),
+    }[form]
+    for space, sides in {"lonlat": (170.0, -170.0), "planar": (-180.0, 180.0)}.items():
+        given: dict[str, Any] = {"form": form, "ids": "string", "space": space}
+        reading = make_reading("messages", table.schema, **given, place="box")
+        (part,) = reading.parts(table.to_batches())
+        (row,) = part.rows.batch.to_pylist()
+        assert (row["min_x"], row["max_x"]) == sides, space
+        (part,) = make_reading("messages", table.schema, **given).parts(table.to_batches())
+        (reject,) = part.rows.rejects
+        assert "--place box" in reject.reason
+
+
+def test_a_place_that_there_is_not_is_refused() -> None:
+    with pytest.raises(InvalidParameter, match="place is 'middle'; expected 'point' or 'box'"):
+        make_reading("messages", pa.schema([TEXT, ID]), place="middle")  # type: ignore[arg-type]
+
+
 def test_rows_of_a_table_are_numbered_and_keep_their_origin() -> None:
     one = {"id": pa.array(["a", None, "c"]), "text": ["x"] * 3, "x": [1.0] * 3, "y": [1.0] * 3}
     first, second = read_columns(one, one)
@@ -257,6 +306,7 @@ def test_an_empty_table_gives_no_rows() -> None:
     assert list(RowReading("changes", "columns", "integer").parts([])) == []
 
 
+ID = ("id", pa.string())
 TEXT, PLACE = ("text", pa.string()), [("x", pa.float64()), ("y", pa.float64())]
 ID = ("id", pa.string())
 VALUES, FILES = {"form": "values", "ids": "string"}, {"form": "files", "ids": "string"}

@@ -54,9 +54,6 @@ def add_engine(parser: CommandParser) -> None:
     """Add everything about how an engine is made from files, and what is printed."""
     add_building(parser)
     group = add_reading(parser)
-    group.add_argument("--place", choices=["point", "box"],
-                       help="which place of a message counts where it has both; box also takes the "
-                       "box around a polygon")  # fmt: skip
     group.add_argument("--format", choices=["ndjson", "csv", "geojson"],
                        help="format of - (default: ndjson); updates of geojson are "
                        "NDJSON")  # fmt: skip
@@ -94,6 +91,9 @@ def add_reading(
     add_on_error(group, rejects)
     add_columns(group, "subscription", "id=key")
     add_columns(group, "message", "x=lon")
+    group.add_argument("--place", choices=["point", "box"],
+                       help="which place of a message counts where it has both; box also takes the "
+                       "box around a polygon")  # fmt: skip
     return group
 
 
@@ -131,6 +131,7 @@ def file_options(arguments: argparse.Namespace, rejects: str = "FILE") -> FileOp
         subscription_columns=column_names(arguments, "subscription"),
         message_columns=column_names(arguments, "message"),
         position_columns=column_names(arguments, "position"),
+        place=arguments.place,
     )
 
 
@@ -152,7 +153,7 @@ def local_files(
     from earshot.files.csv import Dialect
 
     outputs = (*outputs, "--rejects")
-    files = replace(file_options(arguments), place=arguments.place)
+    files = file_options(arguments)
     refuse_clashes(arguments, inputs, (*outputs, *directories))
     refuse_within(arguments, outputs, directories)
     sources = [each for each in map(partial(_given, arguments), inputs) if each is not None]

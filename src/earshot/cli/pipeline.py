@@ -219,12 +219,14 @@ def run_build(arguments: argparse.Namespace) -> None:
     spark = spark_commands()
     files = file_options(arguments, "DIR")
     spark.check_new(files.rejects, "--rejects")
+    if files.place is not None and arguments.messages is None:
+        raise InvalidParameter("--place is for --messages SAMPLE, whose places it chooses")
     with spark.spark_session(arguments.master, spark_settings(arguments.setting)) as session:
         started = time.perf_counter()
         built = spark.build_index(
             session, _subscriptions_config(arguments, files), arguments.out,
             rejects=files.rejects, messages=arguments.messages,
-            message_columns=files.message_columns,
+            message_columns=files.message_columns, place=files.place,
         )  # fmt: skip
         elapsed_s = time.perf_counter() - started
     facts = {**spark.index_facts(arguments.out), "elapsed_s": round(elapsed_s, 3),
@@ -252,6 +254,7 @@ def run_match(arguments: argparse.Namespace) -> None:
             arguments.messages, arguments.out,
             shape=arguments.shape, file_format=arguments.format,
             columns=files.message_columns, on_error=files.on_error, rejects=files.rejects,
+            place=files.place,
         )  # fmt: skip
     rate = summary.messages_per_s
     facts = {**asdict(summary), "messages_per_s": round(rate, 1), "out": arguments.out}

@@ -26,6 +26,7 @@ from pyspark.sql.pandas.types import from_arrow_schema
 from earshot import storage
 from earshot.encoding import encode_messages, encode_subscriptions
 from earshot.errors import InvalidParameter, InvalidRow
+from earshot.files import PlaceKind
 from earshot.files.rejects import OnError, check_on_error
 from earshot.model.arrays import EVERYWHERE_TOKEN, ClauseArrays, MessageArrays, Space
 from earshot.model.boolean import Boolean
@@ -110,6 +111,7 @@ def build(
     parameters: Any = None,
     on_error: OnError = "raise",
     unique_ids: bool = False,
+    place: PlaceKind | None = None,
 ) -> Built:
     """Build a new version of an index from a table of subscriptions.
 
@@ -139,6 +141,7 @@ def build(
         on_error: ``raise`` at the first bad row, or ``reject`` bad rows and build of the others.
         unique_ids: Say that no two rows have the same id, which saves a shuffle to make sure.
             Otherwise rows that share an id are all refused: a table has no first one.
+        place: Which place counts where one of the messages has a ``point`` and a ``box``.
     """
     check_on_error(on_error)
     check_choice("placement", placement, get_args(PlacementChoice))
@@ -167,7 +170,7 @@ def build(
     sampled = None
     if messages is not None:
         message_reading = make_reading(
-            "messages", arrow_schema(messages), columns=message_columns, space=space
+            "messages", arrow_schema(messages), columns=message_columns, space=space, place=place
         )
         with plain_failures():
             noted = canonical_rows(messages, message_reading, settings.row_check)

@@ -18,7 +18,7 @@ import pyarrow as pa
 from pyspark.sql import DataFrame, Observation, SparkSession
 
 from earshot.errors import InvalidFile, InvalidParameter
-from earshot.files import OnError, format_of, read_changes, read_rows
+from earshot.files import OnError, PlaceKind, format_of, read_changes, read_rows
 from earshot.model.arrays import Space
 from earshot.model.batches import instant
 from earshot.model.schemas import Content, IdKind, changes_schema, id_kind, id_type
@@ -69,6 +69,7 @@ def build_index(
     rejects: str | Path | Sink | None,
     messages: str | None = None,
     message_columns: Mapping[str, str] | None = None,
+    place: PlaceKind | None = None,
 ) -> Built:
     """Build an index from files; shards are cut by messages like those that will come.
 
@@ -82,7 +83,8 @@ def build_index(
         expected = prepare(
             file_rows(session, messages), "messages",
             form="files", columns=message_columns, semantics=given.semantics, space=given.space,
-            analyzer=analyzer, ids=ids_in(messages, "messages", message_columns or {}, given.space),
+            analyzer=analyzer, place=place,
+            ids=ids_in(messages, "messages", message_columns or {}, given.space, place),
         ).rows  # fmt: skip
     built = build(
         file_rows(session, given.path), index,
@@ -127,11 +129,12 @@ def match_messages(
     columns: Mapping[str, str] | None = None,
     on_error: OnError = "raise",
     rejects: str | Path | None = None,
+    place: PlaceKind | None = None,
 ) -> MatchSummary:
     """Match files of messages against subscriptions, and write a directory with the updates.
 
     Subscriptions are the directory of an index, or files to build one from that is removed again.
-    Columns are those of the messages. Rejected rows go to a directory of their own.
+    Columns and place are those of the messages. Rejected rows go to a directory of their own.
     """
     n_rejects = 0
     if isinstance(subscriptions, SubscriptionsConfig):
@@ -153,8 +156,8 @@ def match_messages(
         task = match_task(
             rows, store, version,
             shape=shape, form="files", columns=columns,
-            ids=ids_in(messages, "messages", columns or {}, store.settings.space),
-            stop_at_rejects=on_error == "raise", has_notes=True,
+            ids=ids_in(messages, "messages", columns or {}, store.settings.space, place),
+            stop_at_rejects=on_error == "raise", has_notes=True, place=place,
         )  # fmt: skip
         started = time.perf_counter()
         did = Observation()
@@ -304,7 +307,11 @@ def file_rows(session: SparkSession, location: str | Path) -> DataFrame:
 
 
 def ids_in(
-    location: str | Path, content: Content, columns: Mapping[str, str], space: Space
+    location: str | Path,
+    content: Content,
+    columns: Mapping[str, str],
+    space: Space,
+    place: PlaceKind | None = None,
 ) -> IdKind:
     """Return the kind of ids that files have, as the first ones look."""
     if not Folder(location).is_local:
@@ -313,7 +320,9 @@ def ids_in(
             f"not looked at beforehand"
         )
     for file in files_in(location):
-        for part in read_rows(content, file, columns=columns, space=space, on_error="reject"):
+        for part in read_rows(
+            content, file, columns=columns, space=space, on_error="reject", place=place
+        ):
             if part.batch.num_rows:
                 return id_kind(part.batch.schema.field("id").type) or "string"
     return "string"
@@ -491,12 +500,12 @@ def start_pipeline(session: SparkSession, config: PipelineConfig, *, once: bool)
 
 
 def _stream(session: SparkSession, source: ChangesConfig) -> Stream:
-    ids = source.ids if isinstance(source, MessagesConfig) else None
+    ids, place = (source.ids, source.place) if isinstance(source, MessagesConfig) else (None, None)
     if source.source == "kafka":
         return Stream.of_kafka(
             session, source.servers, source.topic, start=source.start,
             records_per_batch=source.records_per_batch, options=source.options,
-            columns=source.columns, ids=ids,
+            columns=source.columns, ids=ids, place=place,
         )  # fmt: skip
     folder = Folder(source.path)
     if folder.is_local:
@@ -504,7 +513,7 @@ def _stream(session: SparkSession, source: ChangesConfig) -> Stream:
         Path(folder.path).mkdir(parents=True, exist_ok=True)
     return Stream.of_files(
         session, source.path, pattern=source.pattern, files_per_batch=source.files_per_batch,
-        columns=source.columns, ids=ids,
+        columns=source.columns, ids=ids, place=place,
     )  # fmt: skip
 
 

@@ -19,6 +19,7 @@ from types import NoneType, UnionType
 from typing import Any, Literal, NamedTuple, Union, get_args, get_origin, get_type_hints
 
 from earshot.errors import InvalidFile, InvalidParameter
+from earshot.files import PlaceKind
 from earshot.files.rejects import OnError
 from earshot.indexes import SEMANTICS as INDEXED
 from earshot.indexes import structures_of
@@ -125,9 +126,13 @@ class ChangesConfig:
 
 @dataclass(frozen=True)
 class MessagesConfig(ChangesConfig):
-    """The table ``[messages]``, which has the keys of ``[changes]`` and one more."""
+    """The table ``[messages]``, which has the keys of ``[changes]`` and two more."""
 
     ids: IdKind = _key("kind of the messages' ids", "string")
+    place: PlaceKind | None = _key(
+        "which place of a message counts where it has both, also the box around a polygon; by "
+        "default such messages are refused"
+    )
 
 
 @dataclass(frozen=True)

@@ -15,6 +15,7 @@ from typing import Literal, Self, TypeAlias
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - its usual name
 
+from earshot.files import PlaceKind
 from earshot.model.schemas import IdKind
 from earshot.spark.folders import Folder
 from earshot.spark.owners import Owner, claim_sink
@@ -41,6 +42,7 @@ class Stream:
         columns: Names of its columns by field, where they differ.
         ids: Kind of ids; needed for values and files. Changes have the ids of the index.
         unread: What Spark will not read of a directory.
+        place: Which place counts where a message has a point and a box; by default it is refused.
     """
 
     rows: DataFrame
@@ -48,6 +50,7 @@ class Stream:
     columns: Mapping[str, str] = field(default_factory=dict)
     ids: IdKind | None = None
     unread: UnreadFiles | None = None
+    place: PlaceKind | None = None
 
     @classmethod
     def of_files(
@@ -59,6 +62,7 @@ class Stream:
         files_per_batch: int | None = None,
         columns: Mapping[str, str] | None = None,
         ids: IdKind | None = None,
+        place: PlaceKind | None = None,
     ) -> Stream:
         """Return the files of a directory as a stream.
 
@@ -76,6 +80,7 @@ class Stream:
             files_per_batch: Most files in a micro-batch.
             columns: Names of columns by field, where they differ.
             ids: Kind of the messages' ids.
+            place: Which place of a message counts, ``point`` or ``box``.
         """
         folder = Folder(location)
         reader = session.readStream.format("binaryFile").schema(FILE_SCHEMA)
@@ -87,7 +92,7 @@ class Stream:
         files = reader.load(folder.uri)
         if folder.is_local:  # bytes that nobody asks for are not read
             files = files.drop("content")
-        return cls(files, "files", columns or {}, ids, UnreadFiles(folder, pattern))
+        return cls(files, "files", columns or {}, ids, UnreadFiles(folder, pattern), place)
 
     @classmethod
     def of_kafka(
@@ -101,6 +106,7 @@ class Stream:
         options: Mapping[str, str] | None = None,
         columns: Mapping[str, str] | None = None,
         ids: IdKind | None = None,
+        place: PlaceKind | None = None,
     ) -> Stream:
         """Return a Kafka topic as a stream of JSON objects.
 
@@ -116,12 +122,13 @@ class Stream:
             options: Further options of Spark's connector, such as ``kafka.security.protocol``.
             columns: Names of fields in the objects, where they differ.
             ids: Kind of the messages' ids.
+            place: Which place of a message counts, ``point`` or ``box``.
         """
         given = {"kafka.bootstrap.servers": servers, "subscribe": topic, "startingOffsets": start}
         if records_per_batch is not None:
             given["maxOffsetsPerTrigger"] = str(records_per_batch)
         records = session.readStream.format("kafka").options(**{**given, **(options or {})}).load()
-        return cls(records, "values", columns or {}, ids)
+        return cls(records, "values", columns or {}, ids, place=place)
 
 
 # ---- sinks --------------------------------------------------------------------------------------

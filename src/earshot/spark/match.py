@@ -14,6 +14,7 @@ from pyspark.sql import functions as F  # noqa: N812 - its usual name
 from pyspark.sql.pandas.types import from_arrow_schema
 
 from earshot.errors import InvalidFile, InvalidParameter
+from earshot.files import PlaceKind
 from earshot.files.rejects import OnError, check_on_error
 from earshot.model.batches import time_us
 from earshot.model.schemas import UPDATE_FIELDS, IdKind, id_type, messages_schema
@@ -61,6 +62,7 @@ def match(
     carry: Sequence[str] = (),
     keep_unmatched: bool = False,
     on_error: OnError = "raise",
+    place: PlaceKind | None = None,
 ) -> DataFrame:
     """Return who gets each message.
 
@@ -91,6 +93,8 @@ def match(
         keep_unmatched: Let ``lists`` have the messages that reach nobody, with an empty list.
         on_error: ``raise`` fails the job at the first bad row. ``reject`` leaves bad rows out;
             :func:`earshot.spark.prepare` tells which they are.
+        place: Which place counts where a message has a ``point`` and a ``box``; ``box`` also reads
+            a polygon as the box around it. By default such messages are refused.
     """
     check_on_error(on_error)
     task = match_task(
@@ -105,6 +109,7 @@ def match(
         keep_unmatched=keep_unmatched,
         clock_us=None if at is None else time_us(at),
         stop_at_rejects=on_error == "raise",
+        place=place,
     )
     return run_match(messages, task)
 
@@ -123,6 +128,7 @@ def match_task(
     clock_us: int | None = None,
     stop_at_rejects: bool = True,
     has_notes: bool = False,
+    place: PlaceKind | None = None,
 ) -> MatchTask:
     """Return what the workers have to know, after checking it against the DataFrame."""
     check_choice("shape", shape, get_args(Shape))
@@ -133,8 +139,9 @@ def match_task(
     check_matches_tables(settings.matcher)
     schema = arrow_schema(messages)
     reading = make_reading(
-        "messages", schema, form=form, ids=ids, columns=columns, space=settings.space
-    )
+        "messages", schema,
+        form=form, ids=ids, columns=columns, space=settings.space, place=place,
+    )  # fmt: skip
     version = store.latest() if version is None else version
     return MatchTask(
         store.folder.uri, version, settings, reading, shape, _carried(reading, schema, carry),

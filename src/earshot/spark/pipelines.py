@@ -112,6 +112,7 @@ def match_stream(
                 content: make_reading(
                     content, arrow_schema(each.rows), form=each.form, columns=each.columns,
                     ids=each.ids if content == "messages" else settings.ids, space=settings.space,
+                    place=each.place,
                 )
                 for content, each in given.items()
             },
@@ -124,7 +125,7 @@ def match_stream(
     task = match_task(
         messages.rows, store, None,
         shape=shape, form=messages.form, columns=messages.columns, ids=messages.ids, carry=carry,
-        keep_unmatched=keep_unmatched, stop_at_rejects=False, has_notes=True,
+        keep_unmatched=keep_unmatched, stop_at_rejects=False, has_notes=True, place=messages.place,
     )  # fmt: skip
     change_reading = None
     if changes is not None:

@@ -20,7 +20,7 @@ from pyspark.sql.pandas.types import from_arrow_schema
 from earshot.encoding import encode_messages, encode_moves, encode_subscriptions
 from earshot.engine.changes import waves
 from earshot.errors import InvalidRow
-from earshot.files import Reject
+from earshot.files import PlaceKind, Reject
 from earshot.files.rejects import row_json, row_values
 from earshot.model.arrays import Space
 from earshot.model.schemas import (
@@ -93,6 +93,7 @@ def prepare(
     semantics: Any = None,
     space: Space = "lonlat",
     analyzer: Analyzer | None = None,
+    place: PlaceKind | None = None,
 ) -> Prepared:
     """Bring a table of subscriptions, messages or changes into canonical columns.
 
@@ -108,11 +109,14 @@ def prepare(
         semantics: What the rows are for, as for :class:`~earshot.engine.engine.Engine`.
         space: ``lonlat`` or ``planar``.
         analyzer: How text and keywords become tokens.
+        place: Which place counts where a message has a ``point`` and a ``box``; ``box`` also reads
+            a polygon as the box around it. By default such messages are refused.
     """
     check_choice("content", content, get_args(Content))
     reading = make_reading(
-        content, arrow_schema(table), form=form, ids=ids, columns=columns, space=space
-    )
+        content, arrow_schema(table),
+        form=form, ids=ids, columns=columns, space=space, place=place,
+    )  # fmt: skip
     check = RowCheck(analyzer or Analyzer(), matcher_type(semantics).form)
     checked = canonical_rows(table, reading, check)
     return Prepared(without_notes(checked), rejects_in(checked))

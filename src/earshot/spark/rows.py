@@ -36,7 +36,13 @@ from earshot.errors import InvalidFile, InvalidParameter, InvalidRow
 from earshot.files import FileBatch, Reject, read_rows, rejects_of_batch
 from earshot.files.batches import only_reject
 from earshot.files.columns import batch_of_columns
-from earshot.files.layout import Layout, check_column_type, choose_columns, make_layout
+from earshot.files.layout import (
+    Layout,
+    PlaceKind,
+    check_column_type,
+    choose_columns,
+    make_layout,
+)
 from earshot.files.ndjson import batch_of_values
 from earshot.model.arrays import Int64s, Space
 from earshot.model.schemas import Content, IdKind, id_kind, is_text
@@ -90,6 +96,12 @@ class RowReading:
     columns: Mapping[str, str] = field(default_factory=dict)  # names by field, where they differ
     space: Space = "lonlat"
     source: str = ""  # name of the table, for rejects
+    place: PlaceKind | None = None  # which counts where a message has several; None: refused
+
+    def layout(self, source: str | None = None) -> Layout:
+        """Return what columns mean; the source is that of the table unless one is given."""
+        source = self.source if source is None else source
+        return make_layout(self.content, self.columns, source, "reject", self.space, self.place)
 
     def parts(self, batches: Iterable[pa.RecordBatch]) -> Iterator[Part]:
         """Yield the canonical rows of a task's batches; what is wrong is among their rejects."""
@@ -98,7 +110,7 @@ class RowReading:
         source = self.source
         if context is not None:
             source += f"/{context.partitionId():05d}"  # so that they sort, as Spark's own files do
-        layout = make_layout(self.content, self.columns, source, "reject")
+        layout = self.layout(source)
         first_row = 0
         for batch in batches:
             yield from convert[self.form](batch, layout, first_row)
@@ -149,6 +161,7 @@ class RowReading:
                 for part in read_rows(
                     self.content, path,
                     columns=self.columns, space=self.space, ids=self.ids, on_error="reject",
+                    place=self.place,
                 ):  # fmt: skip
                     numbers = [int(part.rows[-1])] if len(part.rows) else []
                     numbers += [reject.row for reject in part.rejects]
@@ -184,13 +197,14 @@ def make_reading(
     ids: IdKind | None = None,
     columns: Mapping[str, str] | None = None,
     space: Space = "lonlat",
+    place: PlaceKind | None = None,
 ) -> RowReading:
     """Return how a table with the given schema is read, or say what it lacks.
 
     The kind of ids is needed unless the rows are columns with a typed id.
     """
     check_choice("form", form, FORMS)
-    layout = make_layout(content, columns, content, "reject")
+    layout = make_layout(content, columns, content, "reject", space, place)
     if form == "columns":
         chosen = choose_columns(layout, schema.names)
         for name, column in chosen.items():
@@ -214,7 +228,7 @@ def make_reading(
             f"{content}: say whether ids are integers or strings (ids='integer' or ids='string'); "
             f"rows in the form '{form}' do not tell beforehand"
         )
-    return RowReading(content, form, ids, dict(columns or {}), space, content)
+    return RowReading(content, form, ids, dict(columns or {}), space, content, place)
 
 
 def needed_columns(reading: RowReading, schema: pa.Schema, carry: Sequence[str] = ()) -> list[str]:
@@ -223,8 +237,7 @@ def needed_columns(reading: RowReading, schema: pa.Schema, carry: Sequence[str] 
         return [name for name in FILE_COLUMNS if name in schema.names]
     if reading.form == "values":
         return [name for name in VALUE_COLUMNS if name in schema.names]
-    layout = make_layout(reading.content, reading.columns, reading.source, "reject")
-    chosen = choose_columns(layout, schema.names).values()
+    chosen = choose_columns(reading.layout(), schema.names).values()
     return [name for name in schema.names if name in chosen or name in carry]
 
 
