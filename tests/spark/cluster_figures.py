@@ -47,6 +47,7 @@ SETTINGS = {
 }
 ROWS_PER_FILE = 250_000
 N_PASSES, N_BATCHES, BATCH_MESSAGES, N_CHANGES = 5, 5, 5_000, 2_000
+N_MERGES, MERGE_S = 3, 600
 
 
 # ---- drivers, each in a process of its own ------------------------------------------------------
@@ -224,20 +225,26 @@ def measure_stream(
 
 
 def measure_merge(put: Any, batch: Any) -> dict[str, Any]:
-    calm = [batch()["batch_s"] for _ in range(N_BATCHES)]
-    ids = [f"{n}" for n in range(N_CHANGES)]
-    put(pa.table({"op": ["unsubscribe"] * N_CHANGES, "id": pa.array(map(int, ids))}), "changes")
-    busy = []
-    until = time.monotonic() + 300
-    while time.monotonic() < until:
-        told = batch()
-        if told["is_merging"]:
-            busy.append(told["batch_s"])
-        if told["merges"]:
-            break
+    """Time batches in peace and while changes are merged, in turns."""
+    calm: list[float] = []
+    busy: list[float] = []
+    merge_s: list[float] = []
+    for number in range(N_MERGES):
+        calm += [batch()["batch_s"] for _ in range(N_BATCHES)]
+        ids = pa.array(range(number * N_CHANGES, (number + 1) * N_CHANGES))
+        put(pa.table({"op": ["unsubscribe"] * N_CHANGES, "id": ids}), "changes")
+        started = time.monotonic()
+        while time.monotonic() < started + MERGE_S:
+            told = batch()
+            if told["is_merging"]:
+                busy.append(told["batch_s"])
+            if told["merges"] > number:
+                break
+        merge_s.append(time.monotonic() - started)
     return {
         "calm_s": calm,
         "merging_s": busy,
+        "merge_s": merge_s,  # with the batch in which it ended
         "merge_slowdown": median(busy) / median(calm) if busy else None,
     }
 
@@ -289,6 +296,7 @@ def main() -> None:
     parser.add_argument("--n-messages", type=int, default=200_000)
     parser.add_argument("--n-shards", type=int, default=8)
     parser.add_argument("--executors", type=int, default=2)
+    parser.add_argument("--slots", type=int, default=1, help="tasks that an executor runs at once")
     parser.add_argument("--only-memory", action="store_true")
     parser.add_argument("--without-batch", action="store_true")
     parser.add_argument("--role", choices=["batch", "stream"], help=argparse.SUPPRESS)
@@ -301,7 +309,9 @@ def main() -> None:
         return drive_stream(root, given.master, given.n_shards)
     make_data(root, given.n_subscriptions, given.n_messages)
     facts: dict[str, Any] = {"n_subscriptions": given.n_subscriptions, "load": os.getloadavg()[0]}
-    with running_cluster(root / "cluster", given.executors, memory="2g") as cluster:
+    with running_cluster(
+        root / "cluster", given.executors, cores=given.slots, memory="2g"
+    ) as cluster:
         if not (given.only_memory or given.without_batch):
             facts["batch"] = measure_batch(root, cluster)
             print(json.dumps(facts["batch"]), file=sys.stderr, flush=True)
