@@ -19,7 +19,12 @@ os.environ.setdefault("XDG_CACHE_HOME", str(ROOT / ".cache"))
 # Matplotlib wants a directory of its own, which it otherwise makes in the home directory.
 os.environ.setdefault("MPLCONFIGDIR", tempfile.gettempdir())
 
-SPARK, TOPK = "spark", "topk"
+SPARK, BESIDE_SPARK, TOPK = "spark", "beside spark", "topk"
+WITHOUT_SESSION = {
+    f"tests/spark/test_{name}.py"
+    for name in ("cluster", "config", "documents", "intake", "java", "preflight", "rows", "store")
+}
+"""Tests of Spark that need no session, or start one in another process."""
 OF_ALL_STRUCTURES = {
     f"tests/test_{name}.py" for name in ("index_laws", "engine_laws", "engine_machine")
 }
@@ -29,15 +34,16 @@ class Scheduling(LoadScopeScheduling):  # type: ignore[misc]  # it has no types
     """Keeps in one process what shares a Spark, or kernels that take long to compile.
 
     Spark comes first, since it takes longest; its tests compile the defaults of every semantics.
-    The structures come next, each family of the same kernels in one piece. Tests of all structures
-    at once follow when their kernels have been compiled.
+    Those that do not share its session go to another process meanwhile. The structures come next,
+    each family of the same kernels in one piece. Tests of all structures at once follow when their
+    kernels have been compiled.
     """
 
     def _split_scope(self, nodeid: str) -> str:
         file, _, name = nodeid.partition("::")
         test, _, subject = name.partition("[")
         if file.startswith("tests/spark/"):
-            return SPARK
+            return BESIDE_SPARK if file in WITHOUT_SESSION else SPARK
         if test == "test_snippets_run":
             return SPARK if _mentions_spark(ROOT / subject.rstrip("]")) else file
         words = {Path(file).stem.removeprefix("test_")}
@@ -54,8 +60,8 @@ class Scheduling(LoadScopeScheduling):  # type: ignore[misc]  # it has no types
 
 def _turn(scope: str) -> int:
     """Return when a scope has its turn: the lowest first, equal ones as they come."""
-    ranks = {SPARK: 0, "rtree": 1, TOPK: 2}
-    return ranks.get(scope, 3 if scope in _families() else 4 + (scope in OF_ALL_STRUCTURES))
+    ranks = {SPARK: 0, BESIDE_SPARK: 1, "rtree": 2, TOPK: 3}
+    return ranks.get(scope, 4 if scope in _families() else 5 + (scope in OF_ALL_STRUCTURES))
 
 
 @cache
@@ -77,3 +83,11 @@ def _mentions_spark(document: Path) -> bool:
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Scheduling:
     """Say which tests go to which process."""
     return Scheduling(config, log)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Refuse a second session, which would take longer to start than most tests."""
+    for item in items:
+        file = item.nodeid.partition("::")[0]
+        if file in WITHOUT_SESSION and "spark" in getattr(item, "fixturenames", ()):
+            raise pytest.UsageError(f"{item.nodeid} needs a session: take it to another file")

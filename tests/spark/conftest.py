@@ -24,6 +24,7 @@ TEST_SETTINGS = {
     "spark.sql.shuffle.partitions": "2",
     # Functions of test modules are looked up by name in the workers.
     "spark.executorEnv.PYTHONPATH": str(Path(__file__).parents[1]),
+    "spark.python.daemon.module": "spark.ready_workers",
 }
 
 

@@ -16,6 +16,8 @@ import pyspark
 from earshot.spark.java import use_java
 
 START_S = 300.0
+QUICK_JAVA = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
+"""For code that runs too briefly to be worth Java's slow compiler."""
 
 
 @dataclass(frozen=True)
@@ -50,6 +52,7 @@ def running_cluster(
     home = Path(pyspark.__file__).parent
     environ |= {"SPARK_HOME": str(home), "SPARK_LOCAL_IP": "127.0.0.1"}
     environ |= {"SPARK_LOG_DIR": str(root), "SPARK_DAEMON_MEMORY": "300m"}
+    environ |= {"SPARK_DAEMON_JAVA_OPTS": QUICK_JAVA}
     root.mkdir(parents=True, exist_ok=True)
     port = free_port()
     url = f"spark://127.0.0.1:{port}"

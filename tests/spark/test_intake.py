@@ -17,7 +17,6 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import shapely
-from pyspark.sql import SparkSession
 
 from earshot import Engine, Ranking
 from earshot.encoding import encode_subscriptions
@@ -36,10 +35,7 @@ from earshot.spark.intake import (
     MOST_FOLDED_CHANGES,
     _folded,
     _tail_to_fold,
-    merge,
-    subscriptions,
     take_in,
-    weights_of,
 )
 from earshot.spark.notes import NOTE
 from earshot.spark.rows import RowReading
@@ -515,52 +511,6 @@ def test_deltas_come_to_what_the_engine_holds(tmp_path: Path) -> None:
         assert moved <= held
         # What has expired is left to the clock.
         assert live_in(both.engine, n_ids) <= (held - replaced) | new
-
-
-@pytest.mark.parametrize(
-    ("n_shards", "semantics"),
-    [(None, None), (2, None), (2, RANKINGS["either part is not enough"])],
-)
-def test_a_merge_changes_nothing(
-    spark: SparkSession, tmp_path: Path, n_shards: int | None, semantics: Any
-) -> None:
-    events = Events(8, is_ranked=semantics is not None)
-    n_ids = 40
-    both = Both(tmp_path, [events.subscription(f"s{i}") for i in range(20)], n_shards, semantics)
-    for _ in range(6):
-        version = both.apply(events.changes(15, n_ids))
-
-    @contextlib.contextmanager
-    def while_changes_come() -> Iterator[None]:
-        """As if they had come while the base was being built; some expire, some come again."""
-        for _ in range(3):
-            both.apply(events.changes(15, n_ids))
-        yield
-
-    rows = subscriptions(spark, both.store, version).toArrow()
-    assert sorted(rows["id"].to_pylist()) == sorted(live_in(both.engine, n_ids))
-    merged = merge(spark, both.store, lock=while_changes_come())
-    assert merged.base.name != version.base.name
-    before = both.store.version(merged.number - 1)
-    # What came meanwhile is one step; with a semantics that weighs words, so is each reweighing.
-    assert len(merged.deltas) == 1 if semantics is None else len(merged.deltas) > 1
-    assert (weights_of(both.store, before) is None) == (semantics is None)
-    assert merged.n_subscriptions == len(both.engine)
-    assert merged.clock_us == before.clock_us
-    messages = events.messages(150)
-    wanted = expected(both.engine, messages)
-    assert len(wanted) > 20
-    worker = Worker()
-    assert worker.match(both.store, before, messages) == wanted
-    assert worker.match(both.store, merged, messages) == wanted
-    # And it goes on: the clock has not gone back, though a new base begins without one.
-    nothing_due = both.apply(
-        [{"op": "subscribe", "id": "new", "keywords": ["w0"], "expires": at(0)}]
-    )
-    assert nothing_due.clock_us == merged.clock_us
-    assert "new" not in both.engine
-    version = both.apply(events.changes(20, n_ids))
-    assert worker.match(both.store, version, messages) == expected(both.engine, messages)
 
 
 # ---- several shards --------------------------------------------------------------------

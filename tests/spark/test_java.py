@@ -117,7 +117,7 @@ SESSION = """
 from earshot.spark.session import local_session
 def same(batches):
     yield from batches
-quick = {"spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1"}
+quick = {"spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"}
 spark = local_session("local[1]", extra=quick)
 print(spark.range(1000).mapInArrow(same, "id long").count())
 print(spark._jvm.System.getProperty("java.home"))
