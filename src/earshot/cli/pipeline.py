@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import argparse
 import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
 from types import ModuleType
@@ -54,138 +56,150 @@ def add(commands: Any) -> None:
     parser = commands.add_parser("pipeline", help="build, match and follow streams on Spark")
     inner = parser.add_subparsers(metavar="COMMAND", required=True)
 
-    run = inner.add_parser(
-        "run",
-        help="run the pipeline that a file describes",
-        description="Match messages as they come, until Ctrl-C or SIGTERM; the next start goes on "
-        "there.",
-    )
-    run.add_argument("config", metavar="CONFIG", help="TOML file")
-    run.add_argument("--once", action="store_true", help="take what is there now, and end")
-    _add_spark(run, has_settings=False)
-    add_output(run)
-    run.set_defaults(run=run_pipeline, compiles=True)
+    with _command(
+        inner, "run", run_pipeline, "run the pipeline that a file describes",
+        "Match messages as they come, until Ctrl-C or SIGTERM; the next start goes on there.",
+    ) as run:  # fmt: skip
+        run.add_argument("config", metavar="CONFIG", help="TOML file")
+        run.add_argument("--once", action="store_true", help="take what is there now, and end")
+        _add_spark(run, has_settings=False)
 
-    build = inner.add_parser("build", help="build an index for pipelines, on Spark")
-    build.add_argument("subscriptions", metavar="SUBSCRIPTIONS", help=FILES)
-    build.add_argument("--out", required=True, metavar="INDEX",
-                       help="directory; an index that is there gets a new version")  # fmt: skip
-    group = build.add_argument_group("placement")
-    group.add_argument("--placement", choices=["auto", "replicated", "sharded"], default="auto",
-                       help="the whole index on every machine, or cut into shards "
-                       "(default: by size)")  # fmt: skip
-    group.add_argument("--shards", type=int, metavar="N", help="number of shards")
-    group.add_argument("--messages", metavar="SAMPLE",
-                       help="messages like those that will come, by which shards are "
-                       "cut")  # fmt: skip
-    _add_building(build)
-    build.set_defaults(run=run_build, compiles=True)
+    with _command(inner, "build", run_build, "build an index for pipelines, on Spark") as build:
+        build.add_argument("subscriptions", metavar="SUBSCRIPTIONS", help=FILES)
+        build.add_argument("--out", required=True, metavar="INDEX",
+                           help="directory; an index that is there gets a new "
+                           "version")  # fmt: skip
+        group = build.add_argument_group("placement")
+        group.add_argument("--placement", choices=["auto", "replicated", "sharded"], default="auto",
+                           help="the whole index on every machine, or cut into shards "
+                           "(default: by size)")  # fmt: skip
+        group.add_argument("--shards", type=int, metavar="N", help="number of shards")
+        group.add_argument("--messages", metavar="SAMPLE",
+                           help="messages like those that will come, by which shards are "
+                           "cut")  # fmt: skip
+        _add_building(build)
 
-    match = inner.add_parser(
-        "match",
-        help="match files of messages in batch, on Spark",
-        description="Write one row per match; or with --shape lists, message_id and "
-        "subscription_ids of every message.",
-    )
-    match.add_argument("subscriptions", metavar="INDEX_OR_SUBSCRIPTIONS",
-                       help=f"directory made by 'earshot pipeline build', or {FILES}")  # fmt: skip
-    match.add_argument("messages", metavar="MESSAGES", help=FILES)
-    match.add_argument("--out", required=True, metavar="DIR", help="directory to create")
-    match.add_argument("--shape", choices=["rows", "lists"], default="rows",
-                       help="one row per match (default), or per message")  # fmt: skip
-    match.add_argument("--format", choices=["parquet", "ndjson"], default="parquet")
-    _add_building(match, is_of_tables=True)
-    match.set_defaults(run=run_match, compiles=True)
+    with _command(
+        inner, "match", run_match, "match files of messages in batch, on Spark",
+        "Write one row per match; or with --shape lists, message_id and subscription_ids of every "
+        "message.",
+    ) as match:  # fmt: skip
+        match.add_argument("subscriptions", metavar="INDEX_OR_SUBSCRIPTIONS",
+                           help=f"directory made by 'earshot pipeline build', or "
+                           f"{FILES}")  # fmt: skip
+        match.add_argument("messages", metavar="MESSAGES", help=FILES)
+        match.add_argument("--out", required=True, metavar="DIR", help="directory to create")
+        match.add_argument("--shape", choices=["rows", "lists"], default="rows",
+                           help="one row per match (default), or per message")  # fmt: skip
+        match.add_argument("--format", choices=["parquet", "ndjson"], default="parquet")
+        _add_building(match, is_of_tables=True)
 
-    changes = inner.add_parser(
-        "changes",
-        help="take changes of subscriptions into an index",
-        description="Apply files of changes to an index that no running pipeline changes; that "
-        "makes one new version.",
-    )
-    changes.add_argument("index", metavar="INDEX", help="directory of the index")
-    changes.add_argument("changes", metavar="CHANGES", help=FILES)
-    add_on_error(changes)
-    add_columns(changes, "change", "id=key")
-    add_output(changes)
-    changes.set_defaults(run=run_changes, compiles=True)
+    with _command(
+        inner, "changes", run_changes, "take changes of subscriptions into an index",
+        "Apply files of changes to an index that no running pipeline changes; that makes one new "
+        "version.",
+    ) as changes:  # fmt: skip
+        _add_index(changes)
+        changes.add_argument("changes", metavar="CHANGES", help=FILES)
+        add_on_error(changes)
+        add_columns(changes, "change", "id=key")
 
-    results = inner.add_parser(
-        "results",
-        help="write what the subscriptions of a pipeline hold now",
-        description="Write subscription_id, rank, message_id and score as of the last finished "
-        "batch of a pipeline of top-k or moving subscribers, which may be running.",
-    )
-    results.add_argument("config", metavar="CONFIG", help="TOML file of the pipeline")
-    results.add_argument("--out", required=True, metavar="DIR", help="directory to create")
-    results.add_argument("--format", choices=["parquet", "ndjson"], default="parquet")
-    add_output(results)
-    results.set_defaults(run=run_results, compiles=True)
+    with _command(
+        inner, "results", run_results, "write what the subscriptions of a pipeline hold now",
+        "Write subscription_id, rank, message_id and score as of the last finished batch of a "
+        "pipeline of top-k or moving subscribers, which may be running.",
+    ) as results:  # fmt: skip
+        results.add_argument("config", metavar="CONFIG", help="TOML file of the pipeline")
+        results.add_argument("--out", required=True, metavar="DIR", help="directory to create")
+        results.add_argument("--format", choices=["parquet", "ndjson"], default="parquet")
 
-    pack = inner.add_parser(
-        "pack",
-        help="pack what executors need into an archive",
-        description="Write an archive with Earshot, what it depends on, and compiled kernels, for "
-        "--archives of spark-submit. Executors need the same Python version, and no packages.",
-    )
-    pack.add_argument("out", metavar="ARCHIVE", help="file to create, such as environment.tar.gz")
-    pack.add_argument("--processor", metavar="KIND", action="append", default=[],
-                      help="compile for a kind of processors, such as x86-64-v3; may be repeated "
-                      "(default: those that this machine supports)")  # fmt: skip
-    add_output(pack)
-    pack.set_defaults(run=run_pack)
+    with _command(
+        inner, "pack", run_pack, "pack what executors need into an archive",
+        "Write an archive with Earshot, what it depends on, and compiled kernels, for --archives "
+        "of spark-submit. Executors need the same Python version, and no packages.",
+        compiles=False,
+    ) as pack:  # fmt: skip
+        pack.add_argument("out", metavar="ARCHIVE",
+                          help="file to create, such as environment.tar.gz")  # fmt: skip
+        pack.add_argument("--processor", metavar="KIND", action="append", default=[],
+                          help="compile for a kind of processors, such as x86-64-v3; may be "
+                          "repeated (default: those that this machine supports)")  # fmt: skip
 
-    plan = inner.add_parser(
-        "plan",
-        help="say what a load needs: shards, memory, cores, network",
-        description="Build two small indexes of your own subscriptions, match your own messages "
-        "with both, and carry on what they cost to a load. Runs without Spark.",
-    )
-    plan.add_argument("subscriptions", metavar="SUBSCRIPTIONS", help=f"{FORMATS} file")
-    plan.add_argument("messages", metavar="MESSAGES", help=f"{FORMATS} file")
-    group = plan.add_argument_group("load")
-    group.add_argument("--n-subscriptions", type=int, required=True, metavar="N",
-                       help="how many there will be")  # fmt: skip
-    group.add_argument("--messages-per-s", type=float, required=True, metavar="N",
-                       help="how many messages come")  # fmt: skip
+    with _command(
+        inner, "plan", run_plan, "say what a load needs: shards, memory, cores, network",
+        "Build two small indexes of your own subscriptions, match your own messages with both, and "
+        "carry on what they cost to a load. Runs without Spark.",
+    ) as plan:  # fmt: skip
+        plan.add_argument("subscriptions", metavar="SUBSCRIPTIONS", help=f"{FORMATS} file")
+        plan.add_argument("messages", metavar="MESSAGES", help=f"{FORMATS} file")
+        _add_load(plan)
+        plan.add_argument("--space", choices=["lonlat", "planar"], default="lonlat",
+                          help="degrees and metres, or any plane")  # fmt: skip
+
+    with _command(
+        inner, "release", run_release, "let go of what a pipeline holds that will not run again",
+        "A pipeline holds the versions of an index that it may still ask for, also while it is "
+        "stopped. Release one whose checkpoint is gone, so that they can be removed.",
+        compiles=False,
+    ) as release:  # fmt: skip
+        _add_index(release)
+        release.add_argument("pipeline", metavar="PIPELINE",
+                             help="its name, as 'held' of 'earshot pipeline info' "
+                             "tells")  # fmt: skip
+
+    with _command(
+        inner, "info", run_info, "describe an index for pipelines", compiles=False
+    ) as info:
+        _add_index(info)
+
+
+@contextmanager
+def _command(
+    commands: Any,
+    name: str,
+    run: Callable[[argparse.Namespace], int | None],
+    told: str,
+    description: str | None = None,
+    *,
+    compiles: bool = True,
+) -> Iterator[CommandParser]:
+    """Yield the parser of a command, whose last options are about what is printed."""
+    parser: CommandParser = commands.add_parser(name, help=told, description=description)
+    parser.set_defaults(run=run)
+    if compiles:
+        parser.set_defaults(compiles=True)
+    yield parser
+    add_output(parser)
+
+
+def _add_index(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("index", metavar="INDEX", help="directory of the index")
+
+
+def _add_load(parser: argparse.ArgumentParser) -> None:
+    group = parser.add_argument_group("load")
+    for flag, kind, told in (
+        ("--n-subscriptions", int, "how many there will be"),
+        ("--messages-per-s", float, "how many messages come"),
+    ):
+        group.add_argument(flag, type=kind, required=True, metavar="N", help=told)
     group.add_argument("--shards-per-message", type=float, default=2.0, metavar="N",
                        help="shards that a message goes to, as 'earshot pipeline info' tells of a "
                        "sharded index (default: 2)")  # fmt: skip
-    group = plan.add_argument_group("executors")
-    group.add_argument("--cores", type=int, default=4, metavar="N",
-                       help="of each (default: 4)")  # fmt: skip
-    group.add_argument("--memory-gb", type=float, default=16.0, metavar="GB",
-                       help="of each, outside the Java heap (default: 16)")  # fmt: skip
-    group.add_argument("--network-gb-per-s", type=float, default=1.25, metavar="GB",
-                       help="of each (default: 1.25)")  # fmt: skip
-    plan.add_argument("--space", choices=["lonlat", "planar"], default="lonlat",
-                      help="degrees and metres, or any plane")  # fmt: skip
-    add_output(plan)
-    plan.set_defaults(run=run_plan, compiles=True)
-
-    release = inner.add_parser(
-        "release",
-        help="let go of what a pipeline holds that will not run again",
-        description="A pipeline holds the versions of an index that it may still ask for, also "
-        "while it is stopped. Release one whose checkpoint is gone, so that they can be removed.",
-    )
-    release.add_argument("index", metavar="INDEX", help="directory of the index")
-    release.add_argument("pipeline", metavar="PIPELINE",
-                         help="its name, as 'held' of 'earshot pipeline info' tells")  # fmt: skip
-    add_output(release)
-    release.set_defaults(run=run_release)
-
-    info = inner.add_parser("info", help="describe an index for pipelines")
-    info.add_argument("index", metavar="INDEX", help="directory of the index")
-    add_output(info)
-    info.set_defaults(run=run_info)
+    group = parser.add_argument_group("executors")
+    for flag, default, metavar, told in (
+        ("--cores", 4, "N", "of each"),
+        ("--memory-gb", 16.0, "GB", "of each, outside the Java heap"),
+        ("--network-gb-per-s", 1.25, "GB", "of each"),
+    ):
+        group.add_argument(flag, type=type(default), default=default, metavar=metavar,
+                           help=f"{told} (default: {default:g})")  # fmt: skip
 
 
 def _add_building(parser: CommandParser, *, is_of_tables: bool = False) -> None:
     add_building(parser, is_on_spark=True, is_of_tables=is_of_tables)
     add_reading(parser, rejects="DIR")
     _add_spark(parser)
-    add_output(parser)
 
 
 def _add_spark(parser: argparse.ArgumentParser, *, has_settings: bool = True) -> None:
