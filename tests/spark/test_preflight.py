@@ -6,16 +6,18 @@ import os
 import subprocess
 import sys
 import tarfile
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
+from pyspark.errors import PySparkException
 
-from earshot.errors import InvalidParameter
-from earshot.spark import environment
+from earshot.errors import InvalidParameter, MissingExtra
+from earshot.spark import environment, preflight
 from earshot.spark.folders import Folder
 from earshot.spark.java import cache_directory
-from earshot.spark.preflight import PACKAGES, _probe, _told, judged
+from earshot.spark.preflight import PACKAGES, _probe, _told, check_executors, judged
 
 OWN = dict.fromkeys(PACKAGES, "1.0")
 
@@ -61,6 +63,56 @@ def test_what_is_missing_is_told_in_one_sentence() -> None:
     account = 'java.io.IOException: Cannot run program "python3.99": error=2, No such file'
     assert "cannot start python3.99" in _told(account)
     assert "cannot run Python: OSError: no room" in _told("Traceback\n  File\nOSError: no room\n")
+
+
+class Executors:
+    """A session whose executors run tasks with a function."""
+
+    master, applicationId, defaultParallelism = "spark://h7:7077", "app", 4  # noqa: N815
+
+    def __init__(self, run: Callable[[Any, int], Any]) -> None:
+        self.sparkContext, self.run, self.asked = self, run, list[int]()
+
+    def parallelize(self, numbers: range, n_tasks: int) -> Executors:
+        self.asked.append(n_tasks)
+        return self
+
+    def mapPartitions(self, probe: Any) -> Executors:  # noqa: N802
+        self.probe = probe
+        return self
+
+    def collect(self) -> Any:
+        return self.run(self.probe, self.asked[-1])
+
+
+def test_what_no_executor_can_run_is_tried_by_one_task() -> None:
+    def fail(_: Any, n_tasks: int) -> Any:
+        raise PySparkException('Cannot run program "python3.99": error=2')
+
+    executors: Any = Executors(fail)
+    with pytest.raises(MissingExtra, match=r"cannot start python3\.99"):
+        check_executors(executors)
+    assert executors.asked == [1]
+    executors = Executors(lambda probe, n: [said(versions={**OWN, "numba": None})] * n)
+    with pytest.raises(MissingExtra, match="has no package numba"):
+        check_executors(executors)
+    assert executors.asked == [1]
+
+
+def test_every_executor_is_asked_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(preflight, "_asked", set())
+    executors: Any = Executors(lambda probe, n: [each for _ in range(n) for each in probe([])])
+    check_executors(executors)
+    check_executors(executors)
+    assert executors.asked == [1, 8]
+    one_lacks: Any = Executors(
+        lambda probe, n: [*list(probe([])) * (n - 1), said(versions={**OWN, "numba": None})]
+        if n > 1 else list(probe([]))
+    )  # fmt: skip
+    one_lacks.applicationId = "another"
+    with pytest.raises(MissingExtra, match="has no package numba"):
+        check_executors(one_lacks)
+    assert one_lacks.asked == [1, 8]
 
 
 def test_an_archive_holds_all_that_a_task_imports(

@@ -73,14 +73,16 @@ def check_executors(session: SparkSession) -> None:
         return
     if is_local(context.master) or context.applicationId in _asked:
         return
-    n_tasks = max(2, 2 * int(context.defaultParallelism))
-    try:
-        found = context.parallelize(range(n_tasks), n_tasks).mapPartitions(_probe()).collect()
-    except (PySparkException, Py4JError) as error:
-        raise MissingExtra(_told(str(error))) from None
-    problem = judged(found, _own_versions())
-    if problem is not None:
-        raise MissingExtra(problem)
+    # One task first: Spark tries each four times, with a Python started for each attempt, and of
+    # many none has failed for good until nearly all attempts are made.
+    for n_tasks in (1, max(2, 2 * int(context.defaultParallelism))):
+        try:
+            found = context.parallelize(range(n_tasks), n_tasks).mapPartitions(_probe()).collect()
+        except (PySparkException, Py4JError) as error:
+            raise MissingExtra(_told(str(error))) from None
+        problem = judged(found, _own_versions())
+        if problem is not None:
+            raise MissingExtra(problem)
     _asked.add(context.applicationId)
 
 
