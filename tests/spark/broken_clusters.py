@@ -2,7 +2,8 @@
 
 ``--other-python PATH`` names a Python of another version. Each cluster is a real one of two
 executors on this machine. Says for each what the command told and how long that took, and fails
-where it is not what it should be.
+where it is not what it should be. ``--runs N`` tells instead how many seconds pass between the
+executors being there and the sentence, the median of N times.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from statistics import median
 
 from earshot.files import write_table
 from earshot.workloads.datasets import bundled_messages, draw_subscriptions
@@ -100,12 +102,53 @@ class Trial:
             assert len(own) == 1, f"{name}: more than a sentence is told"
 
 
+def time_sentences(root: Path, n_runs: int, other_python: str | None) -> None:
+    """Ask the same executors with one Python after another, in turns."""
+    from earshot.errors import MissingExtra
+    from earshot.spark.preflight import _asked, check_executors
+    from earshot.spark.session import local_session
+
+    programs = {"no-package": "/usr/bin/python3", "no-program": "/nowhere/python"}
+    if other_python is not None:
+        programs["other-version"] = other_python
+    programs["fit"] = sys.executable
+    settings = {"spark.driver.host": "127.0.0.1", "spark.executor.memory": "512m"}
+    settings |= {"spark.ui.enabled": "false", "spark.ui.showConsoleProgress": "false"}
+    spent_s: dict[str, list[float]] = {name: [] for name in programs}
+    os.environ["SPARK_LOCAL_IP"] = "127.0.0.1"
+    with running_cluster(root / "cluster", environ=BARE) as running:
+        session = local_session(running.url, extra=settings | {"spark.log.level": "OFF"})
+        context = session.sparkContext
+        tracker = context._jsc.sc().statusTracker()
+        while len(tracker.getExecutorInfos()) < 3:  # with the driver
+            time.sleep(0.05)
+        for _ in range(n_runs):
+            for name, program in programs.items():
+                context.pythonExec = program
+                _asked.clear()
+                started = time.monotonic()
+                told = None
+                try:
+                    check_executors(session)
+                except MissingExtra as problem:
+                    told = str(problem)
+                spent_s[name].append(time.monotonic() - started)
+                assert (told is None) == (name == "fit"), told
+        session.stop()
+    for name, each in spent_s.items():
+        print(f"{name}: {median(each):.1f} s, at first {each[0]:.1f} s")
+
+
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("root", type=Path)
     parser.add_argument("--other-python")
     parser.add_argument("--slowness", type=float, default=1.0, help="of a busy machine")
+    parser.add_argument("--runs", type=int, default=0, help="time sentences so many times")
     given = parser.parse_args()
+    if given.runs:
+        time_sentences(given.root.absolute(), given.runs, given.other_python)
+        sys.exit()
     trial = Trial(given.root.absolute(), given.slowness)
     here = {"PYSPARK_PYTHON": sys.executable}
     with_package = BARE | {"PYTHONPATH": os.environ.get("PYTHONPATH", "")}

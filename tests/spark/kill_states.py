@@ -130,7 +130,7 @@ class Soak:
         commands = {pid: command_of(pid) for pid, _ in own}
         if kind == "executor":
             return [pid for pid in commands if "CoarseGrainedExecutorBackend" in commands[pid]]
-        daemons = {pid for pid in commands if "pyspark.daemon" in commands[pid]}
+        daemons = {pid for pid in commands if "pyspark.worker" in commands[pid]}
         parents = {pid: int(stat[1]) for pid, stat in own}
         leaders = {pid for pid in daemons if parents[pid] not in daemons}
         return sorted(leaders if kind == "daemon" else daemons - leaders)

@@ -134,7 +134,7 @@ def busy_workers() -> list[int]:
     """Return Python workers that are running right now; they are children of Spark's daemon."""
     own = descendants(os.getpid())
     parents = {pid: int(stat[1]) for pid, stat in own if "python" in command_of(pid)}
-    daemons = {pid for pid in parents if "pyspark.daemon" in command_of(pid)}
+    daemons = {pid for pid in parents if "pyspark.worker" in command_of(pid)}
     leaders = {pid for pid in daemons if parents[pid] not in daemons}
     return [pid for pid, stat in own if int(stat[1]) in leaders and stat[0] == "R"]
 
