@@ -34,6 +34,7 @@ from earshot.semantics.moving.kernels.hashed_lists import (
     N_HASH_FACTS,
     N_HELD,
     HashedLists,
+    WordLists,
     fill_places,
 )
 from earshot.semantics.moving.kernels.lists import choose_tokens
@@ -243,6 +244,14 @@ def no_list_facts() -> Int64s:
     facts = np.zeros(N_HASH_FACTS, np.int64)
     facts[FREE_LIST] = facts[FREE_BLOCK] = -1
     return facts
+
+
+def no_words() -> WordLists:
+    """Return lists of words without messages."""
+    return WordLists(
+        no_list_facts(), np.zeros((0, 2), np.int64), np.zeros(0, np.int32), np.zeros(0, np.int64),
+        np.zeros(BLOCK, np.int64),
+    )  # fmt: skip
 
 
 def with_blocks(lists: Any, n_more: int) -> Any:

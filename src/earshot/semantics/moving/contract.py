@@ -51,6 +51,13 @@ class Structure(ABC):
     def with_room(self, arrays: Any, tables: Tables) -> Any:
         """Return arrays with more room."""
 
+    def with_words(self, arrays: Any, tables: Tables) -> Any:
+        """Return arrays that know which messages have a word, for those who look for safe regions.
+
+        It costs memory, and time for each message from then on.
+        """
+        return arrays
+
     def is_due(self, arrays: Any, tables: Tables) -> bool:
         """Whether to build anew would make it faster."""
         return False

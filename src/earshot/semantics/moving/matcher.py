@@ -367,6 +367,7 @@ class MovingMatcher(Matcher):
 
     def _renew_safe(self, slots: Int32s, kinds: npt.NDArray[np.int8]) -> None:
         if self._structure.keeps_safe_regions:
+            self._arrays = self._structure.with_words(self._arrays, self._tables)
             self._safety.renew(self._arrays, self._tables, self._scratch, slots, kinds)
 
     def _by_place(self, rows: Int32s) -> Int64s:
@@ -613,6 +614,7 @@ class MovingMatcher(Matcher):
     def safe_areas(self, slots: Int32s) -> Areas:
         """Return the same as arrays."""
         self._make_scratch()
+        self._arrays = self._structure.with_words(self._arrays, self._tables)
         return self._safety.give(self._arrays, self._tables, self._scratch, slots)
 
     def outdated_safe_regions(self) -> Int32s:

@@ -10,6 +10,7 @@ import numpy as np
 from earshot.indexes.quantizing import quantizer_of
 from earshot.kernels.growing import with_room
 from earshot.model.arrays import Space
+from earshot.semantics.moving.cell_lists import no_words, with_blocks
 from earshot.semantics.moving.contract import Structure
 from earshot.semantics.moving.kernels.arrays import LIVE, N_ROWS, Tables
 from earshot.semantics.moving.kernels.lists import (
@@ -35,7 +36,7 @@ from earshot.semantics.moving.kernels.lists import (
     largest_room,
     sorting_room,
 )
-from earshot.semantics.moving.kernels.quad_lists import QuadListsArrays, fill_tree
+from earshot.semantics.moving.kernels.quad_lists import QuadListsArrays, list_messages
 from earshot.semantics.moving.kernels.quadtree import (
     BLOCK,
     N_TREE_FACTS,
@@ -44,9 +45,12 @@ from earshot.semantics.moving.kernels.quadtree import (
     TREE_BLOCKS,
     TREE_FREE_BLOCK,
     TREE_FREE_QUAD,
+    TREE_HAS_WORDS,
     TREE_QUADS,
     TREE_WANTED,
+    MessageTree,
     clear_node,
+    fill_tree,
 )
 
 _LEAST = 4096
@@ -54,6 +58,7 @@ _LEAST = 4096
 _SORTED_MOST = 12
 """Times that the mean entry may be sorted with its list before all is built anew, with other cells
 of keys: that takes 1.2 µs an entry, sorting lists 0.15."""
+_SPARE_WORD_BLOCKS = 4096
 _MORE_MESSAGES = 8
 """So many times as many messages as were seen by then say more about which words are rare."""
 
@@ -64,10 +69,6 @@ _BY_CHUNK = ("chunk_starts", "chunk_counts", "chunk_classes", "chunk_next", "chu
 _BY_NODE = (
     "node_boxes", "node_splits", "node_children", "node_counts", "node_blocks", "node_sizes",
     "node_limits", "node_words", "node_stale",
-)  # fmt: skip
-_OF_TREE = (
-    "tree_facts", *_BY_NODE, "block_next", "entry_words", "entry_rows", "entry_boxes", "samples",
-    "path",
 )  # fmt: skip
 
 
@@ -82,10 +83,10 @@ class QuadLists(Structure):
         self, tables: Tables, space: Space, held: QuadListsArrays | None = None
     ) -> QuadListsArrays:
         """Return arrays with all live subscriptions; their messages are those held, or all."""
-        tree = _empty_tree() if held is None else {name: getattr(held, name) for name in _OF_TREE}
+        tree = _no_messages() if held is None else _tree_of(held)
         arrays = _built_lists(tables, space, tree, 0 if held is None else held.list_facts)
         row = 0 if held is None else int(tables.messages.facts[N_ROWS])
-        while (row := fill_tree(arrays, tables, row)) < tables.messages.facts[N_ROWS]:
+        while (row := fill_tree(arrays, tables.messages, row)) < tables.messages.facts[N_ROWS]:
             arrays = self.with_room(arrays, tables)
         return arrays
 
@@ -95,9 +96,7 @@ class QuadLists(Structure):
         n_tokens, n_clauses = len(tables.messages.n_having), len(tables.subscribers.clause_slots)
         most = int(np.diff(tables.subscribers.clause_offsets).max(initial=1))
         n_pool = int(facts[LIST_POOL]) + most * largest_room(facts) + 65 * TOP_SIZE
-        n_chunks, n_quads = int(facts[LIST_CHUNKS]) + most + 64, int(tree[TREE_QUADS]) + 64
-        n_blocks = int(tree[TREE_BLOCKS] + tree[TREE_WANTED]) + 4 * SPARE_BLOCKS
-        tree[TREE_WANTED] = 0
+        n_chunks = int(facts[LIST_CHUNKS]) + most + 64
         more: dict[str, Any] = {
             name: with_room(getattr(arrays, name), n_tokens, fill)
             for name, fill in _BY_TOKEN.items()
@@ -113,17 +112,24 @@ class QuadLists(Structure):
             name: with_room(getattr(arrays, name), n_clauses, -1)
             for name in ("clause_tokens", "clause_places")
         }
-        more |= {name: with_room(getattr(arrays, name), 4 * n_quads) for name in _BY_NODE}
-        if n_blocks > len(arrays.block_next):
-            n_blocks += len(arrays.block_next) // 4
-            more["block_next"] = with_room(arrays.block_next, n_blocks)
-            n_blocks = len(more["block_next"])
-            for name in ("entry_words", "entry_rows", "entry_boxes"):
-                held = getattr(arrays, name)
-                grown = np.zeros((n_blocks * BLOCK, *held.shape[1:]), held.dtype)
-                grown[: len(held)] = held
-                more[name] = grown
+        more |= larger_tree(arrays)
+        if tree[TREE_HAS_WORDS]:
+            lists = with_room(arrays.words.lists, n_tokens)
+            more["words"] = with_blocks(arrays.words._replace(lists=lists), _SPARE_WORD_BLOCKS)
         return arrays._replace(**more)
+
+    def with_words(self, arrays: QuadListsArrays, tables: Tables) -> QuadListsArrays:
+        """Return arrays with lists of messages by word."""
+        if arrays.tree_facts[TREE_HAS_WORDS]:
+            return arrays
+        arrays = arrays._replace(words=no_words())
+        arrays.tree_facts[TREE_HAS_WORDS] = 1
+        messages, row = tables.messages, 0
+        arrays = self.with_room(arrays, tables)
+        while (row := list_messages(arrays, tables, row)) < messages.facts[N_ROWS]:
+            n_wanted = max(_SPARE_WORD_BLOCKS, int(messages.n_tokens[row]))
+            arrays = arrays._replace(words=with_blocks(arrays.words, n_wanted))
+        return arrays
 
     def is_due(self, arrays: QuadListsArrays, tables: Tables) -> bool:
         """Whether many have moved or come since all was sorted, or more is known of words."""
@@ -156,24 +162,49 @@ def _pool_of(arrays: QuadListsArrays, n: int) -> dict[str, Any]:
     return found
 
 
-def _empty_tree() -> dict[str, Any]:
+def empty_tree() -> MessageTree:
+    """Return a tree without messages."""
     n_nodes, n_blocks = 4 * (SPARE_QUADS + 8), 4 * SPARE_BLOCKS
-    tree: dict[str, Any] = {
-        "tree_facts": np.zeros(N_TREE_FACTS, np.int64),
-        "node_boxes": np.zeros((n_nodes, 4)),
-        "node_splits": np.zeros((n_nodes, 2)),
-        **{name: np.zeros(n_nodes, np.int32) for name in _BY_NODE[2:]},
-        "node_words": np.zeros((n_nodes, 16), np.uint64),
-        "block_next": np.zeros(n_blocks, np.int32),
-        "entry_words": np.zeros(n_blocks * BLOCK, np.uint64),
-        "entry_rows": np.zeros(n_blocks * BLOCK, np.int32),
-        "entry_boxes": np.zeros((n_blocks * BLOCK, 4), np.float32),
-        "samples": np.zeros((2, 64)),
-        "path": np.zeros(256, np.int64),
-    }
-    facts = tree["tree_facts"]
+    tree = MessageTree(
+        np.zeros(N_TREE_FACTS, np.int64), np.zeros((n_nodes, 4)), np.zeros((n_nodes, 2)),
+        np.zeros(n_nodes, np.int32), np.zeros(n_nodes, np.int32), np.zeros(n_nodes, np.int32),
+        np.zeros(n_nodes, np.int32), np.zeros(n_nodes, np.int32),
+        np.zeros((n_nodes, 16), np.uint64), np.zeros(n_nodes, np.int32),
+        np.zeros(n_blocks, np.int32),
+        np.zeros(n_blocks * BLOCK, np.uint64), np.zeros(n_blocks * BLOCK, np.int32),
+        np.zeros((n_blocks * BLOCK, 4), np.float32), np.zeros((2, 64)), np.zeros(256, np.int64),
+    )  # fmt: skip
+    facts = tree.tree_facts
     facts[TREE_QUADS], facts[TREE_FREE_QUAD], facts[TREE_FREE_BLOCK] = 1, -1, -1
+    clear_node(tree, 0)
     return tree
+
+
+def larger_tree(tree: Any) -> dict[str, Any]:
+    """Return the arrays of a tree that need more room, with more."""
+    facts = tree.tree_facts
+    n_quads = int(facts[TREE_QUADS]) + 64
+    n_blocks = int(facts[TREE_BLOCKS] + facts[TREE_WANTED]) + 4 * SPARE_BLOCKS
+    facts[TREE_WANTED] = 0
+    more: dict[str, Any] = {name: with_room(getattr(tree, name), 4 * n_quads) for name in _BY_NODE}
+    if n_blocks > len(tree.block_next):
+        n_blocks += len(tree.block_next) // 4
+        more["block_next"] = with_room(tree.block_next, n_blocks)
+        n_blocks = len(more["block_next"])
+        for name in ("entry_words", "entry_rows", "entry_boxes"):
+            held = getattr(tree, name)
+            grown = np.zeros((n_blocks * BLOCK, *held.shape[1:]), held.dtype)
+            grown[: len(held)] = held
+            more[name] = grown
+    return more
+
+
+def _no_messages() -> dict[str, Any]:
+    return empty_tree()._asdict() | {"words": no_words()}
+
+
+def _tree_of(held: QuadListsArrays) -> dict[str, Any]:
+    return {name: getattr(held, name) for name in (*MessageTree._fields, "words")}
 
 
 def _built_lists(
@@ -218,8 +249,6 @@ def _built_lists(
         **_pool_of(arrays, _rounded(n_pool)),
         sort_room=np.zeros(sorting_room(int(sizes.max(initial=0))) + 64, np.int64),
     )
-    if tree["node_counts"][0] == 0 and tree["tree_facts"][TREE_BLOCKS] == 0:
-        clear_node(arrays, 0)
     fill_lists(arrays, subscribers, clauses, tokens, keys, order)
     facts[LIST_BUILT], facts[LIST_PUT], facts[LIST_SORTED] = len(clauses), 0, 0
     if not np.isscalar(before):

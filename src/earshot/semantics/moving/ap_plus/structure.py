@@ -50,11 +50,11 @@ from earshot.semantics.moving.ap_plus.kernels import arrays as ap
 from earshot.semantics.moving.ap_plus.kernels.arrays import (
     ApPlusArrays,
     ApPlusCore,
+    ApSafeArrays,
     ApSeparateArrays,
     MessageLists,
     Places,
     Walk,
-    WordLists,
 )
 from earshot.semantics.moving.ap_plus.kernels.changes import IS, LOCATED, WAS, change_slots, n_stack
 from earshot.semantics.moving.ap_plus.kernels.messages import (
@@ -68,7 +68,7 @@ from earshot.semantics.moving.cell_lists import (
     KkIndex,
     SsIndex,
     knows_more,
-    no_list_facts,
+    no_words,
     with_blocks,
 )
 from earshot.semantics.moving.contract import Structure
@@ -81,7 +81,7 @@ from earshot.semantics.moving.kernels.arrays import (
     Messages,
     Tables,
 )
-from earshot.semantics.moving.kernels.hashed_lists import BLOCK as WORD_BLOCK
+from earshot.semantics.moving.kernels.hashed_lists import WordLists
 from earshot.semantics.moving.kernels.quadtree import (
     BLOCK,
     N_TREE_FACTS,
@@ -89,7 +89,9 @@ from earshot.semantics.moving.kernels.quadtree import (
     TREE_BLOCKS,
     TREE_FREE_BLOCK,
     TREE_N_FREE,
+    fill_tree,
 )
+from earshot.semantics.moving.quad_lists import empty_tree, larger_tree
 from earshot.semantics.moving.tables import live_rows
 
 _MOST_DUE = 64
@@ -183,7 +185,7 @@ class ApPlusTree(Structure):
         kept = np.zeros(self.max_copies + 1, np.int64)
         walk = Walk(none, none, none, np.zeros(2 * MOST_COUNTED, np.int32), none, kept)
         lists = _no_lists(tree.extent)
-        core = ApPlusCore(facts, rules, tree, lists, _no_words(), places, walk)
+        core = ApPlusCore(facts, rules, tree, lists, no_words(), places, walk)
         arrays = self._grown(self._joined(core, tables), tables)
         arrays = self._changed(arrays, tables, rows, LOCATED)
         if self.is_separate:
@@ -346,12 +348,33 @@ class ApPlusTree(Structure):
 class ApPlusSafe(ApPlusTree):
     """An AP+-Tree with safe and impact regions, within which moves change nothing: AP+-Tree-Safe.
 
-    The arrays are those of the AP+-Tree. [VLDBJ15] section 5.2 has it for clients that report only
-    when they leave; here those who report all the same cost no search.
+    Beside it, a quadtree has all messages by place: m-lists tell only what is near one of the
+    subscriptions, and not how far the next message is. [VLDBJ15] section 5.2 has it for clients
+    that report only when they leave; here those who report all the same cost no search.
     """
 
     name = "ap_plus_tree_safe"
+    arrays_type = ApSafeArrays
     keeps_safe_regions = True
+
+    def build(self, tables: Tables, space: Space, held: ApSafeArrays | None = None) -> ApSafeArrays:
+        """Return arrays with every live subscription and message."""
+        built: Any = super().build(tables, space, held)
+        tree = built.messages if held is None else held.messages
+        row = 0 if held is None else int(tables.messages.facts[N_ROWS])
+        while (row := fill_tree(tree, tables.messages, row)) < tables.messages.facts[N_ROWS]:
+            tree = tree._replace(**larger_tree(tree))
+        arrays: ApSafeArrays = built._replace(messages=tree)
+        return arrays
+
+    def _joined(self, core: ApPlusCore, tables: Tables) -> ApSafeArrays:
+        return ApSafeArrays(core, empty_tree())
+
+    def _grown(self, arrays: Any, tables: Tables) -> Any:
+        """Return arrays with more room, for messages by place too."""
+        grown: Any = super()._grown(arrays, tables)
+        tree = grown.messages
+        return grown._replace(messages=tree._replace(**larger_tree(tree)))
 
 
 @dataclass(frozen=True)
@@ -457,13 +480,6 @@ def _no_lists(extent: Float64s) -> MessageLists:
         frame[:2] = extent[:2]
         frame[2:] = TOP / np.maximum(extent[2:] - extent[:2], 1e-9 * np.abs(extent).max() + 1e-300)
     return MessageLists(facts, frame, none, none, none, no_keys, no_keys, none, none)
-
-
-def _no_words() -> WordLists:
-    return WordLists(
-        no_list_facts(), np.zeros((0, 2), np.int64), np.zeros(0, np.int32), np.zeros(0, np.int64),
-        np.zeros(WORD_BLOCK, np.int64),
-    )  # fmt: skip
 
 
 def _filled_words(core: ApPlusCore, messages: Messages, row: int) -> int:

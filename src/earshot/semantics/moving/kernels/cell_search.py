@@ -42,6 +42,7 @@ from earshot.semantics.moving.kernels.hashed_lists import (
     entry_name,
     find_list,
 )
+from earshot.semantics.moving.kernels.reaches import find_reach_by_scan
 
 # ---- a message looks for subscriptions -----------------------------------------------------------
 
@@ -222,6 +223,6 @@ def _look_through(structure, tables, scratch, slot, number):
 
 KERNELS = (
     has_room_cells, find_cells, search_cells, put_message_cells, drop_message_cells, put_slot_cells,
-    drop_slot_cells, moved_slot_cells, foresee_slot_cells,
+    drop_slot_cells, moved_slot_cells, foresee_slot_cells, find_reach_by_scan,
 )  # fmt: skip
 """In the order of :mod:`earshot.semantics.moving.kernels.structures`."""

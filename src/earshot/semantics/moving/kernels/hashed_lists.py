@@ -12,7 +12,7 @@ from typing import NamedTuple
 import numpy as np
 
 from earshot.kernels.jit import inlined_kernel, lean_kernel
-from earshot.model.arrays import Int32s, Int64s
+from earshot.model.arrays import EVERYWHERE_TOKEN, Int32s, Int64s
 
 
 class HashedLists(NamedTuple):
@@ -31,6 +31,18 @@ class HashedLists(NamedTuple):
     list_buffer: Int64s  # (8,) working memory
 
 
+class WordLists(NamedTuple):
+    """Lists of messages by word, which need no hash."""
+
+    list_facts: Int64s  # (N_HASH_FACTS,)
+    lists: Int64s  # (n_tokens, 2) the only entry or the first block; how many entries, or NOT_KEPT
+    block_next: Int32s
+    block_entries: Int64s
+    list_buffer: Int64s
+
+
+NOT_KEPT = -1
+"""Length of a list that would be too long."""
 N_LISTS, N_HELD, FREE_LIST, N_BLOCKS, N_FREE_BLOCKS, FREE_BLOCK, N_ENTRIES, N_HASH_FACTS = range(8)
 """Facts: lists that were handed out, lists held, chain of those that are free, blocks that were
 handed out, blocks that are free, chain of these, entries."""
@@ -287,3 +299,56 @@ def sweep_lists(hashed, messages):
             sweep_list(hashed, messages, number)
             if hashed.lists[number, 1] == 0:
                 _forget_list(hashed, number)
+
+
+# ---- lists by word -------------------------------------------------------------------------------
+
+MOST_WORDS = 256
+"""Words of a message for which there is room."""
+_LONGEST = 4096
+"""Length from which the list of a word is not kept: to find messages of such a word, one does not
+have to go far."""
+
+
+@inlined_kernel
+def has_word_blocks(words, n):
+    """Whether the lists by word have room for so many more blocks."""
+    facts = words.list_facts
+    return facts[N_BLOCKS] - facts[N_FREE_BLOCKS] + n <= len(words.block_next)
+
+
+@lean_kernel
+def _keep_no_list(words, token):
+    """Have no list of a word any more."""
+    block = words.lists[token, 0]
+    words.list_facts[N_ENTRIES] -= words.lists[token, 1]
+    words.lists[token, 1] = NOT_KEPT
+    while block >= 0:
+        following = np.int64(words.block_next[block])
+        _free_block(words, block)
+        block = following
+
+
+@lean_kernel
+def list_words(words, messages, row):
+    """Put a message into the lists of its words, but for long ones; False where there is no room.
+
+    A list with more dead messages than live ones is swept.
+    """
+    start, n = messages.token_starts[row], np.int64(messages.n_tokens[row])
+    if not has_word_blocks(words, n):
+        return False
+    entry = message_entry(messages, row)
+    for i in range(start, start + n):
+        token = np.int64(messages.tokens[i])
+        size = words.lists[token, 1]
+        if token == EVERYWHERE_TOKEN or size == NOT_KEPT:
+            continue
+        if size > BLOCK and size > 2 * messages.n_having[token]:
+            sweep_list(words, messages, token)
+            size = words.lists[token, 1]
+        if size >= _LONGEST:
+            _keep_no_list(words, token)
+        else:
+            append_entry(words, token, entry)
+    return True

@@ -42,6 +42,8 @@ entry_rows     16 * n_blocks  int32   row of the message, ~row for its half west
 entry_boxes    .., 4          float32 its box, rounded outwards
 samples        2, 64          float64 working memory
 path           256            int64   working memory
+words          ..             ..      messages by word, where safe regions are asked for, of
+                                      :class:`~earshot.semantics.moving.kernels.hashed_lists.WordLists`
 ============== ============== ======= ===========================================================
 """
 
@@ -52,9 +54,15 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from earshot.kernels.jit import lean_kernel
+from earshot.kernels.jit import inlined_kernel, lean_kernel
 from earshot.model.arrays import Float64s, Int32s, Int64s
 from earshot.semantics.moving.kernels.arrays import N_ROWS
+from earshot.semantics.moving.kernels.hashed_lists import (
+    MOST_WORDS,
+    WordLists,
+    has_word_blocks,
+    list_words,
+)
 from earshot.semantics.moving.kernels.lists import (
     drop_from_lists,
     find_in_lists,
@@ -64,11 +72,13 @@ from earshot.semantics.moving.kernels.lists import (
     put_in_lists,
 )
 from earshot.semantics.moving.kernels.quadtree import (
+    TREE_HAS_WORDS,
     drop_from_tree,
     has_room_tree,
     put_in_tree,
     search_tree,
 )
+from earshot.semantics.moving.kernels.reaches import find_reach
 
 UInt64s = npt.NDArray[np.uint64]
 
@@ -115,18 +125,42 @@ class QuadListsArrays(NamedTuple):
     entry_boxes: npt.NDArray[np.float32]
     samples: Float64s
     path: Int64s
+    words: WordLists
 
 
 @lean_kernel
 def has_room(structure, tables, n):
     """Whether one more message and ``n`` alternatives of a subscription have room."""
-    return has_room_tree(structure) and has_room_lists(structure, tables, n)
+    return (
+        has_room_tree(structure)
+        and has_room_lists(structure, tables, n)
+        and (structure.tree_facts[TREE_HAS_WORDS] == 0 or _has_room_words(structure, tables))
+    )
+
+
+@inlined_kernel
+def _has_room_words(structure, tables):
+    words = structure.words
+    return len(words.lists) >= len(tables.messages.n_having) and has_word_blocks(words, MOST_WORDS)
 
 
 @lean_kernel
 def put_message(structure, tables, row):
     """Take a message in."""
     put_in_tree(structure, tables.messages, row)
+    facts = structure.tree_facts
+    if facts[TREE_HAS_WORDS] and not list_words(structure.words, tables.messages, row):
+        facts[TREE_HAS_WORDS] = 0  # it has more words than anybody expects
+
+
+@lean_kernel
+def list_messages(structure, tables, first):
+    """Put live messages from a row on into lists by word; return the first without room."""
+    messages = tables.messages
+    for row in range(first, messages.facts[N_ROWS]):
+        if messages.sequences[row] >= 0 and not list_words(structure.words, messages, row):
+            return row
+    return messages.facts[N_ROWS]
 
 
 @lean_kernel
@@ -136,19 +170,16 @@ def drop_message(structure, tables, row):
 
 
 @lean_kernel
-def fill_tree(structure, tables, first):
-    """Take the live messages in from a row on; return the first for which there is no room."""
-    messages = tables.messages
-    for row in range(first, messages.facts[N_ROWS]):
-        if messages.sequences[row] >= 0:
-            if not has_room_tree(structure):
-                return row
-            put_in_tree(structure, messages, row)
-    return messages.facts[N_ROWS]
+def find_reach_by_tree(structure, tables, scratch, slot, x, y, most, least):
+    """Return how far from a place no live message makes a difference."""
+    has_words = structure.tree_facts[TREE_HAS_WORDS] != 0
+    return find_reach(
+        structure, structure.words, has_words, tables, scratch, slot, x, y, most, least
+    )
 
 
 KERNELS = (
     has_room, find_in_lists, search_tree, put_message, drop_message, put_in_lists, drop_from_lists,
-    move_in_lists, foresee_in_lists,
+    move_in_lists, foresee_in_lists, find_reach_by_tree,
 )  # fmt: skip
 """In the order of :mod:`earshot.semantics.moving.kernels.structures`."""

@@ -16,13 +16,16 @@ word and are not opened at all.
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import numpy as np
+import numpy.typing as npt
 
 from earshot.indexes.kernels.blocks import low_bits
 from earshot.kernels.box_keys import trailing_zeros
 from earshot.kernels.jit import inlined_kernel, lean_kernel
 from earshot.kernels.processor import prefetch
-from earshot.model.arrays import BOX
+from earshot.model.arrays import BOX, Float64s, Int32s, Int64s
 from earshot.semantics.moving.kernels.arrays import (
     IS_LONLAT,
     N_CANDIDATES,
@@ -30,6 +33,7 @@ from earshot.semantics.moving.kernels.arrays import (
     N_FOUND,
     N_NODES,
     N_PROBES,
+    N_ROWS,
     STAMP,
 )
 from earshot.semantics.moving.kernels.regions import boxes_touch, holds
@@ -43,17 +47,49 @@ LEAF_FEW = 12
 DEEPEST = 200
 SPARE_BLOCKS, SPARE_QUADS = 32, 8
 
-TREE_QUADS, TREE_FREE_QUAD, TREE_BLOCKS, TREE_FREE_BLOCK, TREE_N_FREE, TREE_WANTED, N_TREE_FACTS = (
-    range(7)
-)
+(
+    TREE_QUADS,
+    TREE_FREE_QUAD,
+    TREE_BLOCKS,
+    TREE_FREE_BLOCK,
+    TREE_N_FREE,
+    TREE_WANTED,
+    TREE_HAS_WORDS,
+    N_TREE_FACTS,
+) = range(8)
 """Facts: groups of four nodes, chain of those that are free, blocks, chain of those that are free,
-how many of these there are, blocks that a cut was short of."""
+how many of these there are, blocks that a cut was short of, whether messages are listed by word."""
+
+
+class MessageTree(NamedTuple):
+    """The tree by itself; :mod:`earshot.semantics.moving.kernels.quad_lists` tells of its arrays.
+
+    The default structure has the same among its own arrays.
+    """
+
+    tree_facts: Int64s
+    node_boxes: Float64s
+    node_splits: Float64s
+    node_children: Int32s
+    node_counts: Int32s
+    node_blocks: Int32s
+    node_sizes: Int32s
+    node_limits: Int32s
+    node_words: npt.NDArray[np.uint64]
+    node_stale: Int32s
+    block_next: Int32s
+    entry_words: npt.NDArray[np.uint64]
+    entry_rows: Int32s
+    entry_boxes: npt.NDArray[np.float32]
+    samples: Float64s
+    path: Int64s
+
 
 _LARGEST = np.float32(3.4028235e38)
 _ULP = np.float32(1.2e-7)
 _TINY = np.float32(1e-45)
 _SAMPLE = 64
-_NOTED, _NOTED_MOST = 2048, 64
+NOTED, _NOTED_MOST = 2048, 64
 """Where messages to look at together are noted in the stack, far above any walk, and how many."""
 _ONE = np.uint64(1)
 
@@ -435,11 +471,22 @@ def drop_from_tree(tree, messages, row):
         _drop_piece(tree, messages, ~row, -180.0, box[1], box[2], box[3])
 
 
+@lean_kernel
+def fill_tree(tree, messages, first):
+    """Take the live messages in from a row on; return the first for which there is no room."""
+    for row in range(first, messages.facts[N_ROWS]):
+        if messages.sequences[row] >= 0:
+            if not has_room_tree(tree):
+                return row
+            put_in_tree(tree, messages, row)
+    return messages.facts[N_ROWS]
+
+
 # ---- searching -----------------------------------------------------------------------------------
 
 
 @inlined_kernel
-def _hull(boxes):
+def hull_of(boxes):
     """Return the box around two regions, and whether there is more to compare than that."""
     low_x, high_x = min(boxes[0, 0], boxes[1, 0]), max(boxes[0, 2], boxes[1, 2])
     low_y, high_y = min(boxes[0, 1], boxes[1, 1]), max(boxes[0, 3], boxes[1, 3])
@@ -452,7 +499,7 @@ def _hull(boxes):
 
 
 @inlined_kernel
-def _may_have(tree, node, probes, slot):
+def may_have(tree, node, probes, slot):
     """Whether a leaf may have the words of a subscription, as far as its bit set says."""
     for k in range(N_PROBES):
         place = np.int64(probes[slot, k])
@@ -464,12 +511,21 @@ def _may_have(tree, node, probes, slot):
 
 
 @inlined_kernel
+def prefetch_block(tree, block):
+    """Ask for the first block of a node, which is read after the nodes pushed behind it."""
+    if block >= 0:
+        prefetch(tree.entry_words, block * BLOCK)
+        prefetch(tree.entry_words, block * BLOCK + 8)
+        prefetch(tree.block_next, block)
+
+
+@inlined_kernel
 def search_tree(tree, tables, scratch, slot):
     """Find the messages that one of the two regions of the query holds, and the other does not."""
     counts, query, stack, messages = scratch.counts, scratch.query, scratch.stack, tables.messages
     boxes, inner = query.regions.boxes, query.inner
     words, probes = tables.subscribers.words[slot], tables.subscribers.probes
-    low_x, low_y, high_x, high_y, is_far = _hull(boxes)
+    low_x, low_y, high_x, high_y, is_far = hull_of(boxes)
     # What lies within both regions.
     in_low_x, in_high_x = max(inner[0, 0], inner[1, 0]), min(inner[0, 2], inner[1, 2])
     in_low_y, in_high_y = max(inner[0, 1], inner[1, 1]), min(inner[0, 3], inner[1, 3])
@@ -495,14 +551,14 @@ def search_tree(tree, tables, scratch, slot):
                     and in_high_x >= tree.entry_boxes[entry, 2]
                     and in_high_y >= tree.entry_boxes[entry, 3]
                 )
-                if is_within or not _touches_one(tree, entry, boxes):
+                if is_within or not touches_one(tree, entry, boxes):
                     continue
                 if n_noted == _NOTED_MOST:
                     _look_at_noted(tables, scratch, slot, n_noted)
                     n_noted = 0
                 row = np.int64(tree.entry_rows[entry])
                 row = ~row if row < 0 else row
-                stack[_NOTED + n_noted] = row
+                stack[NOTED + n_noted] = row
                 n_noted += 1
                 prefetch(messages.boxes, row)
                 prefetch(messages.words, row)
@@ -527,12 +583,8 @@ def search_tree(tree, tables, scratch, slot):
                     boxes, 1, box[0], box[1], box[2], box[3]
                 ):
                     continue
-            if tree.node_children[child] >= 0 or _may_have(tree, child, probes, slot):
-                block = np.int64(tree.node_blocks[child])
-                if block >= 0:  # it is read after the nodes pushed behind it
-                    prefetch(tree.entry_words, block * BLOCK)
-                    prefetch(tree.entry_words, block * BLOCK + 8)
-                    prefetch(tree.block_next, block)
+            if tree.node_children[child] >= 0 or may_have(tree, child, probes, slot):
+                prefetch_block(tree, np.int64(tree.node_blocks[child]))
                 stack[top] = child
                 top += 1
     counts[N_NODES] += n_nodes
@@ -541,7 +593,7 @@ def search_tree(tree, tables, scratch, slot):
 
 
 @inlined_kernel
-def _touches_one(tree, entry, boxes):
+def touches_one(tree, entry, boxes):
     """Whether the box of an entry, as far as 32 bits tell, touches one of the two regions."""
     min_x, min_y = np.float64(tree.entry_boxes[entry, 0]), np.float64(tree.entry_boxes[entry, 1])
     max_x, max_y = np.float64(tree.entry_boxes[entry, 2]), np.float64(tree.entry_boxes[entry, 3])
@@ -554,16 +606,16 @@ def _touches_one(tree, entry, boxes):
 def _look_at_noted(tables, scratch, slot, n):
     """Compare the messages that were noted with both regions."""
     messages, noted = tables.messages, scratch.stack
-    for i in range(_NOTED, _NOTED + n):
+    for i in range(NOTED, NOTED + n):
         prefetch(messages.tokens, messages.token_starts[noted[i]])
-    for i in range(_NOTED, _NOTED + n):
+    for i in range(NOTED, NOTED + n):
         _look_at_row(tables, scratch, slot, noted[i], False)
 
 
 @inlined_kernel
 def look_at(tree, entry, tables, scratch, slot, may_repeat):
     """Compare a message whose words may be right with both regions; it may have more entries."""
-    if _touches_one(tree, entry, scratch.query.regions.boxes):
+    if touches_one(tree, entry, scratch.query.regions.boxes):
         row = np.int64(tree.entry_rows[entry])
         _look_at_row(tables, scratch, slot, ~row if row < 0 else row, may_repeat)
 

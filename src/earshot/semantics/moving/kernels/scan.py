@@ -21,6 +21,7 @@ from earshot.semantics.moving.kernels.arrays import (
     N_FOUND,
     N_ROWS,
 )
+from earshot.semantics.moving.kernels.reaches import find_reach_by_scan
 from earshot.semantics.moving.kernels.regions import holds
 from earshot.semantics.moving.kernels.words import clause_is_met, row_has_words
 
@@ -118,6 +119,6 @@ def search_scan(structure, tables, scratch, slot):
 
 KERNELS = (
     has_room_scan, find_scan, search_scan, put_message_scan, drop_message_scan, put_slot_scan,
-    drop_slot_scan, moved_slot_scan, foresee_slot_scan,
+    drop_slot_scan, moved_slot_scan, foresee_slot_scan, find_reach_by_scan,
 )  # fmt: skip
 """In the order of :mod:`earshot.semantics.moving.kernels.structures`."""

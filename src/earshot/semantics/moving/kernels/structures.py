@@ -60,13 +60,22 @@ def foresee_slot(structure: Any, tables: Any, slot: int, is_near: bool) -> None:
     raise NotImplementedError
 
 
+def reach_of(
+    structure: Any, tables: Any, scratch: Any, slot: int, x: float, y: float, most: float,
+    least: float,
+) -> float:  # fmt: skip
+    """Return how far from a place nothing changes, up to ``most``; 0 if less than ``least``."""
+    raise NotImplementedError
+
+
 _FUNCTIONS: tuple[Callable[..., Any], ...] = (
     has_room, find, search, put_message, drop_message, put_slot, drop_slot, moved_slot,
-    foresee_slot,
+    foresee_slot, reach_of,
 )  # fmt: skip
 KERNELS: dict[type, tuple[Any, ...]] = {
     quad_lists.QuadListsArrays: quad_lists.KERNELS,
     ap_plus.ApPlusArrays: ap_search.KERNELS,
+    ap_plus.ApSafeArrays: ap_search.SAFE_KERNELS,
     ap_plus.ApSeparateArrays: ap_search.SEPARATE_KERNELS,
     cell_lists.CellListsArrays: cell_search.KERNELS,
     scan.ScanArrays: scan.KERNELS,

@@ -15,6 +15,8 @@ import numpy.typing as npt
 from earshot.indexes.ap_tree.kernels.nodes import ApTreeArrays
 from earshot.model.arrays import Float64s, Int32s, Int64s
 from earshot.semantics.moving.kernels.cell_lists import CellListsArrays
+from earshot.semantics.moving.kernels.hashed_lists import WordLists
+from earshot.semantics.moving.kernels.quadtree import MessageTree
 
 MOST_COPIES, IS_SEPARATE, N_PLUS_RULES = range(3)
 """Rules: nodes that keep a message at most; whether messages are in lists by cell and word."""
@@ -54,16 +56,6 @@ class MessageLists(NamedTuple):
     entry_words: npt.NDArray[np.uint64]  # bits of its words
     entry_rows: Int32s
     entry_ages: Int32s  # lower bits of its sequence: another message may have the row now
-
-
-class WordLists(NamedTuple):
-    """Messages by word, in lists of :mod:`earshot.semantics.moving.kernels.hashed_lists`."""
-
-    list_facts: Int64s
-    lists: Int64s  # (n_tokens, 2) the only entry or the first block; how many entries
-    block_next: Int32s
-    block_entries: Int64s
-    list_buffer: Int64s
 
 
 class TreeClauses(NamedTuple):
@@ -124,6 +116,13 @@ class ApPlusArrays(NamedTuple):
     """The AP+-Tree."""
 
     core: ApPlusCore
+
+
+class ApSafeArrays(NamedTuple):
+    """The AP+-Tree, and its messages by place: by these, safe regions are found."""
+
+    core: ApPlusCore
+    messages: MessageTree
 
 
 class ApSeparateArrays(NamedTuple):

@@ -45,11 +45,10 @@ from earshot.semantics.moving.ap_plus.kernels.arrays import (
 from earshot.semantics.moving.kernels.arrays import N_LIVE, N_ROWS
 from earshot.semantics.moving.kernels.hashed_lists import BLOCK as WORD_BLOCK
 from earshot.semantics.moving.kernels.hashed_lists import (
-    N_BLOCKS,
-    N_FREE_BLOCKS,
     append_entry,
     entry_lives,
     entry_name,
+    has_word_blocks,
     message_entry,
     sweep_list,
 )
@@ -118,13 +117,6 @@ def has_blocks(lists, n):
     """Whether the m-lists have room for so many more blocks, and some to spare."""
     facts = lists.tree_facts
     return facts[TREE_N_FREE] + len(lists.block_next) - facts[TREE_BLOCKS] >= n + SPARE_BLOCKS
-
-
-@inlined_kernel
-def has_word_blocks(words, n):
-    """Whether the lists by word have room for so many more blocks."""
-    facts = words.list_facts
-    return facts[N_BLOCKS] - facts[N_FREE_BLOCKS] + n <= len(words.block_next)
 
 
 # ---- where a message goes ------------------------------------------------------------------------

@@ -43,7 +43,6 @@ from earshot.semantics.moving.ap_plus.kernels.messages import (
     entry_limit,
     has_blocks,
     has_many_dead,
-    has_word_blocks,
     is_inside,
     keep_message,
     lives,
@@ -65,9 +64,13 @@ from earshot.semantics.moving.kernels.cell_lists import (
 from earshot.semantics.moving.kernels.cell_search import search_cells
 from earshot.semantics.moving.kernels.comparing import note_change, note_entry, note_holder
 from earshot.semantics.moving.kernels.hashed_lists import BLOCK as WORD_BLOCK
-
-_MOST_WORDS = 256
-"""Words of a message for which there is room in the lists by word; of more, all is built anew."""
+from earshot.semantics.moving.kernels.hashed_lists import MOST_WORDS, has_word_blocks
+from earshot.semantics.moving.kernels.quadtree import (
+    drop_from_tree,
+    has_room_tree,
+    put_in_tree,
+)
+from earshot.semantics.moving.kernels.reaches import find_reach, find_reach_by_scan
 
 
 @lean_kernel
@@ -85,7 +88,7 @@ def has_room_plus(structure, tables, n):
         and len(core.places.boxes) >= len(tables.subscribers.clause_slots)
         and tree.facts[N_NODES] + most <= len(tree.kinds)
         and has_blocks(core.lists, most)
-        and has_word_blocks(core.words, _MOST_WORDS)
+        and has_word_blocks(core.words, MOST_WORDS)
         and not has_many_dead(core.facts, tables.messages)
     )
 
@@ -404,12 +407,49 @@ def drop_message_separate(structure, tables, row):
     drop_message_cells(structure.cells, tables, row)
 
 
+# ---- AP+-Tree-Safe: messages by place, too -------------------------------------------------------
+
+
+@lean_kernel
+def has_room_safe(structure, tables, n):
+    """Whether one more message and a subscription have room."""
+    return has_room_tree(structure.messages) and has_room_plus(structure, tables, n)
+
+
+@inlined_kernel
+def put_message_safe(structure, tables, row):
+    """Keep a message."""
+    put_message_plus(structure, tables, row)
+    put_in_tree(structure.messages, tables.messages, row)
+
+
+@inlined_kernel
+def drop_message_safe(structure, tables, row):
+    """Forget a message."""
+    drop_message_plus(structure, tables, row)
+    drop_from_tree(structure.messages, tables.messages, row)
+
+
+@lean_kernel
+def find_reach_safe(structure, tables, scratch, slot, x, y, most, least):
+    """Return how far from a place no live message makes a difference."""
+    core = structure.core
+    has_words = core.facts[IS_INCOMPLETE] == 0
+    return find_reach(
+        structure.messages, core.words, has_words, tables, scratch, slot, x, y, most, least
+    )
+
+
 KERNELS = (
     has_room_plus, find_plus, search_plus, put_message_plus, drop_message_plus, put_slot_plus,
-    drop_slot_plus, moved_slot_plus, foresee_slot_plus,
+    drop_slot_plus, moved_slot_plus, foresee_slot_plus, find_reach_by_scan,
 )  # fmt: skip
 """In the order of :mod:`earshot.semantics.moving.kernels.structures`."""
 SEPARATE_KERNELS = (
     has_room_separate, find_plus, search_separate, put_message_separate, drop_message_separate,
-    put_slot_plus, drop_slot_plus, moved_slot_plus, foresee_slot_plus,
+    put_slot_plus, drop_slot_plus, moved_slot_plus, foresee_slot_plus, find_reach_by_scan,
+)  # fmt: skip
+SAFE_KERNELS = (
+    has_room_safe, find_plus, search_plus, put_message_safe, drop_message_safe, put_slot_plus,
+    drop_slot_plus, moved_slot_plus, foresee_slot_plus, find_reach_safe,
 )  # fmt: skip
