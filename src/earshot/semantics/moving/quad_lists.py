@@ -13,6 +13,7 @@ from earshot.model.arrays import Space
 from earshot.semantics.moving.cell_lists import no_words, with_blocks
 from earshot.semantics.moving.contract import Structure
 from earshot.semantics.moving.kernels.arrays import LIVE, N_ROWS, Tables
+from earshot.semantics.moving.kernels.hashed_lists import NOT_KEPT
 from earshot.semantics.moving.kernels.lists import (
     FULL,
     FULL_CLASS,
@@ -42,6 +43,7 @@ from earshot.semantics.moving.kernels.quadtree import (
     N_TREE_FACTS,
     SPARE_BLOCKS,
     SPARE_QUADS,
+    TREE_ASKED,
     TREE_BLOCKS,
     TREE_FREE_BLOCK,
     TREE_FREE_QUAD,
@@ -59,6 +61,9 @@ _SORTED_MOST = 12
 """Times that the mean entry may be sorted with its list before all is built anew, with other cells
 of keys: that takes 1.2 µs an entry, sorting lists 0.15."""
 _SPARE_WORD_BLOCKS = 4096
+_MORE_CLAUSES, _FEW_CLAUSES = 1.25, 64
+"""Alternatives, of those there were and beyond, up to which words that came get no lists: to fill
+them, all messages are looked through."""
 _MORE_MESSAGES = 8
 """So many times as many messages as were seen by then say more about which words are rare."""
 
@@ -114,16 +119,20 @@ class QuadLists(Structure):
         }
         more |= larger_tree(arrays)
         if tree[TREE_HAS_WORDS]:
-            lists = with_room(arrays.words.lists, n_tokens)
+            lists = with_room(arrays.words.lists, n_tokens, NOT_KEPT)
             more["words"] = with_blocks(arrays.words._replace(lists=lists), _SPARE_WORD_BLOCKS)
         return arrays._replace(**more)
 
     def with_words(self, arrays: QuadListsArrays, tables: Tables) -> QuadListsArrays:
-        """Return arrays with lists of messages by word."""
-        if arrays.tree_facts[TREE_HAS_WORDS]:
+        """Return arrays with lists of the messages that have words which anybody asks for."""
+        facts, n_clauses = arrays.tree_facts, len(tables.subscribers.clause_slots)
+        if facts[TREE_HAS_WORDS] and n_clauses <= _MORE_CLAUSES * facts[TREE_ASKED] + _FEW_CLAUSES:
             return arrays
-        arrays = arrays._replace(words=no_words())
-        arrays.tree_facts[TREE_HAS_WORDS] = 1
+        facts[TREE_HAS_WORDS], facts[TREE_ASKED] = 1, n_clauses
+        words, tokens = no_words(), tables.subscribers.token_ids
+        words = words._replace(lists=np.full((len(tables.messages.n_having), 2), NOT_KEPT))
+        words.lists[tokens[tokens >= 0], 1] = 0
+        arrays = arrays._replace(words=words)
         messages, row = tables.messages, 0
         arrays = self.with_room(arrays, tables)
         while (row := list_messages(arrays, tables, row)) < messages.facts[N_ROWS]:

@@ -28,6 +28,7 @@ from earshot.model.arrays import (
     Int64s,
     LivingMessages,
     Space,
+    nbytes,
     numbers_of,
 )
 from earshot.semantics.moving.kernels import safe
@@ -196,7 +197,7 @@ class Safety:
             *self._regions, self._flags, self._watched, self._is_told, self._ways,
             *(self._impacts or ()),
         )  # fmt: skip
-        return sum(int(each.nbytes) for each in arrays)
+        return nbytes(arrays)
 
     # ---- inside -------------------------------------------------------------------------------
 

@@ -42,7 +42,7 @@ class WordLists(NamedTuple):
 
 
 NOT_KEPT = -1
-"""Length of a list that would be too long."""
+"""Length of a list that nobody asks for, or that would be too long."""
 N_LISTS, N_HELD, FREE_LIST, N_BLOCKS, N_FREE_BLOCKS, FREE_BLOCK, N_ENTRIES, N_HASH_FACTS = range(8)
 """Facts: lists that were handed out, lists held, chain of those that are free, blocks that were
 handed out, blocks that are free, chain of these, entries."""
@@ -306,8 +306,7 @@ def sweep_lists(hashed, messages):
 MOST_WORDS = 256
 """Words of a message for which there is room."""
 _LONGEST = 4096
-"""Length from which the list of a word is not kept: to find messages of such a word, one does not
-have to go far."""
+"""Messages of a word from which no list of them is kept: one is not far away."""
 
 
 @inlined_kernel
@@ -322,8 +321,9 @@ def _keep_no_list(words, token):
     """Have no list of a word any more."""
     block = words.lists[token, 0]
     words.list_facts[N_ENTRIES] -= words.lists[token, 1]
+    is_single = words.lists[token, 1] <= 1
     words.lists[token, 1] = NOT_KEPT
-    while block >= 0:
+    while block >= 0 and not is_single:
         following = np.int64(words.block_next[block])
         _free_block(words, block)
         block = following
@@ -331,7 +331,7 @@ def _keep_no_list(words, token):
 
 @lean_kernel
 def list_words(words, messages, row):
-    """Put a message into the lists of its words, but for long ones; False where there is no room.
+    """Put a message into the lists of its words that are kept; False where there is no room.
 
     A list with more dead messages than live ones is swept.
     """
@@ -347,7 +347,7 @@ def list_words(words, messages, row):
         if size > BLOCK and size > 2 * messages.n_having[token]:
             sweep_list(words, messages, token)
             size = words.lists[token, 1]
-        if size >= _LONGEST:
+        if size >= _LONGEST or messages.n_having[token] > _LONGEST:
             _keep_no_list(words, token)
         else:
             append_entry(words, token, entry)

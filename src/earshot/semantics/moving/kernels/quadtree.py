@@ -48,17 +48,13 @@ DEEPEST = 200
 SPARE_BLOCKS, SPARE_QUADS = 32, 8
 
 (
-    TREE_QUADS,
-    TREE_FREE_QUAD,
-    TREE_BLOCKS,
-    TREE_FREE_BLOCK,
-    TREE_N_FREE,
-    TREE_WANTED,
-    TREE_HAS_WORDS,
-    N_TREE_FACTS,
-) = range(8)
+    TREE_QUADS, TREE_FREE_QUAD, TREE_BLOCKS, TREE_FREE_BLOCK, TREE_N_FREE, TREE_WANTED,
+    TREE_HAS_WORDS, TREE_ASKED, N_TREE_FACTS,
+) = range(9)  # fmt: skip
 """Facts: groups of four nodes, chain of those that are free, blocks, chain of those that are free,
-how many of these there are, blocks that a cut was short of, whether messages are listed by word."""
+how many of these there are, blocks that a cut was short of. Where safe regions are asked for:
+whether there are lists of messages by word, and how many alternatives of subscriptions there were
+as they were made."""
 
 
 class MessageTree(NamedTuple):

@@ -25,7 +25,7 @@ from earshot.kernels.shapes import plane_distance, sphere_distance_m
 from earshot.model.arrays import BOX, CIRCLE, EVERYWHERE, EVERYWHERE_TOKEN, POLYGON
 from earshot.semantics.moving.kernels.arrays import IS_LONLAT, N_CANDIDATES, N_NODES, N_ROWS
 from earshot.semantics.moving.kernels.hashed_lists import BLOCK as LIST_BLOCK
-from earshot.semantics.moving.kernels.hashed_lists import entry_lives, entry_name
+from earshot.semantics.moving.kernels.hashed_lists import NOT_KEPT, entry_lives, entry_name
 from earshot.semantics.moving.kernels.quadtree import (
     BLOCK,
     NOTED,
@@ -313,24 +313,26 @@ def _touches_either(boxes, box):
 
 
 @inlined_kernel
-def _rarest(words, subscribers, clause):
+def _rarest(words, subscribers, messages, clause):
     """Return the word of an alternative whose list is the shortest, and how long; -1 for none."""
     token, shortest = np.int64(-1), _NEVER
     for i in range(subscribers.token_offsets[clause], subscribers.token_offsets[clause + 1]):
         other = np.int64(subscribers.token_ids[i])
-        if other > EVERYWHERE_TOKEN and other < len(words.lists):
-            size = words.lists[other, 1]
+        if other > EVERYWHERE_TOKEN:
+            size = words.lists[other, 1] if other < len(words.lists) else NOT_KEPT
+            if messages.n_having[other] == 0:
+                size = 0
             if 0 <= size < shortest:
                 token, shortest = other, size
     return token, shortest
 
 
 @lean_kernel
-def _n_listed(words, subscribers, slot):
+def _n_listed(words, subscribers, messages, slot):
     """Return the length of lists that have all messages a subscription may match."""
     n = np.int64(0)
     for clause in range(subscribers.clause_offsets[slot], subscribers.clause_offsets[slot + 1]):
-        n = min(n + _rarest(words, subscribers, clause)[1], _NEVER)
+        n = min(n + _rarest(words, subscribers, messages, clause)[1], _NEVER)
     return n
 
 
@@ -338,7 +340,7 @@ def _n_listed(words, subscribers, slot):
 def _least_listed(words, tables, scratch, slot, x, y, clause, best):
     """Return the least limit of messages in the shortest list of an alternative, or the best."""
     subscribers, messages = tables.subscribers, tables.messages
-    token, size = _rarest(words, subscribers, clause)
+    token, size = _rarest(words, subscribers, messages, clause)
     if size == 0:
         return best
     scratch.counts[N_CANDIDATES] += size
@@ -399,7 +401,7 @@ def find_reach(tree, words, has_lists, tables, scratch, slot, x, y, most, least)
     subscribers, counts = tables.subscribers, scratch.counts
     margin = _margin(tables, slot, x, y, most)
     beyond, before = most + margin, counts[N_NODES]
-    n_listed = _n_listed(words, subscribers, slot) if has_lists else _NEVER
+    n_listed = _n_listed(words, subscribers, tables.messages, slot) if has_lists else _NEVER
     tried, limit = min(max(_FIRST * region_size(tables, slot), least) + margin, beyond), 0.0
     while n_listed > _ENTRIES_PER_NODE * (counts[N_NODES] - before + _FEW_NODES):
         limit = _walk(tree, tables, scratch, slot, x, y, tried, least)
