@@ -39,6 +39,7 @@ from earshot.semantics.moving.kernels.arrays import (
     Scratch,
     Tables,
 )
+from earshot.semantics.moving.kernels.lists import LIST_BUILT, LIST_PUT
 from earshot.semantics.moving.quad_lists import QuadLists
 from earshot.semantics.moving.tables import no_messages
 
@@ -47,6 +48,8 @@ _SHARE = 1.0 - 1e-6
 _WORTH = 8.0
 """Moves like the last that a safe region must outlast to be kept: to find one takes about as many
 searches as a move takes."""
+_FEW = 128
+"""Impact regions that came, up to which their lists are not made anew: sorted by other places."""
 Kinds = npt.NDArray[np.int8]
 
 
@@ -166,7 +169,9 @@ class Safety:
         if not self._n_watched:
             return
         self._follow(tables)
-        if self._structure.is_due(self._impacts, self._tables):
+        facts = self._impacts.list_facts
+        is_new = facts[LIST_PUT] > max(_FEW, int(facts[LIST_BUILT]))
+        if is_new or self._structure.is_due(self._impacts, self._tables):
             self._impacts = self._structure.build(self._tables, self._space, self._impacts)
         arriving = self._tables._replace(messages=_table_of(self._tables.messages, given))
         outdated = np.empty(self._n_watched, np.int32)
