@@ -46,8 +46,9 @@ from earshot.semantics.moving.tables import no_messages
 _SHARE = 1.0 - 1e-6
 """A client is told a hair less than is watched: rounding cannot reach that."""
 _WORTH = 8.0
-"""Moves like the last that a safe region must outlast to be kept: to find one takes about as many
-searches as a move takes."""
+"""Moves like the last that a safe region must outlast to be kept: to find one takes some µs."""
+_LONGEST_PAUSE = 63
+"""Moves after which it is looked for again, where there was none before, and before that."""
 _FEW = 128
 """Impact regions that came, up to which their lists are not made anew: sorted by other places."""
 Kinds = npt.NDArray[np.int8]
@@ -82,6 +83,8 @@ class Safety:
         self._watched = np.empty((0, 3))  # around which place, and how far
         self._is_told = np.empty(0, np.bool_)  # whether the client knows it
         self._ways = np.empty((0, 2))  # where a slot went last, as far as anybody looked
+        # Moves until a safe region is looked for, and how many there are after the next in vain.
+        self._waits, self._pauses = np.empty(0, np.uint8), np.empty(0, np.uint8)
         self._n_watched = 0
         self._outdated = np.empty(0, np.int32)
         self._structure = QuadLists()
@@ -142,12 +145,20 @@ class Safety:
     def renew(
         self, structure: Any, tables: Tables, scratch: Scratch, slots: Int32s, kinds: Kinds
     ) -> None:
-        """Find safe regions for those who left theirs, if they last for some moves."""
+        """Find safe regions for those who left theirs, if they last for some moves.
+
+        Who had none is left alone for some moves, longer each time.
+        """
         moved = np.unique(slots[kinds != SAFE_POSITION])
+        is_due = self._waits[moved] == 0
+        self._waits[moved[~is_due]] -= 1
+        moved = moved[is_due]
         if len(moved):
             leasts = np.empty(len(moved))
             safe.way_lengths(tables, moved, self._ways, leasts)
             self._measure(structure, tables, scratch, moved, _WORTH * leasts)
+            pauses = np.minimum(2 * self._pauses[moved] + 1, _LONGEST_PAUSE)
+            self._waits[moved] = self._pauses[moved] = pauses * (self._flags[moved] == 0)
 
     def forget(self, slots: Int32s) -> None:
         """Note that subscriptions moved or ended: their safe regions are of no account any more."""
@@ -200,6 +211,7 @@ class Safety:
         """Bytes of memory."""
         arrays = (
             *self._regions, self._flags, self._watched, self._is_told, self._ways,
+            self._waits, self._pauses,
             *(self._impacts or ()),
         )  # fmt: skip
         return nbytes(arrays)
@@ -223,6 +235,7 @@ class Safety:
         )
         self._flags, self._watched = with_room(self._flags, n), with_room(self._watched, n)
         self._is_told, self._ways = with_room(self._is_told, n), with_room(self._ways, n)
+        self._waits, self._pauses = with_room(self._waits, n), with_room(self._pauses, n)
         self._tables = tables._replace(
             subscribers=tables.subscribers._replace(regions=self._regions, flags=self._flags),
             messages=no_messages()._replace(n_having=tables.messages.n_having),
