@@ -247,8 +247,8 @@ class Safety:
         self, structure: Any, tables: Tables, scratch: Scratch, slots: Int32s, leasts: Float64s
     ) -> None:
         """Find safe regions for slots that have none; those are watched that get one."""
-        areas = np.empty((len(slots), 3))
-        safe.measure_areas(structure, tables, scratch, slots, self._ways, leasts, areas)
+        areas, order = np.empty((len(slots), 3)), np.empty(len(slots), np.int64)
+        safe.measure_areas(structure, tables, scratch, slots, self._ways, leasts, areas, order)
         self._watched[slots] = areas
         is_found = areas[:, 2] > 0
         self._is_told[slots] = False

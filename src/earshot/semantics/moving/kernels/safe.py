@@ -24,6 +24,7 @@ from earshot.semantics.moving.kernels.arrays import (
     SAFE_POSITION,
 )
 from earshot.semantics.moving.kernels.events import find_slots
+from earshot.semantics.moving.kernels.ordering import order_by_place
 from earshot.semantics.moving.kernels.reaches import (
     apart,
     position_of,
@@ -57,8 +58,10 @@ def _longest(structure, tables, scratch, slot, x, y, least):
 
 
 @kernel
-def measure_areas(structure, tables, scratch, slots, ways, leasts, areas):
+def measure_areas(structure, tables, scratch, slots, ways, leasts, areas, order):
     """Fill in a place and a safe reach around it for each slot, whose position is within.
+
+    Those near each other come together: what one of them has read is at hand for the next.
 
     Args:
         structure: Arrays of a structure.
@@ -68,9 +71,11 @@ def measure_areas(structure, tables, scratch, slots, ways, leasts, areas):
         ways: Where each slot went last, as a difference of positions; 0 where nobody knows.
         leasts: Reaches less than which are of no use to a slot of ``slots``.
         areas: (n, 3) place and reach; the reach is 0 where none was found.
+        order: (n,) working memory.
     """
     is_lonlat, kinds = tables.rules[IS_LONLAT] != 0, tables.subscribers.regions.kinds
-    for i in range(len(slots)):
+    order_by_place(tables.subscribers.regions.boxes, slots, order, scratch.stack)
+    for i in order:
         slot = np.int64(slots[i])
         x, y = position_of(tables, slot)
         areas[i, 0], areas[i, 1], areas[i, 2] = x, y, 0.0
