@@ -9,6 +9,8 @@ NamedTuple, and kernels that are chosen by its type in
 - ``search``: the messages that a slot holds at one of two places alone;
 - ``put_message``, ``drop_message``, ``put_slot``, ``drop_slot``, ``moved_slot``: follow what
   happens;
+- ``reach_of``: how far from a place nothing changes for a slot; a structure that has no messages by
+  place compares with all of them;
 - ``has_room``: whether the arrays are large enough for what comes next. A structure that cannot
   know before answers ``put_slot`` and ``moved_slot`` with False, having changed nothing, and is
   asked again after ``with_room``.

@@ -253,8 +253,11 @@ def _built_lists(
     n_chunks = int(np.count_nonzero(lasts) + (sizes // FULL).sum()) + 64
     arrays.list_lengths[:] = 0
     facts[LIST_FREE_CHUNK] = -1
+    by_chunk: dict[str, Any] = {
+        name: np.zeros(n_chunks, getattr(arrays, name).dtype) for name in _BY_CHUNK
+    }
     arrays = arrays._replace(
-        **{name: np.zeros(n_chunks, getattr(arrays, name).dtype) for name in _BY_CHUNK},
+        **by_chunk,
         **_pool_of(arrays, _rounded(n_pool)),
         sort_room=np.zeros(sorting_room(int(sizes.max(initial=0))) + 64, np.int64),
     )

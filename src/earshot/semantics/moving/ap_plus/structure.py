@@ -357,15 +357,14 @@ class ApPlusSafe(ApPlusTree):
     arrays_type = ApSafeArrays
     keeps_safe_regions = True
 
-    def build(self, tables: Tables, space: Space, held: ApSafeArrays | None = None) -> ApSafeArrays:
+    def build(self, tables: Tables, space: Space, held: Any = None) -> Any:
         """Return arrays with every live subscription and message."""
         built: Any = super().build(tables, space, held)
         tree = built.messages if held is None else held.messages
         row = 0 if held is None else int(tables.messages.facts[N_ROWS])
         while (row := fill_tree(tree, tables.messages, row)) < tables.messages.facts[N_ROWS]:
             tree = tree._replace(**larger_tree(tree))
-        arrays: ApSafeArrays = built._replace(messages=tree)
-        return arrays
+        return built._replace(messages=tree)
 
     def _joined(self, core: ApPlusCore, tables: Tables) -> ApSafeArrays:
         return ApSafeArrays(core, empty_tree())
