@@ -142,6 +142,7 @@ class Town:
     def check(self, clock: datetime) -> None:
         """Every region reaches as far as it may, and no farther."""
         keys = list(self.asked)
+        self.engine.safe_regions(keys)  # that which a structure has kept may be shorter by now
         given = dict(zip(keys, self.engine.safe_regions(keys), strict=True))
         for key, (region, (x, y), words) in self.asked.items():
             boxes = [box for end, box, held in self.said if end > clock and words <= held]
