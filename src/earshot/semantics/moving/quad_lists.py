@@ -40,6 +40,7 @@ from earshot.semantics.moving.kernels.lists import (
 from earshot.semantics.moving.kernels.quad_lists import QuadListsArrays, list_messages
 from earshot.semantics.moving.kernels.quadtree import (
     BLOCK,
+    HALF_PLACES,
     N_TREE_FACTS,
     SPARE_BLOCKS,
     SPARE_QUADS,
@@ -73,7 +74,7 @@ _BY_TOKEN = {
 _BY_CHUNK = ("chunk_starts", "chunk_counts", "chunk_classes", "chunk_next", "chunk_before")
 _BY_NODE = (
     "node_boxes", "node_splits", "node_children", "node_counts", "node_blocks", "node_sizes",
-    "node_limits", "node_words", "node_stale",
+    "node_limits", "node_stale",
 )  # fmt: skip
 
 
@@ -178,7 +179,7 @@ def empty_tree() -> MessageTree:
         np.zeros(N_TREE_FACTS, np.int64), np.zeros((n_nodes, 4)), np.zeros((n_nodes, 2)),
         np.zeros(n_nodes, np.int32), np.zeros(n_nodes, np.int32), np.zeros(n_nodes, np.int32),
         np.zeros(n_nodes, np.int32), np.zeros(n_nodes, np.int32),
-        np.zeros((n_nodes, 16), np.uint64), np.zeros(n_nodes, np.int32),
+        np.zeros((n_nodes // 4, HALF_PLACES), np.uint8), np.zeros(n_nodes, np.int32),
         np.zeros(n_blocks, np.int32),
         np.zeros(n_blocks * BLOCK, np.uint64), np.zeros(n_blocks * BLOCK, np.int32),
         np.zeros((n_blocks * BLOCK, 4), np.float32), np.zeros((2, 64)), np.zeros(256, np.int64),
@@ -196,6 +197,7 @@ def larger_tree(tree: Any) -> dict[str, Any]:
     n_blocks = int(facts[TREE_BLOCKS] + facts[TREE_WANTED]) + 4 * SPARE_BLOCKS
     facts[TREE_WANTED] = 0
     more: dict[str, Any] = {name: with_room(getattr(tree, name), 4 * n_quads) for name in _BY_NODE}
+    more["quad_words"] = with_room(tree.quad_words, len(more["node_counts"]) // 4)
     if n_blocks > len(tree.block_next):
         n_blocks += len(tree.block_next) // 4
         more["block_next"] = with_room(tree.block_next, n_blocks)

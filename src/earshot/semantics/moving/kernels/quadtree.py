@@ -46,6 +46,8 @@ LEAF_FEW = 12
 """A leaf with more messages is cut; a node with so few takes its leaves back."""
 DEEPEST = 200
 SPARE_BLOCKS, SPARE_QUADS = 32, 8
+HALF_PLACES = 512
+"""Bytes of the bit sets of four nodes: in each, two places of a word with a bit a node."""
 
 (
     TREE_QUADS, TREE_FREE_QUAD, TREE_BLOCKS, TREE_FREE_BLOCK, TREE_N_FREE, TREE_WANTED,
@@ -71,7 +73,7 @@ class MessageTree(NamedTuple):
     node_blocks: Int32s
     node_sizes: Int32s
     node_limits: Int32s
-    node_words: npt.NDArray[np.uint64]
+    quad_words: npt.NDArray[np.uint8]
     node_stale: Int32s
     block_next: Int32s
     entry_words: npt.NDArray[np.uint64]
@@ -87,7 +89,8 @@ _TINY = np.float32(1e-45)
 _SAMPLE = 64
 NOTED, _NOTED_MOST = 2048, 64
 """Where messages to look at together are noted in the stack, far above any walk, and how many."""
-_ONE = np.uint64(1)
+_ONE, _TWICE = np.uint8(1), np.uint8(0x11)
+_CHILDREN = np.uint32(0x1111)
 
 
 @inlined_kernel
@@ -135,9 +138,19 @@ def clear_node(tree, node):
 
 @inlined_kernel
 def _clear_words(tree, node):
+    """Let a node lack every word."""
     tree.node_stale[node] = 0
-    for k in range(16):
-        tree.node_words[node, k] = 0
+    quad, others = node >> 2, np.uint8(255) ^ (_TWICE << np.uint8(node & 3))
+    for k in range(HALF_PLACES):
+        tree.quad_words[quad, k] &= others
+
+
+@inlined_kernel
+def _have_all_words(tree, node):
+    """Let a node have every word, as far as its bit set says."""
+    quad, own = node >> 2, _TWICE << np.uint8(node & 3)
+    for k in range(HALF_PLACES):
+        tree.quad_words[quad, k] |= own
 
 
 @inlined_kernel
@@ -147,7 +160,7 @@ def _add_words(tree, messages, node, name):
     start = messages.token_starts[row]
     for i in range(start, start + messages.n_tokens[row]):
         place = word_place(messages.tokens[i])
-        tree.node_words[node, place >> 6] |= _ONE << np.uint64(place & 63)
+        tree.quad_words[node >> 2, place >> 1] |= _ONE << np.uint8((place & 1) << 2 | node & 3)
 
 
 @inlined_kernel
@@ -330,6 +343,7 @@ def _cut(tree, messages, node):
     tree.node_splits[node, 0], tree.node_splits[node, 1] = x, y
     block, in_block = np.int64(tree.node_blocks[node]), (size - 1) % BLOCK + 1
     tree.node_blocks[node], tree.node_sizes[node] = -1, 0
+    _have_all_words(tree, node)
     while block >= 0:
         for i in range(in_block):
             entry = block * BLOCK + i
@@ -495,15 +509,20 @@ def hull_of(boxes):
 
 
 @inlined_kernel
-def may_have(tree, node, probes, slot):
-    """Whether a leaf may have the words of a subscription, as far as its bit set says."""
+def having_children(tree, first, probes, slot):
+    """Return which of four nodes may have the words of a subscription: bit 4 k for the k-th.
+
+    Of nodes that are cut, all may.
+    """
+    having = np.uint32(15)
     for k in range(N_PROBES):
         place = np.int64(probes[slot, k])
         if place < 0:
             break
-        if tree.node_words[node, place >> 6] >> np.uint64(place & 63) & _ONE == 0:
-            return False
-    return True
+        having &= np.uint32(tree.quad_words[first >> 2, place >> 1]) >> np.uint32((place & 1) << 2)
+    return (having | having << np.uint32(3) | having << np.uint32(6) | having << np.uint32(9)) & (
+        _CHILDREN
+    )
 
 
 @inlined_kernel
@@ -570,6 +589,8 @@ def search_tree(tree, tables, scratch, slot):
             tree.node_boxes, first, (low_x, low_y, high_x, high_y),
             (in_low_x, in_low_y, in_high_x, in_high_y),
         )  # fmt: skip
+        if mask != 0:
+            mask &= having_children(tree, first, probes, slot)
         while mask != 0:
             child = first + (trailing_zeros(mask) >> 2)
             mask &= mask - np.uint32(1)
@@ -579,10 +600,9 @@ def search_tree(tree, tables, scratch, slot):
                     boxes, 1, box[0], box[1], box[2], box[3]
                 ):
                     continue
-            if tree.node_children[child] >= 0 or may_have(tree, child, probes, slot):
-                prefetch_block(tree, np.int64(tree.node_blocks[child]))
-                stack[top] = child
-                top += 1
+            prefetch_block(tree, np.int64(tree.node_blocks[child]))
+            stack[top] = child
+            top += 1
     counts[N_NODES] += n_nodes
     if n_noted > 0:
         _look_at_noted(tables, scratch, slot, n_noted)

@@ -29,8 +29,8 @@ from earshot.semantics.moving.kernels.hashed_lists import NOT_KEPT, entry_lives,
 from earshot.semantics.moving.kernels.quadtree import (
     BLOCK,
     NOTED,
+    having_children,
     hull_of,
-    may_have,
     prefetch_block,
     touches_one,
 )
@@ -280,6 +280,8 @@ def _walk(tree, tables, scratch, slot, x, y, most, least):
         if first < 0:
             continue
         mask = open_mask(tree.node_boxes, first, hull, within)
+        if mask != 0:
+            mask &= having_children(tree, first, probes, slot)
         nearest = np.int64(x > tree.node_splits[node, 0]) + 2 * np.int64(
             y > tree.node_splits[node, 1]
         )
@@ -289,10 +291,9 @@ def _walk(tree, tables, scratch, slot, x, y, most, least):
                 continue
             if is_far and not _touches_either(boxes, tree.node_boxes[child]):
                 continue
-            if tree.node_children[child] >= 0 or may_have(tree, child, probes, slot):
-                prefetch_block(tree, np.int64(tree.node_blocks[child]))
-                stack[top] = child
-                top += 1
+            prefetch_block(tree, np.int64(tree.node_blocks[child]))
+            stack[top] = child
+            top += 1
     return best
 
 
