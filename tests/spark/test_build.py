@@ -2,13 +2,8 @@
 
 from __future__ import annotations
 
-import os
 import shutil
-import threading
-import time
-from contextlib import suppress
 from datetime import UTC, datetime
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -22,9 +17,8 @@ from earshot import Engine
 from earshot.errors import InvalidInput, InvalidParameter, SavedIndexError
 from earshot.model.schemas import REJECTS, changes_schema, messages_schema, subscriptions_schema
 from earshot.spark import build, match
-from earshot.spark.build import BuildTask, _build_shard, _build_task
+from earshot.spark.build import BuildTask, _build_shard
 from earshot.spark.folders import Folder
-from earshot.spark.giving_way import LOWEST_PRIORITY, giving_way
 from earshot.spark.intake import take_in
 from earshot.spark.notes import NOTE
 from earshot.spark.prepare import ROW, SOURCE
@@ -171,20 +165,16 @@ def test_wrong_options_are_refused(
 # ---- one task -----------------------------------------------------------------------------------
 
 
-def batch_of_all_kinds() -> pa.RecordBatch:
+def test_a_task_that_is_tried_again_does_not_meet_its_remains(tmp_path: Path) -> None:
+    settings = IndexSettings("integer")
+    task = BuildTask(Folder(tmp_path).uri, settings, None, stop_at_rejects=False)
     n = len(ALL_KINDS)
-    return (
+    batch = (
         ALL_KINDS.append_column(SOURCE, pa.repeat("file", n))
         .append_column(ROW, pa.array(np.arange(100, 100 + n)))
         .append_column(NOTE, pa.nulls(n, pa.string()))
         .combine_chunks().to_batches()[0]
     )  # fmt: skip
-
-
-def test_a_task_that_is_tried_again_does_not_meet_its_remains(tmp_path: Path) -> None:
-    settings = IndexSettings("integer")
-    task = BuildTask(Folder(tmp_path).uri, settings, None, stop_at_rejects=False)
-    n, batch = len(ALL_KINDS), batch_of_all_kinds()
 
     def killed() -> Any:
         yield batch
@@ -201,42 +191,3 @@ def test_a_task_that_is_tried_again_does_not_meet_its_remains(tmp_path: Path) ->
     names = [each.to_pylist()[0]["directory"] for each in (about, again)]
     assert sorted(names) == Folder(tmp_path / "shards").names()
     assert len(set(names)) == 2
-
-
-def test_a_task_that_gives_way_leaves_nothing_that_does(tmp_path: Path) -> None:
-    """The next task of the same worker has the usual priority."""
-    seen: list[int] = []
-
-    def read() -> Any:
-        seen.append(os.getpriority(os.PRIO_PROCESS, threading.get_native_id()))
-        yield batch_of_all_kinds()
-
-    task = BuildTask(Folder(tmp_path).uri, IndexSettings("integer"), None, stop_at_rejects=False)
-    usual = os.getpriority(os.PRIO_PROCESS, 0)
-    (about, *_) = giving_way(partial(_build_task, task), read())
-    assert about.to_pylist()[0]["n_subscriptions"] == len(ALL_KINDS)
-    assert seen == [LOWEST_PRIORITY]
-    until = time.monotonic() + 10
-    while priorities() != {usual}:  # a thread that has ended is listed for a moment
-        assert time.monotonic() < until
-        time.sleep(0.01)
-
-
-def priorities() -> set[int]:
-    """Return the priorities of all threads of this process."""
-    found = set()
-    for path in Path("/proc/self/task").iterdir():
-        with suppress(OSError):
-            found.add(os.getpriority(os.PRIO_PROCESS, int(path.name)))
-    return found
-
-
-def test_what_fails_while_it_gives_way_is_told() -> None:
-    def fails(_: Any) -> Any:
-        yield batch_of_all_kinds()
-        raise InvalidParameter("no room")
-
-    found = giving_way(fails, [])
-    assert next(found).num_rows == len(ALL_KINDS)
-    with pytest.raises(InvalidParameter, match="no room"):
-        next(found)

@@ -7,23 +7,20 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
 from earshot.errors import InvalidParameter
-from earshot.spark import session as session_module
 from earshot.spark.session import (
     SETTINGS,
     check_master,
     command_settings,
     is_local,
     local_session,
-    n_cores,
     settings_for,
-    spark_session,
 )
 
 from .kafka_broker import consume, create_topic, produce
@@ -141,41 +138,6 @@ def test_the_callers_settings_win_and_java_options_add_up() -> None:
     assert settings["spark.a"] == "b"
     assert settings[JAVA_OPTIONS] == settings_for("local[2]")[JAVA_OPTIONS] + " -Xss8m"
     assert settings_for("yarn", extra)[JAVA_OPTIONS] == "-Xss8m"
-
-
-@pytest.mark.parametrize(
-    ("quota", "n"), [("max 100000", 64), ("150000 100000", 2), ("50000 100000", 1), (None, 64)]
-)
-def test_cores_are_counted_as_java_does(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, quota: str | None, n: int
-) -> None:
-    monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(64)), raising=False)
-    if quota is not None:
-        (tmp_path / "cpu.max").write_text(quota)
-    assert n_cores(tmp_path / "cpu.max") == n
-
-
-def test_a_merge_has_a_slot_beside_those_of_the_cores(monkeypatch: pytest.MonkeyPatch) -> None:
-    started: list[tuple[str, Any]] = []
-
-    def start(master: str, extra: dict[str, str]) -> Any:
-        started.append((master, extra.get("spark.default.parallelism")))
-        raise InvalidParameter("enough")
-
-    def master_of(*given: Any, **options: Any) -> tuple[str, Any]:
-        with pytest.raises(InvalidParameter, match="enough"), spark_session(*given, **options):
-            pass
-        return started[-1]
-
-    monkeypatch.setattr(session_module, "local_session", start)
-    monkeypatch.setattr(session_module, "n_cores", lambda: 8)
-    assert master_of() == ("local[*,4]", None)
-    assert master_of(has_spare_slot=True) == ("local[9,4]", "8")
-    own = {"spark.default.parallelism": "3"}
-    assert master_of(None, own, has_spare_slot=True) == ("local[9,4]", "3")
-    assert master_of("local[2]", has_spare_slot=True) == ("local[2]", None)
-    given = {"spark.master": "yarn"}
-    assert master_of(None, given, has_spare_slot=True) == ("yarn", None)
 
 
 def test_a_master_that_does_not_answer_is_told_at_once() -> None:

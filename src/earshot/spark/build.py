@@ -34,7 +34,6 @@ from earshot.model.schemas import IdKind, id_type, subscriptions_schema
 from earshot.placement.cutting import cut_plan
 from earshot.placement.routing import UnitArrays, merge_units
 from earshot.spark.folders import Folder
-from earshot.spark.giving_way import giving_way
 from earshot.spark.hashed import build_hashed, default_n_shards
 from earshot.spark.notes import (
     NOTE,
@@ -224,11 +223,10 @@ def build_base(
 ) -> tuple[Base, DataFrame]:
     """Build all shards from canonical rows and notes; return the base, and the rejects.
 
-    With ``n_tasks``, no more tasks than that run at a time, and they give way to all other work.
-    With ``counts``, words are weighed by them.
+    With ``n_tasks``, no more tasks than that run at a time. With ``counts``, words are weighed by
+    them.
     """
     warm_up_machine(settings.semantics, settings.structure)
-    gives_way = n_tasks is not None
     folder = store.base_folder(store.next_name("bases"))
     with plain_failures():
         if n_tasks is not None:
@@ -241,26 +239,22 @@ def build_base(
         report: dict[str, Any] = {}
         plan = None
         if n_shards is not None:
-            counted = token_frequencies(rows, settings.analyzer, gives_way=gives_way)
-            plan, report = _cut(rows, counted, settings, n_shards, n_rows, messages)
+            plan, report = _cut(rows, settings, n_shards, n_rows, messages)
             folder.add("plan", plan.save)
             if messages is not None:
                 folder.add("sample", partial(_write_sample, messages))
         if counts is not None:
             folder.add(COUNTS, partial(_write_counts, counts))
         task = BuildTask(folder.uri, settings, n_shards, stop_at_rejects)
-        assigning, building = partial(_assign_task, task), partial(_build_task, task)
-        if gives_way:
-            assigning, building = partial(giving_way, assigning), partial(giving_way, building)
         if n_shards is None:
             sent = noted.repartition(1)
         else:
             sent_schema = pa.schema([(SHARD, pa.int32()), *arrow_schema(noted)])
-            sent = noted.mapInArrow(assigning, from_arrow_schema(sent_schema))
+            sent = noted.mapInArrow(partial(_assign_task, task), from_arrow_schema(sent_schema))
             sent = sent.repartitionById(n_shards, F.col(SHARD))
             if n_tasks is not None:
                 sent = sent.coalesce(n_tasks)
-        built = sent.mapInArrow(building, from_arrow_schema(BUILT_SHARD))
+        built = sent.mapInArrow(partial(_build_task, task), from_arrow_schema(BUILT_SHARD))
         # Written, not collected: there may be many rejects. The job runs once, whoever reads them.
         built.write.mode("overwrite").parquet(f"{folder.uri}/built")
         built = noted.sparkSession.read.parquet(f"{folder.uri}/built")
@@ -341,20 +335,16 @@ def _refuse_shared_task(schema: pa.Schema, batches: Iterable[pa.RecordBatch]) ->
 
 def _cut(
     rows: DataFrame,
-    counted: DataFrame,
     settings: IndexSettings,
     n_shards: int,
     n_rows: int,
     messages: pa.Table | None,
 ) -> tuple[Territory, dict[str, Any]]:
-    """Cut shards from samples and counted tokens; return the plan and its report.
-
-    The plan is without what the shards hold.
-    """
+    """Cut shards from samples; return the plan, without what the shards hold, and its report."""
     analyzer, space = settings.analyzer, settings.space
-    tokens = counted.toArrow().sort_by("token")
+    counted = token_frequencies(rows, analyzer).toArrow().sort_by("token")
     vocabulary = Vocabulary()
-    known = vocabulary.add(tokens.column("token").to_pylist())
+    known = vocabulary.add(counted.column("token").to_pylist())
     subscriptions = encode_subscriptions(
         sample(rows, SAMPLED_SUBSCRIPTIONS, n_rows=n_rows), analyzer, vocabulary, space,
         form=settings.form,
@@ -366,7 +356,7 @@ def _cut(
     # Rare in messages, and among equals rare in subscriptions.
     in_messages = np.bincount(sampled.token_ids, minlength=len(vocabulary))
     frequencies = in_messages.astype(np.int64) << 32
-    frequencies[known] += tokens.column("documents").to_numpy()
+    frequencies[known] += counted.column("documents").to_numpy()
     plan, report = cut_plan(
         subscriptions.asked,
         sampled,

@@ -431,8 +431,7 @@ def run_pipeline(
     settings = dict(config.spark)
     if config.uses_kafka and not {"spark.jars", "spark.jars.packages"} & settings.keys():
         settings["spark.jars"] = ",".join(map(str, connector_jars()))
-    # Top-k and moving subscribers merge nothing, but the index says so only when Spark runs.
-    with spark_session(master, settings, has_spare_slot=config.changes is not None) as session:
+    with spark_session(master, settings) as session:
         check_executors(session)  # before anything is compiled here for them
         _ensure_index(session, config, say)
         started = time.monotonic()

@@ -33,7 +33,6 @@ from earshot.model.schemas import (
 from earshot.semantics import matcher_type
 from earshot.spark.arrivals import ARRIVED, Arrivals
 from earshot.spark.backlog import Spool
-from earshot.spark.giving_way import giving_way
 from earshot.spark.notes import (
     NOTE,
     Note,
@@ -231,9 +230,7 @@ def _problems(reading: RowReading, check: RowCheck, part: Part) -> list[InvalidR
 # ---- what the rows are like ---------------------------------------------------------------------
 
 
-def token_frequencies(
-    rows: DataFrame, analyzer: Analyzer | None = None, *, gives_way: bool = False
-) -> DataFrame:
+def token_frequencies(rows: DataFrame, analyzer: Analyzer | None = None) -> DataFrame:
     """Return ``token, documents``: in how many canonical rows each token occurs.
 
     *In each task*: the rows are analysed, and counted by token; only counts are shuffled.
@@ -242,14 +239,13 @@ def token_frequencies(
         rows: Canonical messages (their text and keywords) or subscriptions (their keywords, also
             those of expressions, forbidden ones included).
         analyzer: How they become tokens.
-        gives_way: Whether other work on the machine goes before.
     """
     schema = arrow_schema(rows)
     is_message = "text" in schema.names
     task = partial(_count_task, analyzer or Analyzer(), is_message)
     wanted = ("text", "keywords") if is_message else ("keywords", "expression")
     counted = rows.select(*(name for name in wanted if name in schema.names)).mapInArrow(
-        partial(giving_way, task) if gives_way else task, "token string, documents long"
+        task, "token string, documents long"
     )
     return counted.groupBy("token").agg(F.sum("documents").alias("documents"))
 

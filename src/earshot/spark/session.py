@@ -27,8 +27,7 @@ from earshot.errors import EarshotError, InvalidParameter
 from earshot.spark.java import cache_directory, keep_file, use_java
 from earshot.spark.notes import plain_failure
 
-ATTEMPTS = 4
-LOCAL_MASTER = f"local[*,{ATTEMPTS}]"
+LOCAL_MASTER = "local[*,4]"
 """All cores, and four attempts: under plain ``local[*]`` one killed worker ends the query."""
 
 MASTER_S = 5.0
@@ -114,15 +113,6 @@ JAVA_OPTIONS = "spark.driver.extraJavaOptions"
 def is_local(master: str) -> bool:
     """Whether a master runs everything in one process."""
     return master == "local" or master.startswith("local[")
-
-
-def n_cores(quota: Path = Path("/sys/fs/cgroup/cpu.max")) -> int:
-    """Return the number of cores that this process may use, as Java counts them."""
-    n = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    with suppress(OSError, ValueError):  # no quota
-        most, period = map(int, quota.read_text().split())
-        n = min(n, max(1, -(-most // period)))
-    return n
 
 
 def settings_for(master: str, extra: Mapping[str, str] | None = None) -> dict[str, str]:
@@ -240,23 +230,11 @@ class Signals:
 
 @contextmanager
 def spark_session(
-    master: str | None = None,
-    settings: Mapping[str, str] | None = None,
-    *,
-    has_spare_slot: bool = False,
+    master: str | None = None, settings: Mapping[str, str] | None = None
 ) -> Iterator[SparkSession]:
-    """Yield a session, the running one if there is one; stop it only if it was started here.
-
-    With a spare slot, one task more than there are cores runs at a time, unless the master is
-    given: a task that gives way to others would otherwise keep a core from them.
-    """
+    """Yield a session, the running one if there is one; stop it only if it was started here."""
     settings = dict(settings or {})
-    given = settings.pop("spark.master", None)
-    chosen = master or given
-    if chosen is None and has_spare_slot:
-        chosen = f"local[{n_cores() + 1},{ATTEMPTS}]"
-        settings.setdefault("spark.default.parallelism", str(n_cores()))
-    chosen = chosen or LOCAL_MASTER
+    given = settings.pop("spark.master", LOCAL_MASTER)
     try:
         SparkSession.active()
         is_running = True
@@ -264,6 +242,7 @@ def spark_session(
         is_running = False
     # A JVM whose Python goes while it starts would stay, so a signal has to wait for it.
     with Signals() as signals, plain_words():
+        chosen = master or given
         session = local_session(chosen, extra=command_settings(chosen, settings))
     noise = logging.getLogger()
     noise.addFilter(_is_no_interruption)
