@@ -195,7 +195,7 @@ def shard_homes(session: SparkSession, n_shards: int) -> DataFrame:
     """
     numbers = session.range(n_shards).select(F.col("id").cast("int").alias(SHARD))
     homes = numbers.repartitionById(n_shards, F.col(SHARD))
-    if not is_local(session.sparkContext.master):
+    if not is_local(str(session.sparkContext.master)):
         homes = homes.where(f"reflect('java.lang.Thread', 'sleep', {_SETTLING_MS}L) IS NOT NULL")
     homes.persist()
     homes.count()  # only what is there already has parts that Spark knows to be the messages'

@@ -71,7 +71,7 @@ def check_executors(session: SparkSession) -> None:
         context = session.sparkContext
     except PySparkException:  # a client of Spark Connect, which has none
         return
-    if is_local(context.master) or context.applicationId in _asked:
+    if is_local(str(context.master)) or context.applicationId in _asked:
         return
     # One task first: Spark tries each four times, with a Python started for each attempt, and of
     # many none has failed for good until nearly all attempts are made.
