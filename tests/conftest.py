@@ -34,9 +34,10 @@ class Scheduling(LoadScopeScheduling):  # type: ignore[misc]  # it has no types
     """Keeps in one process what shares a Spark, or kernels that take long to compile.
 
     Spark comes first, since it takes longest; its tests compile the defaults of every semantics.
-    Those that do not share its session go to another process meanwhile. The structures come next,
-    each family of the same kernels in one piece. Tests of all structures at once follow when their
-    kernels have been compiled.
+    The other process begins with kernels of its own: for the same ones it would have to wait. Then
+    it takes the tests of Spark that need no session. The structures come next, each family of the
+    same kernels in one piece. Tests of all structures at once follow when their kernels have been
+    compiled.
     """
 
     def _split_scope(self, nodeid: str) -> str:
@@ -60,7 +61,7 @@ class Scheduling(LoadScopeScheduling):  # type: ignore[misc]  # it has no types
 
 def _turn(scope: str) -> int:
     """Return when a scope has its turn: the lowest first, equal ones as they come."""
-    ranks = {SPARK: 0, BESIDE_SPARK: 1, "rtree": 2, TOPK: 3}
+    ranks = {SPARK: 0, "rtree": 1, TOPK: 2, BESIDE_SPARK: 3}
     return ranks.get(scope, 4 if scope in _families() else 5 + (scope in OF_ALL_STRUCTURES))
 
 

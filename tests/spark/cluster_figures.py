@@ -12,6 +12,7 @@ import argparse
 import json
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -90,18 +91,21 @@ def drive_batch(root: Path, master: str) -> None:
 def drive_stream(root: Path, master: str, n_shards: int) -> None:
     """Match what is put into ROOT/feed, and tell of each batch, until ROOT/stop is there."""
     from earshot.spark import FileSink, Stream, build, local_session, match_stream
+    from earshot.spark.store import IndexStore
 
     session = local_session(master, extra=SETTINGS)
-    started = time.monotonic()
-    built = build(
-        session.read.parquet(str(root / "subscriptions")), root / "sharded",
-        placement="sharded", n_shards=n_shards, space="planar", unique_ids=True,
-        messages=session.read.parquet(str(root / "messages")),
-    ).version.base  # fmt: skip
+    started, index = time.monotonic(), root / "sharded"
+    if not index.exists():
+        build(
+            session.read.parquet(str(root / "subscriptions")), index,
+            placement="sharded", n_shards=n_shards, space="planar", unique_ids=True,
+            messages=session.read.parquet(str(root / "messages")),
+        )  # fmt: skip
+    built = IndexStore(index).latest().base
     build_s = time.monotonic() - started
     pipeline = match_stream(
         Stream.of_files(session, root / "feed", files_per_batch=1, ids="integer"),
-        root / "sharded",
+        index,
         FileSink(root / "out"),
         root / "checkpoint",
         changes=Stream.of_files(session, root / "changes", files_per_batch=1),
@@ -299,6 +303,7 @@ def main() -> None:
     parser.add_argument("--executors", type=int, default=2)
     parser.add_argument("--slots", type=int, default=1, help="tasks that an executor runs at once")
     parser.add_argument("--only-memory", action="store_true")
+    parser.add_argument("--again", action="store_true", help="with what an earlier run has built")
     parser.add_argument("--without-batch", action="store_true")
     parser.add_argument("--without-loss", action="store_true")
     parser.add_argument("--role", choices=["batch", "stream"], help=argparse.SUPPRESS)
@@ -309,7 +314,12 @@ def main() -> None:
         return drive_batch(root, given.master)
     if given.role == "stream":
         return drive_stream(root, given.master, given.n_shards)
-    make_data(root, given.n_subscriptions, given.n_messages)
+    if given.again:
+        for name in ("feed", "changes", "out", "checkpoint", "cluster"):
+            shutil.rmtree(root / name, ignore_errors=True)
+        (root / "stop").unlink(missing_ok=True)
+    else:
+        make_data(root, given.n_subscriptions, given.n_messages)
     facts: dict[str, Any] = {"n_subscriptions": given.n_subscriptions, "load": os.getloadavg()[0]}
     with running_cluster(
         root / "cluster", given.executors, cores=given.slots, memory="2g"
