@@ -33,10 +33,10 @@ from earshot.spark.build import BuildTask, _build_shard, _messages_like
 from earshot.spark.intake import (
     FOLDED,
     MOST_FOLDED_CHANGES,
-    _folded,
     _tail_to_fold,
     take_in,
 )
+from earshot.spark.merging import all_changes, net_changes
 from earshot.spark.notes import NOTE
 from earshot.spark.rows import RowReading
 from earshot.spark.shards import read_delta
@@ -225,9 +225,9 @@ class Worker:
         finally:
             shards._opened, territory._territories = drivers
 
-    def count_words(self, count: Callable[[int], Any], numbers: Sequence[int]) -> list[Any]:
+    def at_shards(self, work: Callable[[int], Any], numbers: Sequence[int]) -> list[Any]:
         with self.working():
-            return [count(number) for number in numbers]
+            return [work(number) for number in numbers]
 
     def match(
         self, store: IndexStore, version: Version, messages: pa.Table, clock_us: int | None = None
@@ -285,7 +285,7 @@ class Both:
         if clock_us is not None:
             self.engine.advance(START + timedelta(microseconds=clock_us - time_us(START)))
         wanted = [error.row for error in apply_changes(self.engine, changes)]
-        took = take_in(self.store, changes, clock_us=clock_us, count_words=self.worker.count_words)
+        took = take_in(self.store, changes, clock_us=clock_us, at_shards=self.worker.at_shards)
         assert [error.row for error in took.rejects] == wanted
         assert took.version.n_subscriptions == len(self.engine)
         assert not shards._opened, "the driver opens no shard"
@@ -502,10 +502,9 @@ def test_deltas_come_to_what_the_engine_holds(tmp_path: Path) -> None:
     held = {f"s{i}" for i in range(10)}
     for _ in range(20):
         version = both.apply(events.changes(10, n_ids))
-        folded = _folded([read_delta(both.store, name)[0] for name in version.deltas])
+        net = net_changes(all_changes(both.store, version))
         replaced, moved, new = (
-            set(part.to_pylist())
-            for part in (folded.replaced, folded.moved["id"], folded.new["id"])
+            set(part.to_pylist()) for part in (net.replaced, net.moved["id"], net.new["id"])
         )
         assert moved.isdisjoint(replaced | new)
         assert moved <= held

@@ -14,7 +14,6 @@ from itertools import groupby, pairwise
 from operator import itemgetter
 from pathlib import Path
 from typing import Any, Literal, get_args
-from uuid import uuid4
 
 import numpy as np
 import pyarrow as pa
@@ -25,6 +24,7 @@ from pyspark.sql.pandas.types import from_arrow_schema
 
 from earshot import storage
 from earshot.encoding import encode_messages, encode_subscriptions
+from earshot.engine.engine import Engine
 from earshot.errors import InvalidParameter, InvalidRow
 from earshot.files import PlaceKind
 from earshot.files.rejects import OnError, check_on_error
@@ -57,7 +57,7 @@ from earshot.spark.prepare import (
 from earshot.spark.roster import save_register
 from earshot.spark.rows import Batches, RowForm, arrow_schema, check_choice, make_reading
 from earshot.spark.shards import COUNTS, SHARD, read_counts, warm_up_machine
-from earshot.spark.store import Base, IndexSettings, IndexStore, Version
+from earshot.spark.store import Base, IndexSettings, IndexStore, Version, new_shard_name
 from earshot.spark.territory import Territory
 from earshot.text import Analyzer, Vocabulary
 
@@ -242,9 +242,9 @@ def build_base(
             plan, report = _cut(rows, settings, n_shards, n_rows, messages)
             folder.add("plan", plan.save)
             if messages is not None:
-                folder.add("sample", partial(_write_sample, messages))
+                add_sample(folder, messages)
         if counts is not None:
-            folder.add(COUNTS, partial(_write_counts, counts))
+            add_counts(folder, counts)
         task = BuildTask(folder.uri, settings, n_shards, stop_at_rejects)
         if n_shards is None:
             sent = noted.repartition(1)
@@ -380,9 +380,14 @@ def _messages_like(clauses: ClauseArrays) -> MessageArrays:
     return MessageArrays(offsets, token_ids, np.concatenate([centres, centres], axis=1))
 
 
-def _write_sample(messages: pa.Table, directory: Path) -> None:
-    directory.mkdir()
-    pq.write_table(messages, directory / "messages.parquet")
+def add_sample(folder: Folder, messages: pa.Table) -> None:
+    """Keep the messages that a base's shards were cut by."""
+
+    def write(directory: Path) -> None:
+        directory.mkdir()
+        pq.write_table(messages, directory / "messages.parquet")
+
+    folder.add("sample", write)
 
 
 def sampled_messages(store: IndexStore, base: Base) -> pa.Table | None:
@@ -412,9 +417,14 @@ class BuildTask:
         return Territory.open(Folder(self.base).local("plan"), self.settings)
 
 
-def _write_counts(counts: bytes, directory: Path) -> None:
-    directory.mkdir()
-    (directory / COUNTS).write_bytes(counts)
+def add_counts(folder: Folder, counts: bytes) -> None:
+    """Keep the counts by which the words of a base are weighed."""
+
+    def write(directory: Path) -> None:
+        directory.mkdir()
+        (directory / COUNTS).write_bytes(counts)
+
+    folder.add(COUNTS, write)
 
 
 def base_counts(folder: Folder) -> bytes | None:
@@ -460,8 +470,7 @@ def _build_shard(
     """Build and write one shard; return a row about it, and notes on its rejects."""
     settings, folder = task.settings, Folder(task.base)
     warm_up_machine(settings.semantics, settings.structure)
-    # Not the shard's number alone: a task that is tried again must not meet its own remains.
-    name = f"{shard:04d}-{uuid4().hex[:8]}"
+    name = new_shard_name(shard)
     engine = settings.engine()
     schema = subscriptions_schema(id_type(settings.ids))
     plan = task.plan()
@@ -488,15 +497,10 @@ def _build_shard(
         counts = base_counts(folder)
         if counts is not None:
             engine.reweigh(counts=read_counts(counts))
-        engine.save(draft / "engine")
-        n_bytes = sum(path.stat().st_size for path in (draft / "engine").iterdir())
         if plan is not None:
             storage.save(draft / "units", storage.Contents({}, {"units": merge_units(units)}))
             folder.put(f"units/{name}", draft / "units")
-        save_register(engine, draft / "engine", draft / "register")
-        folder.put(f"registers/{name}", draft / "register")
-        folder.put(f"rows/{name}", draft / "rows")
-        folder.put(f"shards/{name}", draft / "engine")
+        n_bytes = put_shard(folder, name, engine, draft)
     about = pa.RecordBatch.from_pylist(
         [{"shard": shard, "directory": name, "n_subscriptions": n_subscriptions,
           "n_bytes": n_bytes, NOTE: None}],
@@ -504,3 +508,16 @@ def _build_shard(
     )  # fmt: skip
     all_notes = pa.concat_arrays(notes)
     return [about, batch_of_notes(BUILT_SHARD, all_notes)] if len(all_notes) else [about]
+
+
+def put_shard(folder: Folder, name: str, engine: Engine, draft: Path) -> int:
+    """Write a shard to the directory of a base; return the bytes of its engine.
+
+    Its rows are at ``rows`` in the draft, which is used for the rest as well.
+    """
+    engine.save(draft / "engine")
+    n_bytes = sum(path.stat().st_size for path in (draft / "engine").iterdir())
+    save_register(engine, draft / "engine", draft / "register")
+    for kind, made in (("registers", "register"), ("rows", "rows"), ("shards", "engine")):
+        folder.put(f"{kind}/{name}", draft / made)
+    return n_bytes

@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import partial
-from uuid import uuid4
 
 import numpy as np
 import pyarrow as pa
@@ -28,7 +27,7 @@ from earshot.spark.notes import rejects_in, without_notes
 from earshot.spark.prepare import ROW, SOURCE
 from earshot.spark.rows import Batches
 from earshot.spark.shards import SHARD, shards_of, warm_up_machine
-from earshot.spark.store import Base, IndexSettings, IndexStore
+from earshot.spark.store import Base, IndexSettings, IndexStore, new_shard_name
 
 BUILT_SHARD = pa.schema(
     [
@@ -125,8 +124,7 @@ def _build_shard(task: HashedTask, shard: int) -> pa.RecordBatch:
         errors = engine.subscribe_batch(own, on_error="reject").rejects
         if errors:  # what was checked is good, unless other code wrote it
             raise SavedIndexError(f"{folder.path}: {errors[0]}; build the index again")
-    # Not the shard's number alone: a task that is tried again must not meet its own remains.
-    name = f"{shard:04d}-{uuid4().hex[:8]}"
+    name = new_shard_name(shard)
     with folder.draft() as draft:
         engine.save(draft / "engine")
         n_bytes = sum(path.stat().st_size for path in (draft / "engine").iterdir())

@@ -9,39 +9,28 @@ shard weighs by that, whenever it applies it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from datetime import datetime
 from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple, TypeAlias
+from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 import pyarrow.parquet as pq
-from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql import functions as F  # noqa: N812 - its usual name
-from pyspark.sql.pandas.types import from_arrow_schema
 
 from earshot import storage
 from earshot.encoding import NO_TIME_US
 from earshot.engine.changes import apply_changes, spans_of
-from earshot.errors import InUse, InvalidParameter, InvalidRow, SavedIndexError
+from earshot.errors import InvalidParameter, InvalidRow
 from earshot.files import Reject
 from earshot.model.batches import instant, time_us
 from earshot.model.ranking import WordCounts
 from earshot.model.schemas import (
-    BOX_FIELDS,
-    CIRCLE_FIELDS,
     TIME,
-    id_type,
-    subscriptions_schema,
 )
 from earshot.placement.routing import merge_units
-from earshot.spark.build import base_counts, build_base, sampled_messages
-from earshot.spark.notes import NOTE
 from earshot.spark.prepare import ROW, SOURCE, located_rejects
 from earshot.spark.roster import Roster, close_roster, open_roster
 from earshot.spark.shards import (
@@ -49,7 +38,8 @@ from earshot.spark.shards import (
     COUNTS,
     SHARD,
     STEP,
-    changes_since,
+    AtShards,
+    at_shards_here,
     counted_words,
     read_delta,
     write_counts,
@@ -61,11 +51,6 @@ FOLDED = 8
 """So many deltas of as many steps become one."""
 MOST_FOLDED_CHANGES = 50_000
 """Deltas that hold more together stay apart: they are few, and a merge is due soon."""
-REGION_FIELDS = (*BOX_FIELDS, *CIRCLE_FIELDS, "geometry")
-
-
-CountWords: TypeAlias = Callable[[Callable[[int], WordCounts], Sequence[int]], Iterable[WordCounts]]
-"""Calls a function of a shard's number for each of some shards, where they are."""
 
 
 class Intake(NamedTuple):
@@ -84,7 +69,7 @@ def take_in(
     batch: int | None = None,
     clock_us: int | None = None,
     on_rejects: Callable[[list[Reject]], None] | None = None,
-    count_words: CountWords | None = None,
+    at_shards: AtShards = at_shards_here,
 ) -> Intake:
     """Apply canonical changes, in order, to the current version; return the version that has them.
 
@@ -93,8 +78,8 @@ def take_in(
 
     A batch of a stream that was taken in before is not again. The clock is that of the messages, if
     it is ahead of the changes' own times. ``on_rejects`` is told what was refused before the
-    version appears, so that what it writes is there whenever the version is. ``count_words`` counts
-    the words of all shards where they are to be weighed anew; by default in this process.
+    version appears, so that what it writes is there whenever the version is. ``at_shards`` is
+    for the words of all shards, where these are to be weighed anew; by default in this process.
     """
     version = store.latest()
     if version.base.placement == "hashed":
@@ -111,8 +96,8 @@ def take_in(
         for part in [changes] if isinstance(changes, pa.Table) else changes:
             names = [name for name in part.column_names if name not in (SOURCE, ROW)]
             plain = part.select(names).combine_chunks()
-            new, wrong = _all_taken_in(
-                store, new, version, plain, from_us=clock_us, count_words=count_words
+            new, wrong = with_changes(
+                store, new, version, plain, from_us=clock_us, at_shards=at_shards
             )
             rejects += located_rejects(wrong, part)
             errors += [InvalidRow("", n_rows + each.row, each.field, each.reason) for each in wrong]
@@ -148,27 +133,27 @@ def in_order(changes: pa.Table, *, by_origin: bool) -> pa.Table:
     return numbered.sort_by([*keys, ("position", "ascending")]).drop_columns(["position"])
 
 
-def _all_taken_in(
+def with_changes(
     store: IndexStore,
     base: Version,
     latest: Version,
     changes: pa.Table,
     *,
     from_us: int | None = None,
-    count_words: CountWords | None = None,
+    at_shards: AtShards = at_shards_here,
 ) -> tuple[Version, list[InvalidRow]]:
-    """Take changes in as :func:`_taken_in` does, with steps of their own for reweighings."""
+    """Take changes in as :func:`with_delta` does, with steps of their own for reweighings."""
     new, errors = base, []
     if COUNTS not in changes.schema.names:  # else they were taken in before, on another base
         nothing = pa.nulls(changes.num_rows, pa.binary())
         changes = changes.append_column(COUNTS, nothing)
     if store.settings.matcher.weighs_words_by is None:  # and reweighings are refused
-        return _taken_in(store, base, latest, changes, from_us=from_us)
+        return with_delta(store, base, latest, changes, from_us=from_us)
     for start, stop, is_reweighing in spans_of(changes):
         part = changes.slice(start, stop - start)
         if is_reweighing:
-            part = _counted(store, new, part, from_us, count_words)
-        new, wrong = _taken_in(store, new, latest, part, from_us=from_us)
+            part = _counted(store, new, part, from_us, at_shards)
+        new, wrong = with_delta(store, new, latest, part, from_us=from_us)
         errors += [InvalidRow("", start + each.row, each.field, each.reason) for each in wrong]
     return new, errors
 
@@ -178,7 +163,7 @@ def _counted(
     version: Version,
     reweighing: pa.Table,
     from_us: int | None,
-    count_words: CountWords | None,
+    at_shards: AtShards,
 ) -> pa.Table:
     """Return a row that asks for words to be weighed, with how many subscriptions ask for each."""
     if reweighing.column(COUNTS).null_count == 0:
@@ -186,24 +171,13 @@ def _counted(
     times_us = reweighing.column("time").cast(pa.int64()).to_pylist()
     clock_us = latest_us(version.clock_us, from_us, *times_us)
     count = partial(counted_words, store.folder.uri, version, clock_us)
-    shards = range(version.base.n_shards)
-    parts = map(count, shards) if count_words is None else count_words(count, shards)
+    parts = at_shards(count, range(version.base.n_shards))
     data = pa.array([write_counts(WordCounts.total(parts))], pa.binary())
     at = reweighing.schema.get_field_index(COUNTS)
     return reweighing.set_column(at, COUNTS, data)
 
 
-def weights_of(store: IndexStore, version: Version) -> bytes | None:
-    """Return the counts by which the words of a version were weighed last, None for never."""
-    for delta in reversed(version.deltas):
-        counts = read_delta(store, delta)[0].column(COUNTS).drop_null()
-        if len(counts):
-            data: bytes = counts[-1].as_py()
-            return data
-    return base_counts(store.base_folder(version.base))
-
-
-def _taken_in(
+def with_delta(
     store: IndexStore,
     base: Version,
     latest: Version,
@@ -310,133 +284,3 @@ def _tail_to_fold(
             break
         n_kept, n_steps = first, n_steps * FOLDED
     return deltas[:n_kept], deltas[n_kept:]
-
-
-# ---- merging ------------------------------------------------------------------------------------
-
-
-def subscriptions(session: SparkSession, store: IndexStore, version: Version) -> DataFrame:
-    """Return the subscriptions of a version as a table in canonical columns.
-
-    *On the driver*: the deltas, which hold only what changed since the base. *In each task*: the
-    rows of the base, without those that are gone, with those that moved in their new place.
-    """
-    schema = subscriptions_schema(id_type(store.settings.ids))
-    folder = store.base_folder(version.base)
-    paths = [f"{folder.uri}/rows/{name}" for name in version.base.shards]
-    rows = session.read.schema(from_arrow_schema(schema)).parquet(*paths)
-    if version.deltas:
-        folded = _folded([read_delta(store, delta)[0] for delta in version.deltas])
-        touched = session.createDataFrame(pa.table({"id": folded.replaced}))
-        rows = rows.join(F.broadcast(touched), "id", "left_anti").select(*schema.names)
-        if folded.moved.num_rows:
-            moved = session.createDataFrame(folded.moved)
-            places = F.struct(*(F.col(name) for name in REGION_FIELDS)).alias("place")
-            joined = rows.join(F.broadcast(moved.select("id", places)), "id", "left")
-            rows = joined.withColumns(
-                {
-                    name: F.when(F.col("place").isNull(), F.col(name)).otherwise(
-                        F.col(f"place.{name}")
-                    )
-                    for name in REGION_FIELDS
-                }
-            ).select(*schema.names)
-        if folded.new.num_rows:
-            rows = rows.unionByName(session.createDataFrame(folded.new.select(schema.names)))
-    if version.clock_us is not None:
-        clock = F.lit(instant(version.clock_us))
-        rows = rows.where(F.col("expires").isNull() | (F.col("expires") > clock))
-    return rows
-
-
-class _Folded(NamedTuple):
-    replaced: pa.Array  # ids whose row of the base does not count any more
-    moved: pa.Table  # ids whose row of the base counts, in another place
-    new: pa.Table  # rows that the base does not have
-
-
-def _folded(deltas: Sequence[pa.Table]) -> _Folded:
-    """Return what deltas come to in the end."""
-    changes = pa.concat_tables(deltas)
-    changes = changes.filter(pc.not_equal(changes.column("op"), "reweigh"))
-    ids = changes.column("id").combine_chunks()
-    codes = pc.dictionary_encode(ids)
-    numbers = codes.indices.to_numpy(zero_copy_only=False)
-    operations = changes.column("op").to_numpy(zero_copy_only=False)
-    rows = np.arange(len(numbers))
-    last_set, last_move = np.full((2, len(codes.dictionary)), -1, np.int64)
-    is_move = operations == "move"
-    # Rows ascend, so of several the last one stays.
-    last_set[numbers[~is_move]] = rows[~is_move]
-    last_move[numbers[is_move]] = rows[is_move]
-    is_set = last_set >= 0
-    is_subscribed = is_set & (operations[last_set] == "subscribe")
-    moved = ~is_set & (last_move >= 0)
-    new = changes.take(pa.array(last_set[is_subscribed]))
-    moves = last_move[is_subscribed]
-    has_moved = moves > last_set[is_subscribed]
-    if has_moved.any():
-        # The region of the move, the rest of the subscription.
-        regions = changes.take(pa.array(np.where(has_moved, moves, last_set[is_subscribed])))
-        for name in REGION_FIELDS:
-            new = new.set_column(new.schema.get_field_index(name), name, regions.column(name))
-    return _Folded(
-        codes.dictionary.filter(pa.array(is_set)),
-        changes.take(pa.array(last_move[moved])).select(["id", *REGION_FIELDS]),
-        new,
-    )
-
-
-def merge(
-    session: SparkSession,
-    store: IndexStore,
-    *,
-    lock: AbstractContextManager[Any],
-    n_tasks: int | None = None,
-) -> Version:
-    """Build the current version anew, without deltas, and make that current.
-
-    Changes may be taken in meanwhile; they come on top of the new base. Matching goes on with the
-    versions that it has. The lock is held while versions are published; whoever takes in changes
-    holds it as well. With ``n_tasks``, no more tasks than that run at a time.
-    """
-    before = store.latest()
-    assert before.base.placement != "hashed"  # whose changes are not taken in here
-    noted = subscriptions(session, store, before).withColumn(NOTE, F.lit(None).cast("string"))
-    base, _ = build_base(
-        noted, store, store.settings,
-        placement=before.base.placement,
-        n_shards=before.base.n_shards if before.base.placement == "sharded" else None,
-        messages=sampled_messages(store, before.base),
-        stop_at_rejects=True, unique_ids=True, n_tasks=n_tasks, counts=weights_of(store, before),
-    )  # fmt: skip
-    with lock:
-        latest = store.latest()
-        if latest.base != before.base or latest.step < before.step:
-            raise InUse(
-                f"{store.folder.path} was built anew while changes were merged; the merge is given "
-                f"up"
-            )
-        merged = replace(
-            latest,
-            number=latest.number + 1,
-            base=base,
-            deltas=(),
-            n_subscriptions=sum(base.n_subscriptions),
-            clock_us=before.clock_us,
-        )
-        if latest.step == before.step:
-            merged = replace(merged, clock_us=latest.clock_us)
-        else:
-            # Shards may be cut elsewhere now: what came meanwhile is taken in again.
-            changes = changes_since(store, latest, before.step)[0].drop_columns([SHARD, STEP])
-            merged, errors = _all_taken_in(store, merged, latest, changes)
-            nothing = changes.slice(0, 0)
-            merged, _ = _taken_in(store, merged, latest, nothing, until_us=latest.clock_us)
-            if errors:
-                raise SavedIndexError(
-                    f"{store.folder.path}: changes do not fit the merged base: {errors[0]}; the "
-                    f"index stays as it was"
-                )
-        store.publish(merged)
-    return merged

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
 from functools import partial
 from pathlib import Path
-from typing import get_args
+from typing import TypeVar, get_args
 
 import pyarrow as pa
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - its usual name
 from pyspark.sql.pandas.types import from_arrow_schema
 
@@ -42,6 +42,8 @@ from earshot.spark.workers import (
     sent_schema,
     with_key,
 )
+
+T = TypeVar("T")
 
 _SETTLING_MS = 500
 """How long an executor works on becoming the home of a shard."""
@@ -200,6 +202,20 @@ def shard_homes(session: SparkSession, n_shards: int) -> DataFrame:
     homes.persist()
     homes.count()  # only what is there already has parts that Spark knows to be the messages'
     return homes
+
+
+def run_at_shards(
+    session: SparkSession, homes: DataFrame | None, work: Callable[[int], T], shards: Sequence[int]
+) -> list[T]:
+    """Return what a function says of each shard, called by a task where the shard has its home."""
+    if homes is None:
+        return session.sparkContext.parallelize(shards, len(shards)).map(work).collect()
+    answers = homes.rdd.map(partial(_call_with_shard, work))
+    return list(session.sparkContext.runJob(answers, list, partitions=list(shards)))
+
+
+def _call_with_shard(work: Callable[[int], T], row: Row) -> T:
+    return work(row[SHARD])
 
 
 def _joined_lists(found: DataFrame, task: MatchTask) -> DataFrame:

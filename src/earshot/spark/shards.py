@@ -10,9 +10,10 @@ worker's own. A shard that a worker has not served for a while is closed: it is 
 from __future__ import annotations
 
 import gc
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import cache
-from typing import Any
+from typing import Any, Protocol, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -45,6 +46,8 @@ N_SUBSCRIPTIONS = "n_subscriptions"
 IDLE_TURNS = 4
 """A shard is closed when each of those that are open could have been served so often since."""
 _UNASKED, _UNKNOWN = -2, -1
+
+T = TypeVar("T")
 
 
 @dataclass
@@ -79,6 +82,19 @@ class Shard:
         """Note that the engine has further steps, whose words have to be looked up."""
         self.step = last
         self._own_tokens = self._own_tokens[:0]
+
+
+class AtShards(Protocol):
+    """Calls a function of a shard's number for each of some shards, where they are."""
+
+    def __call__(self, work: Callable[[int], T], shards: Sequence[int], /) -> list[T]:
+        """Return what it says of each."""
+        ...
+
+
+def at_shards_here(work: Callable[[int], T], shards: Sequence[int]) -> list[T]:
+    """Call a function for each of some shards in this process."""
+    return [work(shard) for shard in shards]
 
 
 _opened: dict[tuple[str, str, int], Shard] = {}
@@ -138,12 +154,18 @@ def _apply_deltas(
         engine.advance(instant(clock_us))
 
 
-def counted_words(index: str, version: Version, clock_us: int | None, shard: int) -> WordCounts:
-    """Return how many subscriptions of a shard ask for each word."""
-    # Not what is open: the version may never be published, and its steps be numbered again.
+def open_apart(index: str, version: Version, shard: int) -> Engine:
+    """Return a shard of a version which nobody else uses, however it is open."""
     engine = _open_base(index, version, shard)
     if version.step:
         _apply_deltas(engine, IndexStore(index), version, shard, 0)
+    return engine
+
+
+def counted_words(index: str, version: Version, clock_us: int | None, shard: int) -> WordCounts:
+    """Return how many subscriptions of a shard ask for each word."""
+    # Not what is open: the version may never be published, and its steps be numbered again.
+    engine = open_apart(index, version, shard)
     return engine.word_counts(None if clock_us is None else instant(clock_us))
 
 

@@ -46,7 +46,7 @@ Placement = Literal["replicated", "sharded", "hashed"]
 """All in one shard; cut by place and keywords; cut by id, for semantics that keep messages."""
 
 FORMAT = "earshot-spark-index"
-FORMAT_VERSION = 5
+FORMAT_VERSION = 6
 
 _MICROSECOND = timedelta(microseconds=1)
 
@@ -134,11 +134,18 @@ class Base:
     n_bytes: tuple[int, ...]  # of each shard's saved engine
     shards: tuple[str, ...]  # name of each shard's directory
     report: dict[str, Any] = field(default_factory=dict)  # what the cost model expects of shards
+    n_merged: int = 0  # changes that were merged since its shards were cut
+    cut_balance: float | None = None  # its balance then; None: these are the shards that were cut
 
     @property
     def n_shards(self) -> int:
         """Number of shards."""
         return len(self.n_subscriptions)
+
+    @property
+    def balance(self) -> float:
+        """Bytes of the largest shard over the mean."""
+        return max(self.n_bytes) * self.n_shards / max(sum(self.n_bytes), 1)
 
 
 class Delta(NamedTuple):
@@ -178,6 +185,11 @@ class Version:
     def n_changes(self) -> int:
         """Changes on top of the base."""
         return sum(delta.n_changes for delta in self.deltas)
+
+
+def new_shard_name(shard: int) -> str:
+    """Return a name for what a task writes of a shard, other than that of an earlier try."""
+    return f"{shard:04d}-{uuid4().hex[:8]}"
 
 
 def latest_us(*clocks_us: int | None) -> int | None:

@@ -18,7 +18,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, NamedTuple, TypeAlias, TypeVar
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -26,14 +26,14 @@ from pyspark.sql import DataFrame, Observation, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
 from earshot.files import Reject, reject_table
-from earshot.model.ranking import WordCounts
 from earshot.model.schemas import Content
 from earshot.spark.backlog import Backlog, Spool, split_spooled
 from earshot.spark.connectors import FileSink, Sink, owned
 from earshot.spark.folders import Folder
-from earshot.spark.intake import in_order, is_taken_in, merge, take_in
+from earshot.spark.intake import in_order, is_taken_in, take_in
 from earshot.spark.leases import Lease
-from earshot.spark.match import run_match, shard_homes
+from earshot.spark.match import run_at_shards, run_match, shard_homes
+from earshot.spark.merging import Pace, merge
 from earshot.spark.notes import (
     NOTE,
     Note,
@@ -66,6 +66,8 @@ KEPT_RECORDS = 100
 """Batches whose records are kept; Spark asks again only for the last one."""
 RATE_S = 10.0
 """Rates are means over so many seconds."""
+
+T = TypeVar("T")
 
 StartQuery: TypeAlias = Callable[[DataFrame, str, Callable[[DataFrame, int], None]], None]
 """Starts a query over rows, under a name, with what is done with each batch."""
@@ -555,7 +557,7 @@ class MatchingPipeline(Pipeline):
             took = take_in(
                 self._store, changes,
                 stream=self._name, batch=batch, clock_us=self._clock_us, on_rejects=write_rejects,
-                count_words=self._count_words,
+                at_shards=self._at_shards,
             )  # fmt: skip
             n_changes = took.n_rows - len(took.rejects)
             if spooled:
@@ -565,11 +567,20 @@ class MatchingPipeline(Pipeline):
             self._store.clean()
         self._merge_if_due(took.version)
 
-    def _count_words(
-        self, count: Callable[[int], WordCounts], shards: Sequence[int]
-    ) -> list[WordCounts]:
-        """Count the words of shards where these are open."""
-        return self._session.sparkContext.parallelize(shards, len(shards)).map(count).collect()
+    def _at_shards(self, work: Callable[[int], T], shards: Sequence[int]) -> list[T]:
+        _, homes = self._homes
+        return run_at_shards(self._session, homes, work, shards)
+
+    def _merge_pace(self) -> Pace:
+        context = self._session.sparkContext
+        n_slots = context.defaultParallelism
+        n_executors = max(1, len(context._jsc.sc().statusTracker().getExecutorInfos()) - 1)
+        return Pace(
+            max(1, int(MERGE_CORES * n_slots)),
+            # Of an executor's slots a task takes one, for which all messages to its shards wait.
+            rest=max(0.0, n_executors / (MERGE_CORES * n_slots) - 1),
+            is_given_up=lambda: self._is_stopping,
+        )
 
     def _merge_if_due(self, version: Version) -> None:
         due = max(
@@ -585,9 +596,11 @@ class MatchingPipeline(Pipeline):
             # A pool of its own has a fair share, where Spark's scheduler is told to be fair.
             context = self._session.sparkContext
             context.setLocalProperty("spark.scheduler.pool", "earshot-merge")
-            n_tasks = max(1, int(MERGE_CORES * context.defaultParallelism))
             try:
-                merge(self._session, self._store, lock=self._publishing, n_tasks=n_tasks)
+                merge(
+                    self._session, self._store, lock=self._publishing,
+                    at_shards=self._at_shards, pace=self._merge_pace(),
+                )  # fmt: skip
                 with self._publishing:
                     self._store.clean()
                 self._tell({"merges": 1}, merge_error=None)

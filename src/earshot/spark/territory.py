@@ -93,8 +93,25 @@ class Territory:
         accepted = np.delete(np.arange(len(shards)), [error.row for error in encoded.rejects])
         pieces = self.plan.pieces(clauses, self.frequencies)
         shards[accepted] = self.plan.shards_of(pieces)
-        reach = REACHES.get(settings.matcher.name, reach_of_any)
-        return shards, reach(clauses, pieces, self.frequencies, settings.semantics)
+        return shards, self._reach(clauses, pieces)
+
+    def units_in(self, shard: int, batch: pa.Table) -> UnitArrays:
+        """Return the units that subscriptions make which a shard has, wherever they belong.
+
+        Their words are added to the vocabulary.
+        """
+        settings = self.settings
+        clauses = encode_subscriptions(
+            batch, settings.analyzer, self.vocabulary, settings.space, form=settings.form
+        ).asked
+        pieces = self.plan.pieces(clauses, self.frequencies)
+        is_away = self.plan.shards_of(pieces) != shard
+        pieces[is_away] = self.plan.first_pieces[shard]
+        return self._reach(clauses, pieces)
+
+    def _reach(self, clauses: ClauseArrays, pieces: Int32s) -> UnitArrays:
+        reach = REACHES.get(self.settings.matcher.name, reach_of_any)
+        return reach(clauses, pieces, self.frequencies, self.settings.semantics)
 
 
 # ---- reach --------------------------------------------------------------------------------------
@@ -174,6 +191,18 @@ def open_territory(index: str, version: Version, settings: IndexSettings) -> Ter
         territory = replace(territory, parts=(parts[0], merge_units(parts[1:])))
     _territories[index] = version.base.name, version.step, territory
     return territory
+
+
+def renewed_territory(store: IndexStore, version: Version) -> Territory:
+    """Return the territory of a version's base as its deltas leave it, without their units.
+
+    Their words are among those that the plan goes by from now on.
+    """
+    territory = Territory.open(store.base_folder(version.base).local("territory"), store.settings)
+    vocabulary = territory.vocabulary
+    for delta in version.deltas:
+        vocabulary.add(read_units(store, delta)[1])
+    return replace(territory, frequencies=vocabulary.frequencies)
 
 
 def read_units(store: IndexStore, delta: Delta) -> tuple[UnitArrays, list[str]]:
