@@ -17,7 +17,7 @@ from earshot import Engine
 from earshot.errors import InvalidInput, InvalidParameter, SavedIndexError
 from earshot.model.schemas import REJECTS, changes_schema, messages_schema, subscriptions_schema
 from earshot.spark import build, match
-from earshot.spark.build import BuildTask, _build_shard
+from earshot.spark.build import BuildTask, _build_shard, sampled_messages
 from earshot.spark.folders import Folder
 from earshot.spark.intake import take_in
 from earshot.spark.notes import NOTE
@@ -115,6 +115,28 @@ def test_bad_rows_are_told_with_where_they_are_from(spark: SparkSession, tmp_pat
     with pytest.raises(InvalidInput, match=r"some\.ndjson, row 4, field 'id'.*2 rows"):
         build(files, tmp_path / "other", form="files", ids="string")
     assert not IndexStore(tmp_path / "other").version_numbers()
+
+
+def test_bad_messages_are_no_sample(spark: SparkSession, tmp_path: Path) -> None:
+    some = spark.createDataFrame(
+        subscriptions_of(*({"id": i, "keywords": ["x"]} for i in range(9)))
+    )
+    path = tmp_path / "feed.ndjson"
+    path.write_text('{"id": "m", "text": "x", "x": 1, "y": 2}\n{"id": "n", "text": "x", "x": 1}\n')
+    options: dict[str, Any] = {
+        "messages": spark.createDataFrame(pa.table({"path": [str(path)]})),
+        "message_form": "files", "message_ids": "string", "placement": "sharded", "n_shards": 2,
+    }  # fmt: skip
+    with pytest.raises(InvalidInput, match=r"feed\.ndjson, row 1, field 'y'"):
+        build(some, tmp_path / "index", **options)
+    assert not (tmp_path / "index").exists()
+    built = build(some, tmp_path / "index", on_error="reject", **options)
+    assert (built.version.n_subscriptions, built.n_rejects) == (9, 1)
+    assert built.message_rejects is not None
+    assert [row["row"] for row in built.message_rejects.collect()] == [1]
+    sampled = sampled_messages(IndexStore(tmp_path / "index"), built.version.base)
+    assert sampled is not None
+    assert sampled["id"].to_pylist() == ["m"]
 
 
 def test_an_index_is_built_anew_in_its_place(spark: SparkSession, tmp_path: Path) -> None:

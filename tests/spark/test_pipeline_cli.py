@@ -196,8 +196,10 @@ def test_files_are_built_changed_described_and_matched(
         "pipeline", "build", folder / "s", "--out", index, "--placement", "sharded",
         "--shards", 2, "--messages", folder / "m", "--on-error", "reject", "--rejects", rejects,
     )  # fmt: skip
-    assert (built["n_subscriptions"], built["n_rejects"], built["n_shards"]) == (1_000, 1, 2)
+    assert (built["n_subscriptions"], built["n_rejects"], built["n_shards"]) == (1_000, 3, 2)
     assert "'?'" in "".join(path.read_text() for path in (rejects / "subscriptions").glob("*.json"))
+    refused = json_rows_in(rejects / "messages")
+    assert len(refused) == 2
 
     arguments = ("pipeline", "match", index, folder / "m", "--out")
     err = folder.refusal(*arguments, folder / "out")

@@ -26,7 +26,7 @@ from earshot import storage
 from earshot.encoding import encode_messages, encode_subscriptions
 from earshot.engine.engine import Engine
 from earshot.errors import InvalidParameter, InvalidRow
-from earshot.files import PlaceKind
+from earshot.files import PlaceKind, Reject
 from earshot.files.rejects import OnError, check_on_error
 from earshot.model.arrays import EVERYWHERE_TOKEN, ClauseArrays, MessageArrays, Space
 from earshot.model.boolean import Boolean
@@ -89,8 +89,9 @@ class Built:
     """What a build made."""
 
     version: Version
-    n_rejects: int
-    rejects: DataFrame  # rows that were refused, with their reasons
+    n_rejects: int  # rows that were refused, of subscriptions and messages
+    rejects: DataFrame  # subscriptions that were refused, with their reasons
+    message_rejects: DataFrame | None = None  # the same of messages, if there are any to cut by
 
 
 def build(
@@ -102,7 +103,9 @@ def build(
     messages: DataFrame | None = None,
     form: RowForm = "columns",
     columns: Mapping[str, str] | None = None,
+    message_form: RowForm = "columns",
     message_columns: Mapping[str, str] | None = None,
+    message_ids: IdKind | None = None,
     ids: IdKind | None = None,
     semantics: Any = None,
     space: Space = "lonlat",
@@ -129,7 +132,9 @@ def build(
             them, messages are taken to look like the subscriptions.
         form: How the rows of the subscriptions come; see :mod:`earshot.spark.rows`.
         columns: Names of their columns by field, where they differ.
-        message_columns: The same for the messages.
+        message_form: How the rows of the messages come.
+        message_columns: Names of their columns.
+        message_ids: Kind of their ids; needed for values and files.
         ids: Kind of the subscriptions' ids; needed for values and files.
         semantics: What a delivery means: ``Ranking(...)``, ``TopK(...)``, ``Moving(...)``, or None
             for boolean matching. Where messages depend on those before, shards are cut by the ids
@@ -138,7 +143,8 @@ def build(
         analyzer: How text and keywords become tokens.
         structure: Name of the index structure; by default the fastest for the semantics.
         parameters: Options of that structure.
-        on_error: ``raise`` at the first bad row, or ``reject`` bad rows and build of the others.
+        on_error: ``raise`` at the first bad row of subscriptions or messages, or ``reject`` bad
+            rows and build of the others.
         unique_ids: Say that no two rows have the same id, which saves a shuffle to make sure.
             Otherwise rows that share an id are all refused: a table has no first one.
         place: Which place counts where one of the messages has a ``point`` and a ``box``.
@@ -167,13 +173,19 @@ def build(
             f"{given} is not for {settings.form.noun}, whose shards are cut by the ids of "
             f"subscriptions; leave it out (n_shards=1 makes one shard)"
         )
-    sampled = None
+    sampled, message_rejects, n_message_rejects = None, None, 0
     if messages is not None:
         message_reading = make_reading(
-            "messages", arrow_schema(messages), columns=message_columns, space=space, place=place
-        )
+            "messages", arrow_schema(messages), form=message_form, ids=message_ids,
+            columns=message_columns, space=space, place=place,
+        )  # fmt: skip
         with plain_failures():
             noted = canonical_rows(messages, message_reading, settings.row_check)
+            message_rejects = rejects_in(noted)
+            n_message_rejects = message_rejects.count()
+            if n_message_rejects and on_error == "raise":
+                first = message_rejects.orderBy("source", "row").limit(1).toArrow().to_pylist()[0]
+                raise Reject(**first).error()
             sampled = sample(without_notes(noted), SAMPLED_MESSAGES)
     check_executors(subscriptions.sparkSession)
     store = IndexStore(index)
@@ -205,7 +217,8 @@ def build(
         )
         store.publish(version)
         store.clean()
-    return Built(version, rejects.count() if on_error == "reject" else 0, rejects)
+    n_rejects = rejects.count() if on_error == "reject" else 0
+    return Built(version, n_rejects + n_message_rejects, rejects, message_rejects)
 
 
 def build_base(

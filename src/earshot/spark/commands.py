@@ -33,7 +33,7 @@ from earshot.spark.match import check_matches_tables, match_task, run_match
 from earshot.spark.notes import note_of_sums, note_sums, rejects_in, without_notes
 from earshot.spark.pipelines import match_stream
 from earshot.spark.preflight import check_executors
-from earshot.spark.prepare import ROW, SOURCE, canonical_rows, prepare
+from earshot.spark.prepare import ROW, SOURCE, canonical_rows
 from earshot.spark.session import SPARK_IS_GONE, Signals, spark_session
 from earshot.spark.stateful import write_results_of
 from earshot.spark.store import IndexStore
@@ -78,24 +78,28 @@ def build_index(
     given = subscriptions
     ids = given.ids or ids_in(given.path, "subscriptions", given.columns, given.space)
     analyzer = Analyzer(given.language, given.stop_words, given.stem)
-    expected = None
+    sample: dict[str, Any] = {}
     if messages is not None:
-        expected = prepare(
-            file_rows(session, messages), "messages",
-            form="files", columns=message_columns, semantics=given.semantics, space=given.space,
-            analyzer=analyzer, place=place,
-            ids=ids_in(messages, "messages", message_columns or {}, given.space, place),
-        ).rows  # fmt: skip
+        sample = {
+            "messages": file_rows(session, messages),
+            "message_form": "files",
+            "message_columns": message_columns,
+            "message_ids": ids_in(messages, "messages", message_columns or {}, given.space, place),
+            "place": place,
+        }
     built = build(
         file_rows(session, given.path), index,
-        placement=given.placement, n_shards=given.n_shards, messages=expected,
+        placement=given.placement, n_shards=given.n_shards,
         form="files", columns=given.columns, ids=ids, semantics=given.semantics,
         space=given.space, analyzer=analyzer, structure=given.structure, on_error=given.on_error,
+        **sample,
     )  # fmt: skip
     if not built.n_rejects or rejects is None:
         return built
     if isinstance(rejects, str | Path):
         write_files(built.rejects, Folder(rejects), "subscriptions", "ndjson")
+        if built.message_rejects is not None:
+            write_files(built.message_rejects, Folder(rejects), "messages", "ndjson")
     else:
         rejects(built.rejects, built.version.number)
     return built

@@ -4,8 +4,8 @@ A pipeline is one streaming query over messages and, if subscriptions change whi
 changes. The driver takes each batch of changes into the index as a new version. When a batch of
 messages begins, the driver writes down which version it sees and what the clock is; if the batch
 has to run again after a crash, that record decides, so it gives the same updates. Changes take
-effect in the next batch. When many have come together, they are merged into a new base by a Spark
-job beside the stream.
+effect in the next batch. When many have come together, they are merged into a new base by short
+tasks beside the stream.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ MERGE_SHARE, MERGE_LEAST = 0.05, 20_000
 MOST_CHANGES = 50_000
 """Changes that a task hands to the driver, and that the driver takes in at a time."""
 MERGE_CORES = 0.25
-"""Share of the cores that a merge takes at most, and at least one; matching has the others."""
+"""Share of the cores that a merge takes at most, and at least one, which then rests the more."""
 KEPT_DURATIONS = 10_000
 """Batches whose durations are kept."""
 KEPT_RECORDS = 100
