@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 from typing import Any
 
@@ -58,3 +59,21 @@ def test_a_pipeline_gives_what_the_engine_gives(
     store = IndexStore(index)
     assert store.latest().n_subscriptions == feed.n_live
     assert len((store.folder / "bases").names()) <= 2, "old bases are removed"
+
+
+def test_a_stop_does_not_wait_for_a_merge(
+    spark: SparkSession, feed: Feed, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def endless_merge(*_: Any, at_shards: Any, **__: Any) -> None:
+        at_shards(lambda _: time.sleep(600), [0])
+
+    monkeypatch.setattr("earshot.spark.stream.merge", endless_merge)
+    index = str(tmp_path / "index")
+    build(spark.createDataFrame(feed.subscriptions), index, placement="replicated")
+    feed.add_changes(0)
+    pipeline = start(spark, feed, index, tmp_path, merge_least=1, available_now=False)
+    pipeline.await_idle()
+    assert pipeline.status().is_merging
+    started = time.monotonic()
+    pipeline.stop()
+    assert time.monotonic() - started < 60

@@ -432,7 +432,7 @@ class MatchingPipeline(Pipeline):
         """Give up a merge, which is begun anew when it is due again."""
         merging = self._merge
         if merging is not None:
-            self._session.interruptTag(self._merge_tag)
+            self._session.sparkContext.cancelJobsWithTag(self._merge_tag)
             merging.join()
 
     def _hold(self, number: int) -> None:
@@ -592,9 +592,9 @@ class MatchingPipeline(Pipeline):
             return
 
         def run() -> None:
-            self._session.addTag(self._merge_tag)
-            # A pool of its own has a fair share, where Spark's scheduler is told to be fair.
             context = self._session.sparkContext
+            context.addJobTag(self._merge_tag)  # that of a session is not on jobs of its RDDs
+            # A pool of its own has a fair share, where Spark's scheduler is told to be fair.
             context.setLocalProperty("spark.scheduler.pool", "earshot-merge")
             try:
                 merge(
