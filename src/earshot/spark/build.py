@@ -240,7 +240,7 @@ def build_base(
     them.
     """
     warm_up_machine(settings.semantics, settings.structure)
-    folder = store.base_folder(store.next_name("bases"))
+    folder = store.new_base()
     with plain_failures():
         if n_tasks is not None:
             noted = noted.coalesce(n_tasks)

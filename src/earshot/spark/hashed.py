@@ -67,7 +67,7 @@ def build_hashed(
     """
     warm_up_machine(settings.semantics, settings.structure)
     session = noted.sparkSession
-    folder = store.base_folder(store.next_name("bases"))
+    folder = store.new_base()
     noted.write.parquet(f"{folder.uri}/noted")
     noted = session.read.parquet(f"{folder.uri}/noted")
     rejects = rejects_in(noted)

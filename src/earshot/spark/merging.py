@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -26,7 +26,14 @@ from pyspark.sql.pandas.types import from_arrow_schema
 
 from earshot.errors import InUse, SavedIndexError
 from earshot.model.batches import instant
-from earshot.model.schemas import BOX_FIELDS, CIRCLE_FIELDS, TIME, id_type, subscriptions_schema
+from earshot.model.schemas import (
+    BOX_FIELDS,
+    CIRCLE_FIELDS,
+    TIME,
+    changes_schema,
+    id_type,
+    subscriptions_schema,
+)
 from earshot.placement.routing import UnitArrays
 from earshot.spark.build import (
     add_counts,
@@ -99,50 +106,60 @@ def merge(
     holds it as well. Shards are cut anew where that is due, or as ``is_cut`` says.
     """
     pace = pace or Pace()
-    before = store.latest()
-    if needs_cutting(before) if is_cut is None else is_cut:
-        base = _cut_base(session, store, before, pace)
-    else:
-        base = _renewed_base(store, before, at_shards, pace)
-    with lock:
-        latest = store.latest()
-        if latest.base != before.base or latest.step < before.step:
-            raise InUse(
-                f"{store.folder.path} was built anew while changes were merged; the merge is given "
-                f"up"
-            )
-        merged = replace(
-            latest,
-            number=latest.number + 1,
-            base=base,
-            deltas=(),
-            n_subscriptions=sum(base.n_subscriptions),
-            clock_us=before.clock_us,
+    with store.keeping_latest() as before:
+        try:
+            if needs_cutting(before) if is_cut is None else is_cut:
+                base = _cut_base(session, store, before, pace)
+            else:
+                base = _renewed_base(store, before, at_shards, pace)
+            with lock:
+                merged = _rebased(store, before, base)
+                store.publish(merged)
+        except BaseException:
+            with suppress(Exception):  # else at the next attempt
+                store.remove_abandoned()
+            raise
+    return merged
+
+
+def _rebased(store: IndexStore, before: Version, base: Base) -> Version:
+    """Return the version that is current, on a base in which an earlier version was merged."""
+    latest = store.latest()
+    if latest.base != before.base or latest.step < before.step:
+        raise InUse(
+            f"{store.folder.path} was built anew while changes were merged; the merge is given up"
         )
-        if latest.step == before.step:
-            merged = replace(merged, clock_us=latest.clock_us)
-        else:
-            # What came meanwhile is taken in again: shards may be cut elsewhere now.
-            changes = changes_since(store, latest, before.step)[0].drop_columns([SHARD, STEP])
-            merged, errors = with_changes(store, merged, latest, changes)
-            nothing = changes.slice(0, 0)
-            merged, _ = with_delta(store, merged, latest, nothing, until_us=latest.clock_us)
-            if errors:
-                raise SavedIndexError(
-                    f"{store.folder.path}: changes do not fit the merged base: {errors[0]}; the "
-                    f"index stays as it was"
-                )
-        store.publish(merged)
+    merged = replace(
+        latest,
+        number=latest.number + 1,
+        base=base,
+        deltas=(),
+        n_subscriptions=sum(base.n_subscriptions),
+        clock_us=before.clock_us,
+    )
+    if latest.step > before.step:
+        # What came meanwhile is taken in again: shards may be cut elsewhere now.
+        changes = changes_since(store, latest, before.step)[0].drop_columns([SHARD, STEP])
+        merged, errors = with_changes(store, merged, latest, changes)
+        if errors:
+            raise SavedIndexError(
+                f"{store.folder.path}: changes do not fit the merged base: {errors[0]}; the index "
+                f"stays as it was"
+            )
+    if latest.clock_us != merged.clock_us:
+        nothing = changes_schema(id_type(store.settings.ids)).empty_table()
+        merged, _ = with_delta(store, merged, latest, nothing, until_us=latest.clock_us)
     return merged
 
 
 def needs_cutting(version: Version) -> bool:
     """Whether shards no longer fit what is in them."""
     base = version.base
+    if not version.deltas or base.placement == "replicated":  # a single shard fits anything
+        return not version.deltas
     n_changed = base.n_merged + version.n_changes
     return (
-        not version.deltas
-        or n_changed > MOST_MERGED * sum(base.n_subscriptions)
+        n_changed > MOST_MERGED * sum(base.n_subscriptions)
         or base.balance > MOST_UNBALANCED * (base.cut_balance or base.balance)
     )  # fmt: skip
 
@@ -277,7 +294,7 @@ def _renewed_base(store: IndexStore, before: Version, at_shards: AtShards, pace:
     *On the driver*: the words of the deltas. *In each task*: one shard, beside what is open.
     """
     old = before.base
-    folder = store.base_folder(store.next_name("bases"))
+    folder = store.new_base()
     work = partial(renew_shard, RenewTask(store.folder.uri, before, folder.uri))
     renewed: list[RenewedShard] = []
     for start in range(0, old.n_shards, pace.n_tasks):

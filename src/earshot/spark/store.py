@@ -21,7 +21,8 @@ began, and a number is given once.
 
 from __future__ import annotations
 
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field
 from datetime import timedelta
 from pathlib import Path
@@ -204,6 +205,7 @@ class IndexStore:
         self.folder = Folder(location)
         self._lease: Lease | None = None
         self._used: dict[int, tuple[str, set[str]]] = {}  # by version: names of base and deltas
+        self._kept: list[int] = []  # versions that this process reads, beside cleaning
 
     # ---- reading ------------------------------------------------------------------------------
 
@@ -319,6 +321,11 @@ class IndexStore:
         number = max((int(name) for name in found if name.isdigit()), default=0) + 1
         return f"{number:08d}-{uuid4().hex[:8]}"
 
+    def new_base(self) -> Folder:
+        """Return the directory of a base to be written; those that were given up are removed."""
+        self.remove_abandoned()
+        return self.base_folder(self.next_name("bases"))
+
     def base_folder(self, base: Base | str) -> Folder:
         """Return the directory of a base."""
         return self.folder / "bases" / (base if isinstance(base, str) else base.name)
@@ -349,33 +356,60 @@ class IndexStore:
         """Say that a reader will ask for nothing any more."""
         (self.folder / "readers").remove(f"{reader}.json")
 
+    @contextmanager
+    def keeping_latest(self) -> Iterator[Version]:
+        """Yield the current version; the ``with`` block finds all of it, also while this cleans."""
+        number = self.version_numbers()[-1]
+        self._kept.append(number)  # and so what is current now, if that is a later one
+        try:
+            yield self.latest()
+        finally:
+            self._kept.remove(number)
+
     def clean(self, *, keep: int = 2) -> list[int]:
         """Remove the versions that nobody holds, and bases and deltas that no version names.
 
         The newest ``keep`` versions stay in any case. Returns the numbers of those that are gone.
         """
         numbers = self.version_numbers()
-        oldest = min([*self.readers().values(), *numbers[-keep:]], default=0)
+        oldest = min([*self.readers().values(), *self._kept, *numbers[-keep:]], default=0)
         gone = [number for number in numbers if number < oldest]
         kept = [number for number in numbers if number >= oldest]
         for number in gone:
             self._versions.remove(f"{number:08d}.json")
-        # A version never changes, so each is read once: many may be held while changes come.
-        for number in set(kept) - self._used.keys():
-            version = self.version(number)
-            self._used[number] = version.base.name, {delta.name for delta in version.deltas}
-        self._used = {number: self._used[number] for number in kept}
-        used_bases = {base for base, _ in self._used.values()}
-        used_deltas = set[str]().union(*(deltas for _, deltas in self._used.values()))
+        used_bases, used_deltas = self._names_used_by(kept)
         for kind, used in (("bases", used_bases), ("deltas", used_deltas)):
-            folder = self.folder / kind
             newest = max(used, default="")
             # Later ones than any in use are still being written.
-            for name in folder.names():
-                if name not in used and name < newest:
-                    folder.remove(name)
-                    (folder / name).forget()
+            self._remove_unused(kind, used, until=newest)
         return gone
+
+    def remove_abandoned(self) -> None:
+        """Remove all bases that no version names: of a build or a merge that was given up.
+
+        For the writer of versions, while it writes no base.
+        """
+        if self._lease is not None:
+            self._lease.check()
+        used, _ = self._names_used_by(self.version_numbers())
+        self._remove_unused("bases", used)
+
+    def _remove_unused(self, kind: str, used: set[str], until: str | None = None) -> None:
+        folder = self.folder / kind
+        for name in folder.names():
+            if name not in used and (until is None or name < until):
+                folder.remove(name)
+                (folder / name).forget()
+
+    def _names_used_by(self, numbers: list[int]) -> tuple[set[str], set[str]]:
+        """Return the bases and the deltas of all versions that there are, which are numbered."""
+        # A version never changes, so each is read once: many may be held while changes come.
+        for number in set(numbers) - self._used.keys():
+            version = self.version(number)
+            self._used[number] = version.base.name, {delta.name for delta in version.deltas}
+        self._used = {number: self._used[number] for number in numbers}
+        used = self._used.values()
+        return {base for base, _ in used}, set[str]().union(*(deltas for _, deltas in used))
 
     @property
     def _versions(self) -> Folder:
