@@ -174,6 +174,23 @@ def test_safe_regions_outlive_a_crash(tmp_path: Path) -> None:
     assert told == [[0, 2], [0, 2]]
 
 
+def test_safe_regions_outlive_a_crash_as_they_were_given(tmp_path: Path) -> None:
+    """Where a client was heading before the engine was saved is not known after a crash."""
+    Engine(Moving(timedelta(minutes=9)), space="planar").save(tmp_path / "own")
+    engine = Engine.open(tmp_path / "own", journal=True)
+    OPENED.append(engine)
+    engine.subscribe(Subscription(1, ["fire"], region=Circle(0, 0, 1)))
+    engine.safe_region(1)
+    engine.move(1, Point(1, 0), NOON)
+    engine.save(tmp_path / "own")
+    given = engine.safe_region(1)
+    assert isinstance(given, Circle)
+    assert given.x > 100  # ahead of the client
+    again = after_a_crash(tmp_path / "own")
+    again.publish(Message(1, "fire", place=Point(given.x + given.radius, 0), time=NOON))
+    assert again.outdated_safe_regions() == [1]
+
+
 def test_saving_begins_a_new_journal(kind: str, tmp_path: Path) -> None:
     engine = journaled(kind, tmp_path / "own")
     engine.subscribe(subscription(kind, 1))

@@ -376,7 +376,7 @@ class Replayable(typing.Protocol):
     def advance(self, time: datetime) -> Rejecting: ...  # noqa: D102
     def reweigh(self, *, forget: bool) -> Rejecting: ...  # noqa: D102
     def rebuild(self) -> None: ...  # noqa: D102
-    def safe_regions(self, ids: Any) -> object: ...  # noqa: D102
+    def give_again(self, given: pa.Table) -> None: ...  # noqa: D102
     def outdated_safe_regions(self) -> object: ...  # noqa: D102
 
 
@@ -405,7 +405,7 @@ def replay(engine: Replayable, records: Iterator[Record]) -> None:
                     engine.rebuild()
                     continue
                 case "give_safe_regions":
-                    engine.safe_regions(rows.column("id").to_pylist())
+                    engine.give_again(rows)
                     continue
                 case "name_outdated":
                     engine.outdated_safe_regions()

@@ -174,10 +174,27 @@ class Questions(Durable):
             if len(np.unique(slots)) < len(slots):
                 raise InvalidInput("a subscription is named twice; name each once")
             with self._lock.change(unless=InvalidInput):
-                found = self._state.matcher.safe_regions(slots)
-                if len(slots):
-                    self._note(Record("give_safe_regions", pa.table({"id": given})))
+                matcher = self._state.matcher
+                found = matcher.safe_regions(slots)
+                if self._journal is not None and len(slots):
+                    # As they are: they depend on where a client was heading, too.
+                    x, y, reach = matcher.given_areas(slots).T
+                    rows = pa.table({"id": given, "x": x, "y": y, "reach": reach})
+                    self._note(Record("give_safe_regions", rows))
                 return found
+
+    def give_again(self, given: pa.Table) -> None:
+        """Let subscriptions have the safe regions that a journal has noted; for those who replay.
+
+        Args:
+            given: Columns ``id``, ``x``, ``y``, ``reach``.
+        """
+        with self._lock:
+            self._settle()
+            slots = self._state.ids.slots_of(given["id"].combine_chunks())
+            areas = np.stack([given[name].to_numpy() for name in ("x", "y", "reach")], axis=1)
+            with self._lock.change():
+                self._state.matcher.give_again(slots, areas)
 
     def outdated_safe_regions(self) -> list[Id]:
         """Return whose safe regions no longer hold, since the last call; tell them a new one.

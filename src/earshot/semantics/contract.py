@@ -299,6 +299,14 @@ class Matcher(ABC):
         """Return where subscriptions, each named once, need not report their positions."""
         raise InvalidInput(f"{self.form.noun} has no safe regions; use Engine(Moving(...))")
 
+    def given_areas(self, slots: Int32s) -> Float64s:
+        """Return the safe regions that slots were given: (n, 3) place and reach, 0 for a point."""
+        raise NotImplementedError(f"{self.name} has no safe regions")
+
+    def give_again(self, slots: Int32s, areas: Float64s) -> None:
+        """Let slots have the safe regions that they were given once."""
+        raise NotImplementedError(f"{self.name} has no safe regions")
+
     def outdated_safe_regions(self) -> Int32s:
         """Return the slots whose safe regions no longer hold, once each."""
         return np.empty(0, np.int32)

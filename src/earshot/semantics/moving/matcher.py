@@ -25,6 +25,7 @@ from earshot.model.arrays import (
     EVERYWHERE,
     EVERYWHERE_TOKEN,
     AnchoredRegions,
+    Float64s,
     Int32s,
     Int64s,
     LivingMessages,
@@ -616,6 +617,15 @@ class MovingMatcher(Matcher):
         self._make_scratch()
         self._arrays = self._structure.with_words(self._arrays, self._tables)
         return self._safety.give(self._arrays, self._tables, self._scratch, slots)
+
+    def given_areas(self, slots: Int32s) -> Float64s:
+        """Return the safe regions that slots were given: (n, 3) place and reach, 0 for a point."""
+        return self._safety.given(slots)
+
+    def give_again(self, slots: Int32s, areas: Float64s) -> None:
+        """Let slots have the safe regions that they were given once."""
+        self._make_scratch()
+        self._safety.give_again(self._tables, self._scratch, slots, areas)
 
     def outdated_safe_regions(self) -> Int32s:
         """Return the slots whose safe regions no longer hold, once each."""

@@ -118,6 +118,19 @@ class Safety:
         shapes = np.where((kinds == CIRCLE) | (kinds == EVERYWHERE), kinds, BOX).astype(np.int8)
         return Areas(shapes, areas[:, :2], told)
 
+    def given(self, slots: Int32s) -> Float64s:
+        """Return the safe regions that slots have just been given: place and reach of each."""
+        areas: Float64s = self._watched[slots]
+        areas[self._flags[slots] == 0, 2] = 0.0
+        return areas
+
+    def give_again(self, tables: Tables, scratch: Scratch, slots: Int32s, areas: Float64s) -> None:
+        """Let slots have safe regions that were found before."""
+        self._begin(tables, scratch)
+        self.forget(slots)
+        self._keep(tables, scratch, slots, areas)
+        self._is_told[slots] = areas[:, 2] > 0
+
     def reported(
         self, tables: Tables, scratch: Scratch, slots: Int32s, regions: AnchoredRegions, keeps: bool
     ) -> Kinds:
@@ -249,6 +262,9 @@ class Safety:
         """Find safe regions for slots that have none; those are watched that get one."""
         areas, order = np.empty((len(slots), 3)), np.empty(len(slots), np.int64)
         safe.measure_areas(structure, tables, scratch, slots, self._ways, leasts, areas, order)
+        self._keep(tables, scratch, slots, areas)
+
+    def _keep(self, tables: Tables, scratch: Scratch, slots: Int32s, areas: Float64s) -> None:
         self._watched[slots] = areas
         is_found = areas[:, 2] > 0
         self._is_told[slots] = False
