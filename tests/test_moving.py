@@ -510,9 +510,34 @@ def test_safe_regions_of_one_named_twice_are_refused() -> None:
         engine.safe_regions([1, 1])
     with pytest.raises(UnknownSubscription):
         engine.safe_regions([1, 3])
+    for ids in (1, "12", None):
+        with pytest.raises(InvalidInput, match="expected a list of ids"):
+            engine.safe_regions(ids)  # type: ignore[arg-type]
     assert engine.safe_regions([2, 1]) == [Everywhere(), Circle(0, 0, 128 * (1 - 1e-6))]
     with pytest.raises(InvalidInput, match="no safe regions"):
         Engine().safe_regions([])
+
+
+def test_a_safe_region_holds_the_last_position_of_whom_no_longitude_matters_to() -> None:
+    """A rectangle around the world is the same wherever in x its subscriber is."""
+    engine = Engine(Moving(9 * SECOND))
+    engine.subscribe(Subscription(1, ["a"], region=Rectangle(-180, -5, 180, 5)))
+    engine.publish(Message(1, "a", place=Point(10, 40), time=NOON))
+    engine.move(1, Point(120, 10), NOON)
+    safe = engine.safe_region(1)
+    assert isinstance(safe, Rectangle)
+    assert (safe.min_x, safe.max_x) == (-180, 180)
+    assert safe.min_y < 10 < safe.max_y < 35
+
+
+def test_no_safe_region_is_smaller_than_what_rounding_may_change() -> None:
+    """Coordinates are degrees, and a reach is metres: one tenth of a micrometre is no distance."""
+    engine, radius = Engine(Moving(9 * SECOND)), 0.33183968125354363
+    place = Point(-179.999998176504, 10.000002306037205)
+    x, y = 179.9999999, 10.0
+    engine.subscribe(Subscription(1, ["a"], region=Circle(x, y, radius)))
+    engine.publish(Message(1, "a", place=place, time=NOON))
+    assert engine.safe_region(1) == Point(x, y)
 
 
 def test_the_first_batch_of_subscriptions_is_sorted_before_messages_come() -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict
 from datetime import datetime
 from typing import Any
@@ -15,7 +15,7 @@ from earshot.encoding import NO_TIME_US
 from earshot.engine.durable import Durable
 from earshot.engine.ids import kind_of
 from earshot.engine.journal import Record
-from earshot.errors import InvalidInput
+from earshot.errors import InvalidInput, described
 from earshot.model.arrays import Space
 from earshot.model.batches import check_kind, checked_id_array, id_array, instant, time_us
 from earshot.model.explanations import Explanation
@@ -167,6 +167,8 @@ class Questions(Durable):
 
     def safe_regions(self, ids: Sequence[Id]) -> list[RegionOrPoint]:
         """Return the safe region of each of these subscriptions, of which none is named twice."""
+        if isinstance(ids, str) or not isinstance(ids, Iterable):
+            raise InvalidInput(f"ids is {described(ids)}; expected a list of ids")
         with self._lock:
             self._settle()
             given = id_array([checked_id(each, "subscription") for each in ids])

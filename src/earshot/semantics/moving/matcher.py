@@ -21,6 +21,7 @@ from earshot.encoding import NO_TIME_US, EncodedMessages, Form
 from earshot.errors import InvalidParameter, described
 from earshot.kernels.resuming import run_until_done
 from earshot.model.arrays import (
+    BOX,
     CIRCLE,
     EVERYWHERE,
     EVERYWHERE_TOKEN,
@@ -99,6 +100,7 @@ _LARGEST_STAMP = 1 << 30
 _FIRST_LEAST = 1024
 _MIX_LEAST = 64
 """Moves from which on a batch is taken by kind, where anything else happens in it."""
+_AROUND = 360.0
 _WORK = [N_NODES, N_CANDIDATES, N_ENDED]
 _NONE = np.empty(0, np.int64)
 
@@ -609,8 +611,15 @@ class MovingMatcher(Matcher):
     def safe_regions(self, slots: Int32s) -> list[RegionOrPoint]:
         """Return where subscriptions, each named once, need not report their positions."""
         kinds, places, reaches = self.safe_areas(slots)
-        rows = zip(kinds.tolist(), places.tolist(), reaches.tolist(), strict=True)
-        return [_area(kind, x, y, reach, self.space) for kind, (x, y), reach in rows]
+        held = self._table.view.regions
+        is_around = (held.kinds[slots] == BOX) & (2.0 * held.frames[slots, 0] >= _AROUND)
+        is_around &= self.space == "lonlat"
+        columns = (kinds, places, reaches, is_around)
+        rows = zip(*(each.tolist() for each in columns), strict=True)
+        return [
+            _strip(y, reach) if is_strip else _area(kind, x, y, reach, self.space)
+            for kind, (x, y), reach, is_strip in rows
+        ]
 
     def safe_areas(self, slots: Int32s) -> Areas:
         """Return the same as arrays."""
@@ -668,6 +677,11 @@ def _area(kind: int, x: float, y: float, reach: float, space: Space) -> RegionOr
     if space == "lonlat":
         west, east = west + 360 * (west < -180), east - 360 * (east > 180)
     return Rectangle(west, y - reach, east, y + reach)
+
+
+def _strip(y: float, reach: float) -> Rectangle:
+    """Return the safe region of a rectangle around the world, which is nowhere in particular."""
+    return Rectangle(-180.0, y - reach, 180.0, y + reach)
 
 
 def _sorted_tokens(messages: LivingMessages) -> LivingMessages:

@@ -11,11 +11,13 @@ a safe region here, too. The place lies ahead of a subscriber that moves, if mor
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 
 from earshot.kernels.jit import kernel, lean_kernel
 from earshot.kernels.resuming import DONE
-from earshot.model.arrays import CIRCLE, EVERYWHERE, POSITION
+from earshot.model.arrays import CIRCLE, EARTH_RADIUS_M, EVERYWHERE, POSITION
 from earshot.semantics.moving.kernels.arrays import (
     IS_LONLAT,
     N_FOUND,
@@ -42,6 +44,7 @@ _AHEAD, _TRIES = 0.9, 3
 _SHARE = 1.0 - 1e-6
 _LEAST = 1e-9
 """Shares that rounding cannot reach: of a reach, and of a coordinate."""
+_DEGREE_M = math.pi / 180.0 * EARTH_RADIUS_M
 WATCHED, _MOVED = 1, 2
 """Flags of slots: they have a safe region; in the batch at hand, they leave it."""
 
@@ -83,11 +86,12 @@ def measure_areas(structure, tables, scratch, slots, ways, leasts, areas, order)
             areas[i, 0] = areas[i, 1] = 0.0
             continue
         reach = _longest(structure, tables, scratch, slot, x, y, leasts[i])
-        least = _LEAST * max(abs(x), abs(y), region_size(tables, slot))
+        is_round = kinds[slot] == CIRCLE
+        unit = _DEGREE_M if is_round and is_lonlat else 1.0
+        least = _LEAST * max(unit * abs(x), unit * abs(y), region_size(tables, slot))
         if not (reach > least and reach < np.inf):
             continue
         areas[i, 2] = reach
-        is_round = kinds[slot] == CIRCLE
         way_x, way_y = ways[slot, 0], ways[slot, 1]
         length = apart(is_round, is_lonlat, x, y, x + way_x, y + way_y)
         if not (length > least and length < np.inf):
