@@ -5,7 +5,7 @@ from __future__ import annotations
 import gc
 import sys
 from collections import Counter
-from dataclasses import replace
+from dataclasses import astuple, replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -25,6 +25,7 @@ from earshot import (
     Rectangle,
     Subscription,
 )
+from earshot.checks.engine_oracle import oracle_of
 from earshot.engine.mixed_batches import order_by_time
 from earshot.errors import EarshotError, InvalidInput, LateRow, UnknownSubscription
 from earshot.model.arrays import Space
@@ -330,6 +331,34 @@ def test_moves_that_change_nothing_cost_no_python(monkeypatch: pytest.MonkeyPatc
     n_calls(n, 2)  # working memory grows
     for many, few in zip(n_calls(n, 3), n_calls(100, 4), strict=True):
         assert abs(many - few) < 20
+
+
+def test_polygons_at_the_antimeridian_move_as_the_oracle_says() -> None:
+    """One in two parts moves from the middle of both; a place at 180 degrees has one name."""
+    parts = Polygon(
+        [[(179, 9), (180, 9), (180, 11)], [(-180, 9), (-178, 10), (-180, 11)]]
+    )  # its middle is 180.5, or -179.5
+    # Moved to (179.5, 89), its right side passes (180, 89), but for rounding.
+    beside = Polygon([[
+        (-1.6623741786487671, -0.8270646703682791), (0.33762582135123287, -0.8270646703682791),
+        (-0.6623741786487671, 1.1729353296317209),
+    ]])  # fmt: skip
+    engine, oracle = Engine(Moving(9 * SECOND)), oracle_of(Moving(9 * SECOND), "lonlat")
+    n_updates = 0
+    for each in (engine, oracle):
+        each.subscribe(Subscription(1, ["a"], region=parts), Subscription(2, ["a"], region=beside))
+    for number, x in enumerate((-180.0, -179.0, 0.0, 179.5, 180.0)):
+        for y in (10.0, 89.0):
+            message = Message(100 * number + int(y), "a", place=Point(x, y), time=NOON)
+            found = [astuple(each) for each in engine.publish(message)]
+            assert found == oracle.publish(message)
+            n_updates += len(found)
+    for x, y in ((-179.5, 10.0), (0.0, 10.0), (179.5, 89.0), (-179.9, 89.5), (180.0, 10.0)):
+        for key in (1, 2):
+            found = [astuple(each) for each in engine.move(key, Point(x, y))]
+            assert found == oracle.move(key, Point(x, y)), (key, x, y)
+            n_updates += len(found)
+    assert n_updates > 20
 
 
 def test_an_order_that_does_not_fit_is_refused() -> None:

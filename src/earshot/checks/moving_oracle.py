@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any, TypeAlias
 
-from earshot.checks.oracle import both_names, cut, polygon_touches, touches
+from earshot.checks.oracle import cut, polygon_touches, touches
 from earshot.model.arrays import Space
 from earshot.model.regions import Circle, Everywhere, Place, Point, Polygon, Rectangle, Region
 
@@ -176,7 +176,7 @@ class OracleField:
             return touches(region, place, self.space)
         box = (place.x, place.y) * 2 if isinstance(place, Point) else _sides(place)
         is_lonlat = self.space == "lonlat"
-        pieces = [piece for half in cut(box) for piece in both_names(half)] if is_lonlat else [box]
+        pieces = cut(box) if is_lonlat else [box]
         dx, dy = subscriber.dx, subscriber.dy
         return any(
             polygon_touches(
@@ -215,9 +215,22 @@ class OracleField:
                 pass
 
     def _middle(self, rings: Any) -> tuple[float, float]:
-        """Return the middle of the box around a polygon."""
-        xs, ys = ([position[axis] for ring in rings for position in ring] for axis in (0, 1))
-        return min(xs) / 2 + max(xs) / 2, min(ys) / 2 + max(ys) / 2
+        """Return the middle of the box around a polygon, which may cross the antimeridian."""
+        ys = [y for ring in rings for _, y in ring]
+        spans = sorted((min(xs), max(xs)) for xs in ([x for x, _ in ring] for ring in rings))
+        west, east = spans[0][0], max(end for _, end in spans)
+        # Of parts on both sides, the widest gap between them is not in the box.
+        gaps = [
+            (spans[at][0] - reach, reach, spans[at][0])
+            for at in range(1, len(spans))
+            if (reach := max(end for _, end in spans[:at])) < spans[at][0]
+        ]
+        x = west / 2 + east / 2
+        if self.space == "lonlat" and (west, east) == (-180.0, 180.0) and gaps:
+            _, before, behind = max(gaps, key=lambda gap: gap[0])
+            x = (behind + before + 360.0) / 2
+            x -= 360.0 * (x > 180.0)
+        return x, min(ys) / 2 + max(ys) / 2
 
 
 def _sides(place: Rectangle) -> tuple[float, float, float, float]:
