@@ -33,6 +33,7 @@ from earshot import Engine, Ranking
 from earshot.files import write_table
 from earshot.spark.folders import Folder
 from earshot.spark.recorded import EventLog
+from earshot.spark.store import IndexStore
 from earshot.spark.stream import BatchLog
 from spark import events
 from spark.state_events import Feed, expected, updates_in
@@ -55,6 +56,8 @@ MATCHING = {
     "ranked": (Ranking(0.4, 0.5), 'semantics = "ranked"\nalpha = 0.4\nthreshold = 0.5'),
 }
 CASES = {**STATEFUL, **MATCHING}
+# So that shards are renewed thrice, and then cut anew.
+N_SUBSCRIPTIONS, MERGE_LEAST = 400, 60
 
 
 class Soak:
@@ -63,19 +66,21 @@ class Soak:
     def __init__(self, root: Path, semantics: str, master: str) -> None:
         self.root, self.master = root, master
         self.semantics, text = CASES[semantics]
-        self.feed = Feed(root / "feed", self.semantics)
-        write_table(root / "subscriptions.parquet", self.feed.subscriptions)
         self.keeps_messages = semantics in STATEFUL
+        n = 60 if self.keeps_messages else N_SUBSCRIPTIONS
+        self.feed = Feed(root / "feed", self.semantics, n_subscriptions=n)
+        write_table(root / "subscriptions.parquet", self.feed.subscriptions)
         more = POSITIONS if semantics == "moving" else ""
         file = FILE.format(semantics=text, more=more)
         if self.keeps_messages:
             file += SNAPSHOTS
         else:
-            file = file.partition("[results]")[0] + "[merge]\nleast = 60\n"
+            file = file.partition("[results]")[0] + f"[merge]\nleast = {MERGE_LEAST}\n"
             file = file.replace("n_shards", 'placement = "sharded"\nn_shards')
         (root / "p.toml").write_text(file + SPARK)
         self.kept = root / "kept" / "earshot" / "events"
         self.kept.mkdir(parents=True)
+        self.store = IndexStore(root / "index")
         self.n_rounds = 0
         self.process: subprocess.Popen[bytes] | None = None
 
@@ -83,7 +88,10 @@ class Soak:
         command = [sys.executable, "-m", "earshot", "pipeline", "run", str(self.root / "p.toml")]
         command += ["--master", self.master, "--quiet", *(["--once"] if once else [])]
         log = (self.root / "log").open("ab")
-        self.process = subprocess.Popen(command, start_new_session=True, stderr=log, stdout=log)
+        environ = {**os.environ, "PYSPARK_PYTHON": sys.executable, "SPARK_LOCAL_IP": "127.0.0.1"}
+        self.process = subprocess.Popen(
+            command, env=environ, start_new_session=True, stderr=log, stdout=log
+        )
         return self.process
 
     def feed_on(self) -> None:
@@ -105,6 +113,11 @@ class Soak:
         done = [each.batch for each in BatchLog(self.root / "checkpoint").records() if each.is_done]
         return max(done, default=-1) + 1
 
+    @property
+    def n_merges(self) -> int:
+        """Merges that were published: bases are numbered."""
+        return 0 if self.keeps_messages else int(self.store.latest().base.name.split("-")[0]) - 1
+
     def compare(self) -> int:
         """Compare all updates with those of an engine; return their number."""
         engine = Engine(self.semantics, space="planar", rebuild_in_background=False)
@@ -121,6 +134,9 @@ class Soak:
         assert found == wanted, "updates differ"
         assert n_found == n > 0
         return n
+
+    def log_end(self) -> str:
+        return (self.root / "log").read_text()[-3000:]
 
     def victims(self, kind: str) -> list[int]:
         assert self.process is not None
@@ -146,6 +162,7 @@ class Soak:
             os.kill(int(random.choice(found)), signal.SIGKILL)
         if kind == "driver":
             self.process.wait()
+            self.process = None
             wait_until_gone(others)
         return True
 
@@ -163,7 +180,7 @@ def main() -> None:
         killed: Counter[str] = Counter()
         n_starts = 0
         while killed.total() < arguments.kills:
-            if soak.process is None or soak.process.poll() is not None:
+            if soak.process is None:
                 soak.start()
                 n_starts += 1
             # A batch of progress between two kills, then at any moment.
@@ -173,20 +190,22 @@ def main() -> None:
                 time.sleep(0.1)
                 if until == math.inf and soak.n_batches > first:
                     until = time.monotonic() + float(random.uniform(0.0, 4.0))
-                if soak.process is None or soak.process.poll() is not None:
-                    break
+                assert soak.process is not None
+                assert soak.process.poll() is None, soak.log_end()
             kind = VICTIMS[killed.total() % len(VICTIMS)]
             if soak.kill(kind, random):
                 killed[kind] += 1
-                print(f"{time.strftime('%X')} {kind} after {soak.n_batches} batches", flush=True)
-        if soak.process is not None and soak.process.poll() is None:
+                done = f"{soak.n_batches} batches, {soak.n_merges} merges"
+                print(f"{time.strftime('%X')} {kind} after {done}", flush=True)
+        if soak.process is not None:
             soak.kill("driver", random)
-        assert soak.start(once=True).wait() == 0, (soak.root / "log").read_text()[-3000:]
+        assert soak.start(once=True).wait() == 0, soak.log_end()
         soak.keep()
         n = soak.compare()
+        assert soak.keeps_messages or soak.n_merges
         told = ", ".join(f"{n} {kind}s" for kind, n in killed.items())
         print(f"{arguments.semantics}: {told} killed, {n_starts + 1} starts, {soak.n_batches} "
-              f"batches, {n:,} updates, all equal")  # fmt: skip
+              f"batches, {soak.n_merges} merges, {n:,} updates, all equal")  # fmt: skip
 
 
 if __name__ == "__main__":
