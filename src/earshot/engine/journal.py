@@ -376,7 +376,7 @@ class Replayable(typing.Protocol):
     def advance(self, time: datetime) -> Rejecting: ...  # noqa: D102
     def reweigh(self, *, forget: bool) -> Rejecting: ...  # noqa: D102
     def rebuild(self) -> None: ...  # noqa: D102
-    def give_again(self, given: pa.Table) -> None: ...  # noqa: D102
+    def _give_again(self, given: pa.Table) -> None: ...
     def outdated_safe_regions(self) -> object: ...  # noqa: D102
 
 
@@ -405,7 +405,7 @@ def replay(engine: Replayable, records: Iterator[Record]) -> None:
                     engine.rebuild()
                     continue
                 case "give_safe_regions":
-                    engine.give_again(rows)
+                    engine._give_again(rows)
                     continue
                 case "name_outdated":
                     engine.outdated_safe_regions()

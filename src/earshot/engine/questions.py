@@ -185,7 +185,7 @@ class Questions(Durable):
                     self._note(Record("give_safe_regions", rows))
                 return found
 
-    def give_again(self, given: pa.Table) -> None:
+    def _give_again(self, given: pa.Table) -> None:
         """Let subscriptions have the safe regions that a journal has noted; for those who replay.
 
         Args:
