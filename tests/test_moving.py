@@ -289,6 +289,16 @@ def test_single_events_take_the_short_way(monkeypatch: pytest.MonkeyPatch) -> No
         engine.move(1, Point(0, 0), NOON + 9 * SECOND)
 
 
+def test_half_a_position_is_refused() -> None:
+    engine = Engine(Moving(3 * SECOND), space="planar")
+    engine.subscribe(Subscription(1, ["road"], region=Circle(0, 0, 1)))
+    for columns in ({"x": [1.0]}, {"x": [None], "y": [1.0]}, {"x": [1.0], "y": pa.nulls(1)}):
+        with pytest.raises(InvalidInput, match=r"'[xy]': is missing; a position needs x and y"):
+            engine.move_batch(pa.table({"id": [1], **columns, "time": [NOON]}))
+    with pytest.raises(InvalidInput, match="a circle needs x, y, radius"):
+        engine.move_batch(pa.table({"id": [1], "x": [1.0], "radius": [2.0], "time": [NOON]}))
+
+
 def test_moves_that_change_nothing_cost_no_python(monkeypatch: pytest.MonkeyPatch) -> None:
     """Calls of functions and objects allocated are as many for 4,000 moves as for 100."""
     random = np.random.default_rng(6)

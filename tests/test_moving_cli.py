@@ -63,6 +63,26 @@ def test_buses_meet_who_waits(folder: Folder) -> None:
     assert "before the last position" in (folder / "bad.csv").read_text()
 
 
+@pytest.mark.parametrize("ending", ["csv", "ndjson", "parquet"])
+def test_a_position_without_coordinates_is_refused(folder: Folder, ending: str) -> None:
+    """Else its subscriber would listen everywhere from then on."""
+    rows = [
+        {"id": 8929, "x": None, "y": None, "time": "2015-03-07T06:00:31Z"},
+        {"id": 8929, "x": 1.0, "y": 2.0, "time": "2015-03-07T06:00:32Z"},
+        {"id": 8929, "x": 1.0, "y": None, "time": "2015-03-07T06:00:33Z"},
+    ]
+    write_table(folder / f"lost.{ending}", pa.Table.from_pylist(rows))
+    facts = folder.facts(
+        "match", folder / "riders.csv", folder / "waiting.csv", "--moving", "--lifetime", "5m",
+        "--positions", folder / f"lost.{ending}", "--out", folder / "updates.csv",
+        "--on-error", "reject", "--rejects", folder / "bad.csv",
+    )  # fmt: skip
+    assert facts["n_positions"] == 1
+    _, *bad = (folder / "bad.csv").read_text().splitlines()
+    assert [row.split(",")[1:3] for row in bad] == [["0", '"x"'], ["2", '"y"']]
+    assert all("a position needs x and y" in row for row in bad)
+
+
 @pytest.mark.parametrize("ending", ["ndjson", "parquet"])
 def test_positions_mean_the_same_in_every_format(folder: Folder, ending: str) -> None:
     table = pyarrow.csv.read_csv(folder / "buses.csv")

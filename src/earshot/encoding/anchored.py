@@ -25,7 +25,7 @@ from earshot.model.arrays import (
     take_places,
 )
 from earshot.model.regions import point_problems, polygon_box, shape_arrays
-from earshot.model.schemas import POINT_FIELDS
+from earshot.model.schemas import LACKS_PLACE, POINT_FIELDS
 from earshot.model.topk import MAX_DURATION
 from earshot.text import Analyzer, Vocabulary
 
@@ -71,6 +71,11 @@ def row_positions(columns: Columns, space: Space) -> AnchoredRegions:
     """Return where each row moves to: ``x`` and ``y`` alone are a position, all else a region."""
     given = [columns.floats(field) for field in (*POINT_FIELDS, "radius")]
     xs, ys, radii = given
+    has_x, has_y, has_radius = (
+        np.zeros(columns.n, bool) if each is None else each[1] for each in given
+    )
+    for field, has_it, has_other in (("x", has_x, has_y), ("y", has_y, has_x)):
+        columns.problems.mark(has_other & ~has_it & ~has_radius, field, LACKS_PLACE)
     if xs is None or ys is None:
         return _anchored(columns, space, None)
     are_positions = xs[1] & ys[1]

@@ -21,7 +21,9 @@ from earshot.files.rejects import OnError, Problems, Reject, add_problems
 from earshot.model.arrays import Int64s
 from earshot.model.schemas import (
     COLUMN_TYPES,
+    LACKS_PLACE,
     OPERATIONS,
+    POINT_FIELDS,
     TIME,
     YEARS,
     IdKind,
@@ -74,6 +76,10 @@ def finish_batch(
             arrays[field] = _whole(arrays[field], field, problems)
     if layout.content == "changes":
         _check_operations(arrays.get("op", pa.nulls(n, pa.string())), problems)
+    if layout.content == "positions":
+        for field in POINT_FIELDS:
+            lacks = nulls_of(arrays[field]) if field in arrays else np.ones(n, bool)
+            add_problems(problems, lacks, field, lambda _: LACKS_PLACE)
     if layout.content == "messages":
         if "geometry" in arrays:
             settle_geometries(arrays, problems, n, layout)

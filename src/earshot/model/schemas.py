@@ -42,6 +42,7 @@ WHICH_PLACE = "say which counts, with --place point or --place box (place= in Py
 
 TIME = pa.timestamp("us", "UTC")
 KEYWORDS = pa.list_(pa.string())
+LACKS_PLACE = "is missing; a position needs x and y"
 YEARS = "is outside the years 1 to 9999"
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 FIRST_US = (datetime.min.replace(tzinfo=UTC) - _EPOCH) // timedelta(microseconds=1)
