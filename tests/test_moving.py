@@ -579,6 +579,19 @@ def test_no_safe_region_is_smaller_than_what_rounding_may_change() -> None:
     assert engine.safe_region(1) == Point(x, y)
 
 
+def test_saved_safe_regions_are_looked_through_once(tmp_path: Path) -> None:
+    """Not with each report, were there a million of them."""
+    engine = Engine(Moving(9 * SECOND), space="planar")
+    engine.subscribe(*(Subscription(i, ["a"], region=Circle(i, 0, 1)) for i in range(3)))
+    engine.safe_regions([0, 1])
+    engine.save(tmp_path)
+    opened = Engine.open(tmp_path)
+    opened.move(0, Point(5, 0), NOON)
+    assert opened.matcher._safety._saved is None
+    opened.publish(Message(1, "a", place=Point(3, 0), time=NOON))
+    assert opened.outdated_safe_regions() == [1]
+
+
 def test_the_first_batch_of_subscriptions_is_sorted_before_messages_come() -> None:
     """An engine that was empty knows no places; its lists are made anew for those that came."""
     random = np.random.default_rng(8)

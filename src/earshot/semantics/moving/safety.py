@@ -139,6 +139,8 @@ class Safety:
         Clients forget what they were told. Where safe regions are kept, those who stay within
         theirs are marked: :data:`SAFE_POSITION`.
         """
+        if self._saved is not None and len(self._saved.slots):
+            self._begin(tables, scratch)  # else each report would look through all of them
         if not keeps and not self._n_watched:
             self.forget(slots)
             return regions.kinds
