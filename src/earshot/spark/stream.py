@@ -431,9 +431,10 @@ class MatchingPipeline(Pipeline):
     def _end_background(self) -> None:
         """Give up a merge, which is begun anew when it is due again."""
         merging = self._merge
-        if merging is not None:
+        while merging is not None and merging.is_alive():
+            # Again and again: a job may be about to begin.
             self._session.sparkContext.cancelJobsWithTag(self._merge_tag)
-            merging.join()
+            merging.join(0.2)
 
     def _hold(self, number: int) -> None:
         """Keep the version that a batch sees, and later ones."""
