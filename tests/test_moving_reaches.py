@@ -216,3 +216,28 @@ def test_a_safe_region_is_found_with_little_work() -> None:
     assert nodes < 30
     assert candidates < 100
     assert work("rare") == (0, n // 1_000)
+
+
+def test_words_of_later_subscriptions_get_lists_however_often_others_have_ended() -> None:
+    """As many come as go, so there are never many more than there were."""
+    engine = Engine(Moving(9 * SECOND), space="planar")
+    messages = [["often"]] * 400 + [["often", f"seldom{turn}"] for turn in range(9)]
+    n, random = len(messages), np.random.default_rng(1)
+    x, y = 100 * random.random((2, n))
+    engine.publish_batch(pa.table({
+        "id": range(n), "keywords": messages, "x": x, "y": y, "time": [NOON] * n,
+    }))  # fmt: skip
+    gone: list[int] = []
+    for turn in range(9):
+        new = [1000 * turn + number for number in range(500)]
+        engine.subscribe(
+            *(Subscription(key, ["often"], region=Circle(50, 50, 0.5)) for key in new),
+            Subscription(-turn - 1, [f"seldom{turn}"], region=Circle(50, 50, 0.5)),
+        )
+        engine.unsubscribe(*gone)
+        gone = new
+        engine.safe_region(new[0])
+    counts = engine.matcher._scratch.counts
+    counts[N_NODES] = 0
+    engine.safe_region(-9)
+    assert counts[N_NODES] == 0

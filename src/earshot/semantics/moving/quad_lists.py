@@ -127,7 +127,9 @@ class QuadLists(Structure):
     def with_words(self, arrays: QuadListsArrays, tables: Tables) -> QuadListsArrays:
         """Return arrays with lists of the messages that have words which anybody asks for."""
         facts, n_clauses = arrays.tree_facts, len(tables.subscribers.clause_slots)
-        if facts[TREE_HAS_WORDS] and n_clauses <= _MORE_CLAUSES * facts[TREE_ASKED] + _FEW_CLAUSES:
+        most = _MORE_CLAUSES * facts[TREE_ASKED] + _FEW_CLAUSES
+        # Where there are fewer, those that ended are gone, and others may have come.
+        if facts[TREE_HAS_WORDS] and facts[TREE_ASKED] <= n_clauses <= most:
             return arrays
         facts[TREE_HAS_WORDS], facts[TREE_ASKED] = 1, n_clauses
         words, tokens = no_words(), tables.subscribers.token_ids
