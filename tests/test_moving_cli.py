@@ -83,6 +83,23 @@ def test_a_position_without_coordinates_is_refused(folder: Folder, ending: str) 
     assert all("a position needs x and y" in row for row in bad)
 
 
+def test_ids_of_positions_are_read_as_those_of_subscriptions(folder: Folder) -> None:
+    """Whatever they look like: a file of positions may have none but 17, or one that is wrong."""
+    options = ("--moving", "--lifetime", "5m", "--out", folder / "updates.csv")
+    (folder / "lost.csv").write_text(
+        "id,x,y,time\n8929,1,2,2015-03-07T06:00:31Z\nbus,1,2,2015-03-07T06:00:32Z\n"
+    )
+    lost = ("--positions", folder / "lost.csv")
+    reason = folder.refusal("match", folder / "riders.csv", folder / "waiting.csv", *options, *lost)
+    assert "row 1, field 'id'" in reason
+    assert "integer" in reason
+    (folder / "named.csv").write_text("id,keywords,x,y,radius\nbus,stop,0,0,9\n17,stop,0,0,9\n")
+    (folder / "found.csv").write_text("id,x,y,time\n17,1,2,2015-03-07T06:00:31Z\n")
+    found = ("--positions", folder / "found.csv")
+    facts = folder.facts("match", folder / "named.csv", folder / "waiting.csv", *options, *found)
+    assert facts["n_positions"] == 1
+
+
 @pytest.mark.parametrize("ending", ["ndjson", "parquet"])
 def test_positions_mean_the_same_in_every_format(folder: Folder, ending: str) -> None:
     table = pyarrow.csv.read_csv(folder / "buses.csv")

@@ -21,7 +21,7 @@ from earshot.files import (
     reject_table,
 )
 from earshot.model.arrays import Space
-from earshot.model.schemas import REJECTS
+from earshot.model.schemas import REJECTS, id_kind
 
 MESSAGE_BATCH_ROWS = 8192
 """Messages per batch: at hundreds of answers each, some million answers are held at a time."""
@@ -88,8 +88,11 @@ class RejectSink(Draft):
 
 
 def position_parts(path: str | Path, engine: Engine, files: FileOptions) -> Iterator[FileBatch]:
-    """Read the positions of a file in batches."""
-    return read_positions(path, **files.reading(files.position_columns, engine.space))
+    """Read the positions of a file in batches, with ids of the kind that subscriptions have."""
+    options = files.reading(files.position_columns, engine.space)
+    if len(engine):
+        options["ids"] = id_kind(engine.id_type)
+    return read_positions(path, **options)
 
 
 def message_parts(path: str | Path, engine: Engine, files: FileOptions) -> Iterator[FileBatch]:
