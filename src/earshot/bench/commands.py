@@ -31,6 +31,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     runner.add_argument("--workloads", nargs="+", choices=list(WORKLOADS), metavar="NAME")
     runner.add_argument("--n-subscriptions", type=int, metavar="N")
     runner.add_argument("--n-messages", type=int, metavar="N")
+    runner.add_argument(
+        "--budget-s", type=float, metavar="S",
+        help="seconds that a structure for moving subscribers may take at each point",
+    )  # fmt: skip
     runner.add_argument("--seed", type=int, default=1)
     runner.add_argument("--results", type=Path, default=RESULTS, metavar="DIRECTORY")
     runner.add_argument("--data", type=Path, metavar="DIRECTORY", help="real datasets")

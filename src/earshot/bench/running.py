@@ -38,6 +38,7 @@ def run(
     workloads: Sequence[str] | None = None,
     n_subscriptions: int | None = None,
     n_messages: int | None = None,
+    budget_s: float | None = None,
     seed: int = 1,
     results: str | Path = RESULTS,
     data: str | Path | None = None,
@@ -52,6 +53,8 @@ def run(
         workloads: Workloads of the suite ``match``; by default those of the profile.
         n_subscriptions: Other number of subscriptions than the profile's.
         n_messages: Other number of messages than the profile's; not of the suite ``spark_stream``.
+        budget_s: Other seconds of a structure for moving subscribers at each point; no timestamp is
+            begun after that.
         seed: Seed of all workloads.
         results: Directory for the results; a new file is made, none is overwritten.
         data: Directory of real datasets, for the suites ``real`` and ``placement``.
@@ -70,6 +73,8 @@ def run(
     if n_messages is not None:
         spark = replace(chosen.spark, n_messages=n_messages)
         chosen = replace(chosen, n_messages=n_messages, spark=spark)
+    if budget_s is not None:
+        chosen = replace(chosen, moving=replace(chosen.moving, budget_s=budget_s))
     if workloads is not None:
         chosen = replace(chosen, workloads=tuple(workloads))
     if suites is None:
