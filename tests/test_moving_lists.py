@@ -9,13 +9,15 @@ import numpy as np
 import pyarrow as pa
 
 from earshot import Engine, Moving
-from earshot.kernels.box_keys import BLOCK
+from earshot.kernels.box_keys import BLOCK, DEAD_KEY
+from earshot.kernels.jit import kernel
 from earshot.semantics.moving.kernels.lists import (
     FULL,
     LIST_ENTRIES,
     LIST_SORTED,
     TOP_SIZE,
 )
+from earshot.semantics.moving.kernels.vectors import union_of_block
 
 NOON = datetime(2026, 5, 1, 12, tzinfo=UTC)
 RADIUS = 0.01
@@ -104,3 +106,21 @@ def test_lists_are_sorted_between_two_messages() -> None:
         engine.unsubscribe_batch(pa.array(gone))
     assert n_found > 1000
     assert n_sorted > 4 * n
+
+
+@kernel
+def _unions(keys, found):  # type: ignore[no-untyped-def]
+    for n in range(BLOCK + 1):
+        found[n] = union_of_block(keys, 3, n)
+
+
+def test_the_union_of_a_block_has_the_least_of_each_lane() -> None:
+    random = np.random.default_rng(5)
+    lanes = random.integers(0, 1 << 15, (3 + BLOCK, 4), np.uint64)
+    shifts = np.arange(0, 64, 16, dtype=np.uint64)
+    keys, found = (lanes << shifts).sum(axis=1, dtype=np.uint64), np.zeros(BLOCK + 1, np.uint64)
+    _unions(keys, found)
+    assert found[0] == DEAD_KEY
+    for n in range(1, BLOCK + 1):
+        least = lanes[3 : 3 + n].min(axis=0)
+        assert found[n] == (least << shifts).sum(dtype=np.uint64)

@@ -42,6 +42,8 @@ from earshot.semantics.moving.tables import live_rows
 
 LEAST = 4096
 """Subscriptions, or messages, up to which nothing is built anew."""
+CELLS_OF_KEYS = 2000
+"""Cells of box keys on each axis: few, as each move looks for its own."""
 _MORE_MESSAGES = 8
 """So many times as many messages as were seen by then say more about which words are rare."""
 _MOST_SAMPLED = 20_000

@@ -10,7 +10,7 @@ import numpy as np
 from earshot.indexes.quantizing import quantizer_of
 from earshot.kernels.growing import with_room
 from earshot.model.arrays import Space
-from earshot.semantics.moving.cell_lists import no_words, with_blocks
+from earshot.semantics.moving.cell_lists import CELLS_OF_KEYS, no_words, with_blocks
 from earshot.semantics.moving.contract import Structure
 from earshot.semantics.moving.kernels.arrays import LIVE, N_ROWS, Tables
 from earshot.semantics.moving.kernels.hashed_lists import NOT_KEPT
@@ -228,7 +228,7 @@ def _built_lists(
     is_live = subscribers.flags[subscribers.clause_slots] & LIVE != 0
     clauses = np.flatnonzero(is_live).astype(np.int32)
     live = np.flatnonzero(subscribers.flags & LIVE)
-    quantizer = quantizer_of(subscribers.regions.boxes[live, :4], space)
+    quantizer = quantizer_of(subscribers.regions.boxes[live, :4], space, CELLS_OF_KEYS)
     n_tokens = len(messages.n_having)
     required = subscribers.token_ids[subscribers.token_ids >= 0]
     frequencies = np.bincount(required, minlength=n_tokens).astype(np.int32)

@@ -33,7 +33,7 @@ from earshot.indexes.ap_tree.kernels.motion import Motion
 from earshot.indexes.ap_tree.parameters import ApTreeParameters
 from earshot.indexes.quadtree.index import check_whole
 from earshot.indexes.quantizing import quantizer_of
-from earshot.kernels.box_keys import TOP, Quantizer
+from earshot.kernels.box_keys import TOP
 from earshot.kernels.growing import resized, with_room
 from earshot.kernels.resuming import run_until_done
 from earshot.model.arrays import (
@@ -65,6 +65,7 @@ from earshot.semantics.moving.ap_plus.kernels.messages import (
     sweep_messages,
 )
 from earshot.semantics.moving.cell_lists import (
+    CELLS_OF_KEYS,
     KkIndex,
     SsIndex,
     knows_more,
@@ -95,7 +96,6 @@ from earshot.semantics.moving.quad_lists import empty_tree, larger_tree
 from earshot.semantics.moving.tables import live_rows
 
 _MOST_DUE = 64
-_CELLS = 1000
 _LIFE = 4.0
 """Reports of a subscription in the life of a message, while nobody knows: the paper's defaults."""
 _VERIFIED = 0.25
@@ -157,7 +157,7 @@ class ApPlusTree(Structure):
             velocities[:n] = held.core.places.velocities[:n]
         tree = build_tree(
             self._tree_parameters(), _clauses(tables, boxes), rows,
-            _quantizer(boxes[rows], space), ranks, _sampled(messages),
+            quantizer_of(boxes[rows], space, CELLS_OF_KEYS), ranks, _sampled(messages),
             self._motion(tables, held, velocities),
         )  # fmt: skip
         facts = np.zeros(ap.N_PLUS_FACTS, np.int64)
@@ -425,13 +425,6 @@ class ApPlusS(_ApSeparate):
 
 def _space(tables: Tables) -> Space:
     return "lonlat" if tables.rules[IS_LONLAT] else "planar"
-
-
-def _quantizer(boxes: Float64s, space: Space) -> Quantizer:
-    """Return cells of box keys, few of them, as each move looks for its own."""
-    found = quantizer_of(boxes, space)
-    x_bounds, y_bounds = (np.ascontiguousarray(each[:: len(each) // _CELLS + 1]) for each in found)
-    return Quantizer(x_bounds, y_bounds)
 
 
 def _longer(array: Any, n: int, fill: int = 0) -> Any:

@@ -47,7 +47,7 @@ from earshot.semantics.moving.kernels.reaches import find_reach_by_scan
 # ---- a message looks for subscriptions -----------------------------------------------------------
 
 
-@lean_kernel
+@inlined_kernel
 def find_cells(structure, tables, scratch, row):
     """Find the subscriptions that hold a message, whose tokens are marked."""
     messages, lists = tables.messages, structure.subscriptions
@@ -96,7 +96,7 @@ def _find_in_cells(structure, tables, scratch, row, grid, start, stop):
                         _verify_list(structure, tables, scratch, row, number)
 
 
-@lean_kernel
+@inlined_kernel
 def _verify_list(structure, tables, scratch, row, number):
     """Compare a message with the alternatives of a list."""
     if number < 0:
@@ -104,28 +104,22 @@ def _verify_list(structure, tables, scratch, row, number):
     lists = structure.subscriptions
     scratch.counts[N_NODES] += 1
     lacking = print_of(tables.messages.words[row]) ^ np.int64(PRINT)
-    size, block = lists.lists[number, 1], lists.lists[number, 0]
-    if size == 1:
-        _verify(tables, scratch, row, lacking, block)
-        return
+    size, block, at = lists.lists[number, 1], lists.lists[number, 0], np.int64(0)
     in_block = (size - 1) % BLOCK + 1
-    while block >= 0:
-        for at in range(block * BLOCK, block * BLOCK + in_block):
-            _verify(tables, scratch, row, lacking, lists.block_entries[at])
-        block, in_block = np.int64(lists.block_next[block]), BLOCK
-
-
-@inlined_kernel
-def _verify(tables, scratch, row, lacking, entry):
-    """Note the subscription of an alternative if it holds a message and is not noted yet."""
-    if entry >> 32 & lacking == 0:
-        note_holder(tables, scratch, row, entry_name(entry))
+    while at < size:
+        for k in range(in_block):
+            entry = block if size == 1 else lists.block_entries[block * BLOCK + k]
+            if entry >> 32 & lacking == 0:
+                note_holder(tables, scratch, row, entry_name(entry))
+        at += in_block
+        if at < size:
+            block, in_block = np.int64(lists.block_next[block]), BLOCK
 
 
 # ---- a subscription looks for messages -----------------------------------------------------------
 
 
-@lean_kernel
+@inlined_kernel
 def search_cells(structure, tables, scratch, slot):
     """Find the messages that one of the two regions of the query holds, and the other does not."""
     subscribers, counts, lists = tables.subscribers, scratch.counts, structure.messages
@@ -210,15 +204,15 @@ def _look_through(structure, tables, scratch, slot, number):
         return
     lists = structure.messages
     scratch.counts[N_NODES] += 1
-    size, block = lists.lists[number, 1], lists.lists[number, 0]
-    if size == 1:
-        note_entry(tables, scratch, slot, block)
-        return
+    size, block, at = lists.lists[number, 1], lists.lists[number, 0], np.int64(0)
     in_block = (size - 1) % BLOCK + 1
-    while block >= 0:
-        for at in range(block * BLOCK, block * BLOCK + in_block):
-            note_entry(tables, scratch, slot, lists.block_entries[at])
-        block, in_block = np.int64(lists.block_next[block]), BLOCK
+    while at < size:
+        for k in range(in_block):
+            entry = block if size == 1 else lists.block_entries[block * BLOCK + k]
+            note_entry(tables, scratch, slot, entry)
+        at += in_block
+        if at < size:
+            block, in_block = np.int64(lists.block_next[block]), BLOCK
 
 
 KERNELS = (

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from earshot.kernels.jit import inlined_kernel, lean_kernel
+from earshot.kernels.jit import inlined_kernel
 from earshot.semantics.moving.kernels.arrays import (
     IS_LONLAT,
     N_CANDIDATES,
@@ -17,7 +17,7 @@ from earshot.semantics.moving.kernels.regions import boxes_touch, holds
 from earshot.semantics.moving.kernels.words import clause_is_met, row_has_words
 
 
-@lean_kernel
+@inlined_kernel
 def note_change(tables, scratch, slot, row):
     """Note a live message that one region of the query holds alone, if it is not noted yet."""
     subscribers, messages, query = tables.subscribers, tables.messages, scratch.query

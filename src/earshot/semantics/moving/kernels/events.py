@@ -97,7 +97,7 @@ def emit(output, event, sign, reason, slot, sequence, time):
     return True
 
 
-@lean_kernel
+@inlined_kernel
 def _emit_slots(tables, scratch, output, event, sign, reason, sequence, time):
     """Tell the slots that were found of a message; return whether there was room for all."""
     counts, flags = scratch.counts, tables.subscribers.flags
@@ -133,7 +133,7 @@ def _emit_messages(tables, scratch, output, event, slot, time):
 # ---- messages ------------------------------------------------------------------------------------
 
 
-@lean_kernel
+@inlined_kernel
 def find_slots(structure, tables, scratch, row):
     """Find the slots that hold a message, in their order."""
     messages = tables.messages

@@ -39,6 +39,7 @@ from earshot.semantics.moving.kernels.arrays import (
 )
 from earshot.semantics.moving.kernels.ordering import on_curve, sort_numbers
 from earshot.semantics.moving.kernels.regions import holds
+from earshot.semantics.moving.kernels.vectors import union_of_block
 from earshot.semantics.moving.kernels.words import clause_is_met
 
 TOP_SIZE = 256
@@ -64,7 +65,7 @@ _LOOSE_SHARE = 4
 in so many has loosened a sum. To open a block in vain takes about 60 ns, to sort an entry 150."""
 
 
-@lean_kernel
+@inlined_kernel
 def has_room_lists(lists, tables, n):
     """Whether ``n`` entries have room."""
     facts = lists.list_facts
@@ -77,13 +78,13 @@ def has_room_lists(lists, tables, n):
     )
 
 
-@lean_kernel
+@inlined_kernel
 def largest_room(facts):
     """Return the entries of the pool that a new entry may take."""
     return 1 << max(min(facts[LIST_LARGEST] + 1, FULL_CLASS), TOP_CLASS)
 
 
-@lean_kernel
+@inlined_kernel
 def sorting_room(n):
     """Return the working memory for sorting a list: its entries, and the starts of its chunks."""
     return n + (n >> FULL_CLASS) + 1
@@ -329,7 +330,7 @@ def _first_lanes(n):
     return _ALL if n >= BLOCK else np.uint32((1 << n) - 1)
 
 
-@lean_kernel
+@inlined_kernel
 def find_in_lists(lists, tables, scratch, row):
     """Find the subscriptions that hold a message, whose tokens are marked."""
     messages = tables.messages
@@ -356,7 +357,7 @@ def find_in_lists(lists, tables, scratch, row):
         if n_vain > 0:
             lists.list_vain[token] += n_vain
             if _is_worth_sorting(lists, token):
-                _verify(lists, tables, scratch, row)  # what is noted by its place
+                _verify_early(lists, tables, scratch, row)  # what is noted by its place
                 _sort_list(lists, token, scratch.stack)
     _verify(lists, tables, scratch, row)
 
@@ -424,19 +425,12 @@ def _walk_chunk(lists, tables, scratch, row, limit, chunk):
 
 @inlined_kernel
 def _tighten_sum(lists, first, n):
-    total = lists.pool_keys[first]
-    for i in range(first + 1, first + n):
-        total = union_key(total, lists.pool_keys[i])
-    lists.pool_sums[first >> 4] = total
+    lists.pool_sums[first >> 4] = union_of_block(lists.pool_keys, first, n)
 
 
 @inlined_kernel
 def _tighten_top(lists, start, n_blocks):
-    first = start >> 4
-    total = lists.pool_sums[first]
-    for i in range(first + 1, first + n_blocks):
-        total = union_key(total, lists.pool_sums[i])
-    lists.pool_tops[start >> 8] = total
+    lists.pool_tops[start >> 8] = union_of_block(lists.pool_sums, start >> 4, n_blocks)
 
 
 @inlined_kernel
@@ -449,12 +443,12 @@ def _note_hits(lists, tables, scratch, row, first, hits):
         prefetch(lists.pool_words, place)
         prefetch(lists.pool_rows, place)
         if noted[N_NOTED] == N_NOTED:
-            _verify(lists, tables, scratch, row)
+            _verify_early(lists, tables, scratch, row)
         noted[noted[N_NOTED]] = place
         noted[N_NOTED] += 1
 
 
-@lean_kernel
+@inlined_kernel
 def _verify(lists, tables, scratch, row):
     """Note the subscriptions among the entries noted that really hold a message, each once.
 
@@ -493,6 +487,12 @@ def _verify(lists, tables, scratch, row):
             scratch.stamps[slot] = counts[STAMP]
             scratch.found[counts[N_FOUND]] = slot
             counts[N_FOUND] += 1
+
+
+@lean_kernel
+def _verify_early(lists, tables, scratch, row):
+    """Do the same before all entries are noted, which is rare."""
+    _verify(lists, tables, scratch, row)
 
 
 # ---- sorting -------------------------------------------------------------------------------------

@@ -77,6 +77,7 @@ from earshot.semantics.moving.kernels.quadtree import (
     has_room_tree,
     put_in_tree,
     search_tree,
+    tree_of,
 )
 from earshot.semantics.moving.kernels.reaches import find_reach
 
@@ -128,7 +129,7 @@ class QuadListsArrays(NamedTuple):
     words: WordLists
 
 
-@lean_kernel
+@inlined_kernel
 def has_room(structure, tables, n):
     """Whether one more message and ``n`` alternatives of a subscription have room."""
     return (
@@ -144,10 +145,10 @@ def _has_room_words(structure, tables):
     return len(words.lists) >= len(tables.messages.n_having) and has_word_blocks(words, MOST_WORDS)
 
 
-@lean_kernel
+@inlined_kernel
 def put_message(structure, tables, row):
     """Take a message in."""
-    put_in_tree(structure, tables.messages, row)
+    put_in_tree(tree_of(structure), tables.messages, row)
     facts = structure.tree_facts
     if facts[TREE_HAS_WORDS] and not list_words(structure.words, tables.messages, row):
         facts[TREE_HAS_WORDS] = 0  # it has more words than anybody expects
@@ -163,10 +164,10 @@ def list_messages(structure, tables, first):
     return messages.facts[N_ROWS]
 
 
-@lean_kernel
+@inlined_kernel
 def drop_message(structure, tables, row):
     """Forget a message."""
-    drop_from_tree(structure, tables.messages, row)
+    drop_from_tree(tree_of(structure), tables.messages, row)
 
 
 @lean_kernel

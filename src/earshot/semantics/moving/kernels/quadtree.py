@@ -25,7 +25,7 @@ from earshot.indexes.kernels.blocks import low_bits
 from earshot.kernels.box_keys import trailing_zeros
 from earshot.kernels.jit import inlined_kernel, lean_kernel
 from earshot.kernels.processor import prefetch
-from earshot.model.arrays import BOX, Float64s, Int32s, Int64s
+from earshot.model.arrays import Float64s, Int32s, Int64s
 from earshot.semantics.moving.kernels.arrays import (
     IS_LONLAT,
     N_CANDIDATES,
@@ -83,6 +83,18 @@ class MessageTree(NamedTuple):
     path: Int64s
 
 
+@inlined_kernel
+def tree_of(structure):
+    """Return the tree among the arrays of a structure: to pass all of them takes longer."""
+    return MessageTree(
+        structure.tree_facts, structure.node_boxes, structure.node_splits,
+        structure.node_children, structure.node_counts, structure.node_blocks,
+        structure.node_sizes, structure.node_limits, structure.quad_words, structure.node_stale,
+        structure.block_next, structure.entry_words, structure.entry_rows, structure.entry_boxes,
+        structure.samples, structure.path,
+    )  # fmt: skip
+
+
 _LARGEST = np.float32(3.4028235e38)
 _ULP = np.float32(1.2e-7)
 _TINY = np.float32(1e-45)
@@ -115,7 +127,7 @@ def upper(value):
     return rounded + abs(rounded) * _ULP + _TINY
 
 
-@lean_kernel
+@inlined_kernel
 def has_room_tree(tree):
     """Whether a message can be taken in, and a leaf be cut."""
     facts = tree.tree_facts
@@ -264,7 +276,7 @@ def _put_piece(tree, messages, row, name, min_x, min_y, max_x, max_y):
         _cut(tree, messages, node)
 
 
-@lean_kernel
+@inlined_kernel
 def put_in_tree(tree, messages, row):
     """Take a message in."""
     box = messages.boxes[row]
@@ -470,7 +482,7 @@ def _take_back(tree, messages, node):
     _find_words(tree, messages, node)
 
 
-@lean_kernel
+@inlined_kernel
 def drop_from_tree(tree, messages, row):
     """Forget a message."""
     box = messages.boxes[row]
@@ -639,16 +651,11 @@ def look_at(tree, entry, tables, scratch, slot, may_repeat):
 @inlined_kernel
 def _look_at_row(tables, scratch, slot, row, may_repeat):
     subscribers, messages, query = tables.subscribers, tables.messages, scratch.query
-    boxes = query.regions.boxes
     scratch.counts[N_CANDIDATES] += 1
     is_lonlat, polygons = tables.rules[IS_LONLAT] != 0, subscribers.polygons
     box = messages.boxes[row]
-    if query.regions.kinds[1] == BOX and query.regions.kinds[0] == BOX and box[0] <= box[2]:
-        was = boxes_touch(boxes, 0, box[0], box[1], box[2], box[3])
-        now = boxes_touch(boxes, 1, box[0], box[1], box[2], box[3])
-    else:
-        was = holds(query.regions, 0, is_lonlat, polygons, box[0], box[1], box[2], box[3])
-        now = holds(query.regions, 1, is_lonlat, polygons, box[0], box[1], box[2], box[3])
+    was = holds(query.regions, 0, is_lonlat, polygons, box[0], box[1], box[2], box[3])
+    now = holds(query.regions, 1, is_lonlat, polygons, box[0], box[1], box[2], box[3])
     if was == now or not row_has_words(subscribers, slot, messages, row):
         return
     if may_repeat or box[0] > box[2]:  # that one has two entries

@@ -253,9 +253,16 @@ def _holds_piece(regions, at, is_lonlat, polygons, min_x, min_y, max_x, max_y):
     return False
 
 
-@lean_kernel
+@inlined_kernel
 def holds(regions, at, is_lonlat, polygons, min_x, min_y, max_x, max_y):
     """Whether a region shares a point with a message's box, which may cross the antimeridian."""
+    if regions.kinds[at] <= BOX and min_x <= max_x:  # a rectangle, or everywhere
+        return boxes_touch(regions.boxes, at, min_x, min_y, max_x, max_y)
+    return _holds(regions, at, is_lonlat, polygons, min_x, min_y, max_x, max_y)
+
+
+@lean_kernel
+def _holds(regions, at, is_lonlat, polygons, min_x, min_y, max_x, max_y):
     if min_x <= max_x:
         return _holds_piece(regions, at, is_lonlat, polygons, min_x, min_y, max_x, max_y)
     return _holds_piece(

@@ -9,7 +9,7 @@ from llvmlite import ir
 from numba import types
 from numba.extending import intrinsic
 
-from earshot.kernels.box_keys import BLOCK
+from earshot.kernels.box_keys import BLOCK, DEAD_KEY
 from earshot.kernels.jit import inlined_kernel
 
 _FIRSTS = np.uint32(0x1111)
@@ -48,6 +48,35 @@ def having_mask(typing_context: Any, words: Any, position: Any, wanted: Any) -> 
         return _mask(builder, builder.icmp_unsigned("==", builder.and_(held, bits), bits))
 
     return types.uint32(words, types.int64, types.uint64), generate
+
+
+@intrinsic
+def union_of_block(typing_context: Any, keys: Any, position: Any, n: Any) -> Any:
+    """Return the key of the box around the first ``n`` of the 16 keys from ``position`` on."""
+
+    def generate(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+        held = _sixteen(context, builder, sig.args[0], args[0], args[1])
+        numbers = ir.Constant(held.type, list(range(BLOCK)))
+        is_first = builder.icmp_signed("<", numbers, _repeated(builder, [args[2]]))
+        dead = ir.Constant(held.type, [int(DEAD_KEY)] * BLOCK)
+        least = builder.select(is_first, held, dead)
+        n_lanes = 4 * BLOCK
+        least = builder.bitcast(least, ir.VectorType(ir.IntType(16), n_lanes))
+        while n_lanes > 4:
+            n_lanes //= 2
+            low, high = (
+                builder.shuffle_vector(
+                    least, ir.Constant(least.type, ir.Undefined),
+                    ir.Constant(
+                        ir.VectorType(ir.IntType(32), n_lanes), list(range(start, start + n_lanes))
+                    ),
+                )
+                for start in (0, n_lanes)
+            )  # fmt: skip
+            least = builder.select(builder.icmp_unsigned("<", low, high), low, high)
+        return builder.bitcast(least, ir.IntType(64))
+
+    return types.uint64(keys, types.int64, types.int64), generate
 
 
 @intrinsic

@@ -483,6 +483,24 @@ def _begin_clause(core, boxes, slot, clause, mode):
     return True
 
 
+@inlined_kernel
+def stay_slot(core, tables, slot):
+    """Let a subscription be elsewhere in the same l-nodes; return whether all of it is."""
+    facts, subscribers = core.facts, tables.subscribers
+    if facts[CLAUSE] < 0 and 2 * facts[N_DUE] > len(core.places.due):
+        return False
+    clause = max(facts[CLAUSE], subscribers.clause_offsets[slot])
+    stop = subscribers.clause_offsets[slot + 1]
+    while (
+        clause < stop
+        and facts[N_WAYS] == 0
+        and _stay(core, subscribers.regions.boxes, slot, clause)
+    ):
+        clause += 1
+    facts[CLAUSE] = clause if clause < stop else -1
+    return clause == stop
+
+
 @lean_kernel
 def change_slot(core, tables, slot, mode):
     """Let a subscription come, go or move; False where there is no room, to be called again.
@@ -500,11 +518,9 @@ def change_slot(core, tables, slot, mode):
             return False
         facts[CLAUSE] = first
     while facts[CLAUSE] < stop:
-        clause = facts[CLAUSE]
-        boxes = subscribers.regions.boxes
-        if mode == STAYS and facts[N_WAYS] == 0 and _stay(core, boxes, slot, clause):
-            facts[CLAUSE] += 1
-            continue
+        if mode == STAYS and stay_slot(core, tables, slot):
+            return True
+        clause, boxes = facts[CLAUSE], subscribers.regions.boxes
         is_begun = facts[N_WAYS] > 0 or _begin_clause(core, boxes, slot, clause, mode)
         if is_begun and not _change_clause(core, tables.messages, clauses, clause):
             return False

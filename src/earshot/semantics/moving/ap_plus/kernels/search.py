@@ -37,6 +37,7 @@ from earshot.semantics.moving.ap_plus.kernels.changes import (
     change_slot,
     is_at_home,
     region_box,
+    stay_slot,
 )
 from earshot.semantics.moving.ap_plus.kernels.messages import (
     entry_key,
@@ -73,7 +74,7 @@ from earshot.semantics.moving.kernels.quadtree import (
 from earshot.semantics.moving.kernels.reaches import find_reach, find_reach_by_scan
 
 
-@lean_kernel
+@inlined_kernel
 def has_room_plus(structure, tables, n):
     """Whether one more message and a subscription have room, and no lists should be swept."""
     core = structure.core
@@ -155,7 +156,9 @@ def drop_slot_plus(structure, tables, slot):
 @inlined_kernel
 def moved_slot_plus(structure, tables, slot):
     """Follow a subscription to where it is now; False where there is no room."""
-    return change_slot(structure.core, tables, slot, STAYS)
+    return stay_slot(structure.core, tables, slot) or change_slot(
+        structure.core, tables, slot, STAYS
+    )
 
 
 @inlined_kernel
@@ -233,13 +236,9 @@ def _search_at_home(core, tables, scratch, slot, clause, window):
         if node < 0:
             return
         scratch.counts[N_NODES_VISITED] += 1
-        _look_through(lists, tables, scratch, slot, node, window)
-        if core.facts[N_INNER] == 0:
-            continue
-        above = np.int64(tree.parents[node])
-        while above >= 0:
-            _look_through(lists, tables, scratch, slot, above, window)
-            above = np.int64(tree.parents[above])
+        while node >= 0:
+            _look_at_list(lists, tables, scratch, slot, node, window)
+            node = np.int64(tree.parents[node]) if core.facts[N_INNER] > 0 else np.int64(-1)
 
 
 @inlined_kernel
@@ -331,13 +330,23 @@ def _push_cells(tree, stack, node, old, new, within, depth):
 
 @lean_kernel
 def _look_through(lists, tables, scratch, slot, node, window):
+    """Do the same where a subscription is seldom."""
+    _look_at_list(lists, tables, scratch, slot, node, window)
+
+
+@inlined_kernel
+def _look_at_list(lists, tables, scratch, slot, node, window):
     """Compare the messages of an m-list with the query, if they are near."""
     size, block = lists.node_sizes[node], np.int64(lists.node_blocks[node])
     limit, still = window
     words = tables.subscribers.words[slot]
     in_block = (size - 1) % BLOCK + 1
     while block >= 0:
-        first = block * BLOCK
+        first, following = block * BLOCK, np.int64(lists.block_next[block])
+        if following >= 0:
+            prefetch(lists.block_next, following)
+            prefetch(lists.entry_keys, following * BLOCK)
+            prefetch(lists.entry_keys, following * BLOCK + 8)
         mask = touching_mask(lists.entry_keys, first, limit) & low_bits(in_block)
         while mask != 0:
             entry = first + trailing_zeros(mask)
@@ -348,7 +357,7 @@ def _look_through(lists, tables, scratch, slot, node, window):
                 and lives(lists, tables.messages, entry)
             ):
                 note_change(tables, scratch, slot, np.int64(lists.entry_rows[entry]))
-        block, in_block = np.int64(lists.block_next[block]), BLOCK
+        block, in_block = following, BLOCK
 
 
 @lean_kernel
@@ -368,13 +377,11 @@ def _search_word(words, is_whole, tables, scratch, slot, clause):
                 note_change(tables, scratch, slot, row)
         return
     size, block = words.lists[token, 1], words.lists[token, 0]
-    if size == 1:
-        note_entry(tables, scratch, slot, block)
-        return
     at, in_block = 0, (size - 1) % WORD_BLOCK + 1
     while at < size:
-        for entry in range(block * WORD_BLOCK, block * WORD_BLOCK + in_block):
-            note_entry(tables, scratch, slot, words.block_entries[entry])
+        for k in range(in_block):
+            entry = block if size == 1 else words.block_entries[block * WORD_BLOCK + k]
+            note_entry(tables, scratch, slot, entry)
         at += in_block
         if at < size:
             block, in_block = np.int64(words.block_next[block]), WORD_BLOCK
