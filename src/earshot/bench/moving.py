@@ -59,7 +59,6 @@ DATA = tuple(f"{words}-{roads}" for words in WORDS for roads in ROADS)
 
 MOBILITIES = (0.1, 0.2, 0.4, 0.6, 0.8)
 VELOCITIES = (0.5, 1.0, 2.0, 3.0, 4.0)
-AREAS = (1e-8, 1e-6, 1e-4, 1e-2, 1e-1)
 
 _LIFETIME = Moving(timedelta(days=1))  # every message says when it ends
 _SUBSCRIPTIONS_PER_CALL = 100_000
@@ -532,12 +531,16 @@ def over_data(chosen: tuple[str, ...] = (), names: tuple[str, ...] = DATA) -> An
     return plan
 
 
-def over(name: str, values: tuple[float, ...], data: tuple[str, ...] = (DATA[0], DATA[2])) -> Any:
-    """Return a plan of all structures over a field of the movement (Figs. 22 to 24)."""
+def over(name: str, values: tuple[float, ...] = ()) -> Any:
+    """Return a plan of all structures over a field of the movement (Figs. 22 to 24).
+
+    Without values, the profile has them.
+    """
 
     def plan(context: Context) -> Iterator[Trial]:
-        for each in data:
-            for value in values:
+        sizes = context.profile.moving
+        for each in sizes.datasets:
+            for value in values or sizes.areas:
                 for structure in structures():
                     yield Trial(case_of(context, each, **{name: value}), structure)
 
@@ -547,7 +550,7 @@ def over(name: str, values: tuple[float, ...], data: tuple[str, ...] = (DATA[0],
 def over_sizes(context: Context) -> Iterator[Trial]:
     """Yield all structures over the number of subscriptions and messages (Fig. 25)."""
     sizes = context.profile.moving
-    for data in (DATA[0], DATA[2]):
+    for data in sizes.datasets:
         for n in sizes.sizes:
             arrivals = round(sizes.arrivals * n / sizes.n_subscriptions)
             case = case_of(context, data, n_subscriptions=n, n_messages=n, arrivals=arrivals)

@@ -129,6 +129,14 @@ class MovingEffort:
         (100, 300), (10_000, 20_000, 30_000, 40_000, 50_000),
         (500_000, 1_000_000, 1_500_000, 2_000_000, 2_500_000),
     )  # fmt: skip
+    # Of the figures over one thing: the data sets, and regions as shares of the map. With a million
+    # messages, each subscription whose region is a tenth of the map would hold some 2,000.
+    datasets: tuple[str, ...] = _each(
+        ("tweets-city", "gn-city"), ("tweets-city", "gn-city"), ("tweets-city",)
+    )
+    areas: tuple[float, ...] = _each(
+        (1e-8, 1e-6, 1e-4, 1e-2, 1e-1), (1e-8, 1e-6, 1e-4, 1e-2, 1e-1), (1e-8, 1e-6, 1e-4, 1e-2)
+    )
     # Of the suites moving_safe: clients, messages at the start, and arrivals in a timestamp.
     clients: tuple[int, ...] = _each(
         (10, 30), (10, 100, 1_000, 10_000), (10, 100, 1_000, 10_000, 100_000, 1_000_000)
@@ -137,7 +145,7 @@ class MovingEffort:
     elaps_arrivals: tuple[int, ...] = _each(
         (10, 20), (10_000, 30_000, 50_000), (10_000, 20_000, 30_000, 40_000, 50_000)
     )
-    budget_s: float = _each(1.0, 2.0, 60.0)  # of each structure; no timestamp is begun after that
+    budget_s: float = _each(1.0, 2.0, 8.0)  # of each structure; no timestamp is begun after that
 
 
 @dataclass(frozen=True)

@@ -619,7 +619,7 @@ _ALL = (
             "share that moves", MOVES),
     _moving("moving_velocity", moving.over("velocity", moving.VELOCITIES), "Velocity", "velocity",
             "times medium", MOVE),
-    _moving("moving_regions", moving.over("area", moving.AREAS), "Size of regions that move",
+    _moving("moving_regions", moving.over("area"), "Size of regions that move",
             "region_area", "share of the space", MOVE, ARRIVE),
     _moving("moving_growth", moving.over_sizes, "Growth of moving subscribers", "n_subscriptions",
             "subscriptions and messages", MOVE, ARRIVE),
