@@ -292,6 +292,7 @@ def test_the_demo_equals_the_engine(spark: SparkSession, folder: Folder) -> None
         ("Aborted: a.B: x\n\tat y\nCaused by: a.B: x\nCaused by: java.IOException: full", "full"),
         ("Return Message: Traceback:\n  File\npyspark.errors.AnalysisException: [P] bad", "[P] ba"),
         ("no table t\nat x", "no table t"),
+        ("An exception was thrown:\nTraceback:\n  File\n    read()\nEOFError\n", "EOFError"),
         ("", "it does not say why"),
     ],
 )

@@ -197,7 +197,7 @@ SPARK_IS_GONE = (PySparkException, Py4JError, OSError)
 FAILURE_CHARACTERS = 500
 """Most that is told of what went wrong in Spark."""
 _CAUSE = re.compile(r"^Caused by: (?:[\w$]+\.)*([\w$]+: .+)$", re.MULTILINE)
-_ERROR = re.compile(r"^(?:: )?(?:[\w$]+\.)*([\w$]*(?:Error|Exception): .+)$", re.MULTILINE)
+_ERROR = re.compile(r"^(?:: )?(?:[\w$]+\.)*([\w$]*(?:Error|Exception)(?:: .+)?)$", re.MULTILINE)
 
 
 class Signals:

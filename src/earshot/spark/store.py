@@ -21,6 +21,7 @@ began, and a number is given once.
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field
@@ -206,6 +207,7 @@ class IndexStore:
         self._lease: Lease | None = None
         self._used: dict[int, tuple[str, set[str]]] = {}  # by version: names of base and deltas
         self._kept: list[int] = []  # versions that this process reads, beside cleaning
+        self._cleaning = threading.Lock()
 
     # ---- reading ------------------------------------------------------------------------------
 
@@ -371,18 +373,19 @@ class IndexStore:
 
         The newest ``keep`` versions stay in any case. Returns the numbers of those that are gone.
         """
-        numbers = self.version_numbers()
-        oldest = min([*self.readers().values(), *self._kept, *numbers[-keep:]], default=0)
-        gone = [number for number in numbers if number < oldest]
-        kept = [number for number in numbers if number >= oldest]
-        for number in gone:
-            self._versions.remove(f"{number:08d}.json")
-        used_bases, used_deltas = self._names_used_by(kept)
-        for kind, used in (("bases", used_bases), ("deltas", used_deltas)):
-            newest = max(used, default="")
-            # Later ones than any in use are still being written.
-            self._remove_unused(kind, used, until=newest)
-        return gone
+        with self._cleaning:
+            numbers = self.version_numbers()
+            oldest = min([*self.readers().values(), *self._kept, *numbers[-keep:]], default=0)
+            gone = [number for number in numbers if number < oldest]
+            kept = [number for number in numbers if number >= oldest]
+            for number in gone:
+                self._versions.remove(f"{number:08d}.json")
+            used_bases, used_deltas = self._names_used_by(kept)
+            for kind, used in (("bases", used_bases), ("deltas", used_deltas)):
+                newest = max(used, default="")
+                # Later ones than any in use are still being written.
+                self._remove_unused(kind, used, until=newest)
+            return gone
 
     def remove_abandoned(self) -> None:
         """Remove all bases that no version names: of a build or a merge that was given up.
@@ -391,8 +394,9 @@ class IndexStore:
         """
         if self._lease is not None:
             self._lease.check()
-        used, _ = self._names_used_by(self.version_numbers())
-        self._remove_unused("bases", used)
+        with self._cleaning:
+            used, _ = self._names_used_by(self.version_numbers())
+            self._remove_unused("bases", used)
 
     def _remove_unused(self, kind: str, used: set[str], until: str | None = None) -> None:
         folder = self.folder / kind
