@@ -306,7 +306,6 @@ def test_an_empty_table_gives_no_rows() -> None:
     assert list(RowReading("changes", "columns", "integer").parts([])) == []
 
 
-ID = ("id", pa.string())
 TEXT, PLACE = ("text", pa.string()), [("x", pa.float64()), ("y", pa.float64())]
 ID = ("id", pa.string())
 VALUES, FILES = {"form": "values", "ids": "string"}, {"form": "files", "ids": "string"}
