@@ -12,7 +12,16 @@ from hypothesis import strategies as st
 
 from earshot.indexes.quantizing import quantizer_of
 from earshot.kernels import box_keys
-from earshot.kernels.box_keys import BLOCK, DEAD_KEY, MAX_CELL_BOUNDS, TOP, Quantizer, quantize
+from earshot.kernels.box_keys import (
+    BLOCK,
+    DEAD_KEY,
+    MAX_CELL_BOUNDS,
+    TOP,
+    Quantizer,
+    cell_by_steps,
+    fill_steps,
+    quantize,
+)
 from earshot.kernels.jit import kernel
 
 INF = math.inf
@@ -226,3 +235,19 @@ def test_cells_are_few_enough_for_fifteen_bits() -> None:
         assert quantize(found, 1e300) < TOP
         cells = np.searchsorted(found, many[:, axis], side="right")
         assert np.bincount(cells).max() < 20  # about equally many everywhere
+
+
+@pytest.mark.parametrize("n_steps", [1, 7, 4096])
+@relaxed
+@given(
+    bounds=st.lists(st.floats(-1e308, 1e308), max_size=40, unique=True),
+    value=st.floats(allow_nan=False),
+)
+def test_cells_by_steps_are_those_of_a_search(
+    n_steps: int, bounds: list[float], value: float
+) -> None:
+    ascending, steps, scales = np.sort(bounds), np.zeros(n_steps + 1, np.int32), np.zeros(4)
+    fill_steps(ascending, steps, scales, 1)
+    for each in (value, *bounds[:5]):
+        found = cell_by_steps(ascending, steps, scales[2], scales[3], each)
+        assert found == quantize(ascending, each)

@@ -32,7 +32,7 @@ from llvmlite import ir
 from numba import types
 from numba.extending import intrinsic
 
-from earshot.kernels.jit import lean_kernel
+from earshot.kernels.jit import inlined_kernel, kernel, lean_kernel
 from earshot.model.arrays import Float64s
 
 TOP = 0x7FFE
@@ -66,6 +66,67 @@ def quantize(bounds, value):
         low = low + half + 1 if ahead else low
         length = length - half - 1 if ahead else half
     return low + 1
+
+
+# ---- cells by equal steps ------------------------------------------------------------------------
+# Bounds that hold equally many edges lie close where regions crowd together. Equal steps tell how
+# many lie below each, so that mostly a few are left to compare.
+
+
+@kernel
+def fill_steps(bounds, steps, scales, axis):
+    """Fill how many bounds lie below each step, of which there are one less than places for them.
+
+    Steps are told by the same arithmetic as later on, so that rounding does no harm.
+
+    Args:
+        bounds: Bounds of cells on an axis, ascending.
+        steps: (n_steps + 1,) bounds below each step; all of them at the end.
+        scales: (4,) where the steps of each axis begin, and how many there are to a unit; 0 where
+            there are none to speak of.
+        axis: 0 or 1.
+    """
+    n, n_steps = len(bounds), len(steps) - 1
+    first = bounds[0] if n > 0 else 0.0
+    span = bounds[n - 1] - first if n > 0 else 0.0
+    scale = n_steps / span if 0.0 < span < np.inf else 0.0
+    scales[2 * axis], scales[2 * axis + 1] = first, scale if scale < np.inf else 0.0
+    k = 0
+    for step in range(n_steps):
+        while k < n and _step(bounds[k], steps, first, scales[2 * axis + 1]) < step:
+            k += 1
+        steps[step] = k
+    steps[n_steps] = n
+
+
+@inlined_kernel
+def _step(value, steps, first, scale):
+    return np.int64(min(max((value - first) * scale, 0.0), len(steps) - 2.0))
+
+
+@inlined_kernel
+def finite_cell(bounds, steps, first, scale, value):
+    """As :func:`quantize`, for finite values where there are steps."""
+    step = _step(value, steps, first, scale)
+    low = np.int64(steps[step])
+    length = np.int64(steps[step + 1]) - low
+    while length > 0:
+        half = length >> 1
+        ahead = bounds[low + half] <= value
+        low = low + half + 1 if ahead else low
+        length = length - half - 1 if ahead else half
+    return low + 1
+
+
+@inlined_kernel
+def cell_by_steps(bounds, steps, first, scale, value):
+    """As :func:`quantize`, but faster."""
+    if scale > 0.0 and abs(value) < np.inf:
+        return finite_cell(bounds, steps, first, scale, value)
+    return np.int64(quantize(bounds, value))
+
+
+# ---- keys ----------------------------------------------------------------------------------------
 
 
 @lean_kernel

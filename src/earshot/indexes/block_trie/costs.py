@@ -10,10 +10,9 @@ from earshot.indexes.block_trie.kernels.choosing import (
     N_STEPS,
     fill_block_sums,
     fill_list_blocks,
-    fill_steps,
     sample_places,
 )
-from earshot.kernels.box_keys import BLOCK
+from earshot.kernels.box_keys import BLOCK, fill_steps
 from earshot.model.arrays import Float64s, Int32s
 
 N_SAMPLED_TOKENS, N_SAMPLED_PLACES = 4096, 512

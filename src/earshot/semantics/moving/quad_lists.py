@@ -8,8 +8,9 @@ from typing import Any
 import numpy as np
 
 from earshot.indexes.quantizing import quantizer_of
+from earshot.kernels.box_keys import Quantizer, fill_steps
 from earshot.kernels.growing import with_room
-from earshot.model.arrays import Space
+from earshot.model.arrays import Float64s, Int32s, Space
 from earshot.semantics.moving.cell_lists import CELLS_OF_KEYS, no_words, with_blocks
 from earshot.semantics.moving.contract import Structure
 from earshot.semantics.moving.kernels.arrays import LIVE, N_ROWS, Tables
@@ -220,6 +221,14 @@ def _tree_of(held: QuadListsArrays) -> dict[str, Any]:
     return {name: getattr(held, name) for name in (*MessageTree._fields, "words")}
 
 
+def _steps_of(quantizer: Quantizer) -> tuple[Int32s, Int32s, Float64s]:
+    """Return how many bounds of cells lie below equal steps on each axis, and their scales."""
+    steps, scales = np.zeros((2, CELLS_OF_KEYS + 1), np.int32), np.zeros(4)
+    for axis, bounds in enumerate(quantizer):
+        fill_steps(bounds, steps[axis], scales, axis)
+    return steps[0], steps[1], scales
+
+
 def _built_lists(
     tables: Tables, space: Space, tree: dict[str, Any], before: Any
 ) -> QuadListsArrays:
@@ -229,6 +238,7 @@ def _built_lists(
     clauses = np.flatnonzero(is_live).astype(np.int32)
     live = np.flatnonzero(subscribers.flags & LIVE)
     quantizer = quantizer_of(subscribers.regions.boxes[live, :4], space, CELLS_OF_KEYS)
+    x_steps, y_steps, scales = _steps_of(quantizer)
     n_tokens = len(messages.n_having)
     required = subscribers.token_ids[subscribers.token_ids >= 0]
     frequencies = np.bincount(required, minlength=n_tokens).astype(np.int32)
@@ -242,7 +252,8 @@ def _built_lists(
         nothing.astype(np.uint64), nothing.astype(np.uint64), nothing, nothing.astype(np.uint64),
         nothing.astype(np.uint64),
         np.full(len(is_live), -1, np.int32), np.full(len(is_live), -1, np.int32),
-        np.zeros(64, np.int64), np.zeros(N_NOTED + 1, np.int64), *quantizer, **tree,
+        np.zeros(64, np.int64), np.zeros(N_NOTED + 1, np.int64), *quantizer,
+        x_steps, y_steps, scales, **tree,
     )  # fmt: skip
     tokens, keys = np.empty(len(clauses), np.int32), np.empty(len(clauses), np.uint64)
     curve = np.empty(len(clauses), np.int64)

@@ -31,7 +31,7 @@ from earshot.indexes.block_trie.kernels.build import hilbert_index
 from earshot.indexes.block_trie.kernels.lists import are_short, lists_of
 from earshot.indexes.block_trie.kernels.vectors import GROUP
 from earshot.indexes.kernels.blocks import touching_blocks
-from earshot.kernels.box_keys import BLOCK, TOP, box_limit
+from earshot.kernels.box_keys import BLOCK, TOP, box_limit, finite_cell
 from earshot.kernels.jit import inlined_kernel, kernel, lean_kernel
 
 N_STEPS = 4096
@@ -79,44 +79,6 @@ PASSED_LENGTH, PASSED_TOKENS = 6.95, 135.0
 """See ``n_passed``."""
 
 
-@kernel
-def fill_steps(bounds, steps, scales, axis):
-    """Fill how many bounds lie below each step.
-
-    Steps are told by the same arithmetic as in ``_cell``, so that rounding does no harm.
-    """
-    n = len(bounds)
-    first = bounds[0] if n > 0 else 0.0
-    span = bounds[n - 1] - first if n > 0 else 0.0
-    scale = N_STEPS / span if 0.0 < span < np.inf else 0.0
-    scales[2 * axis], scales[2 * axis + 1] = first, scale if scale < np.inf else 0.0
-    k = 0
-    for step in range(N_STEPS):
-        while k < n and _step(bounds[k], first, scales[2 * axis + 1]) < step:
-            k += 1
-        steps[step] = k
-    steps[N_STEPS] = n
-
-
-@inlined_kernel
-def _step(value, first, scale):
-    return np.int64(min(max((value - first) * scale, 0.0), N_STEPS - 1.0))
-
-
-@inlined_kernel
-def _cell(bounds, steps, first, scale, value):
-    """As ``quantize``, for finite values."""
-    step = _step(value, first, scale)
-    low = np.int64(steps[step])
-    length = np.int64(steps[step + 1]) - low
-    while length > 0:
-        half = length >> 1
-        ahead = bounds[low + half] <= value
-        low = low + half + 1 if ahead else low
-        length = length - half - 1 if ahead else half
-    return low + 1
-
-
 @inlined_kernel
 def limit_of(arrays, box):
     """Return the limit of a message; as ``box_limit``, but faster for points."""
@@ -126,8 +88,8 @@ def limit_of(arrays, box):
     is_point = box[2] == x and box[3] == y
     if not (has_steps and is_point and abs(x) < np.inf and abs(y) < np.inf):
         return box_limit(quantizer, x, y, box[2], box[3])
-    column = _cell(quantizer.x_bounds, costs.x_steps, scales[0], scales[1], x)
-    row = _cell(quantizer.y_bounds, costs.y_steps, scales[2], scales[3], y)
+    column = finite_cell(quantizer.x_bounds, costs.x_steps, scales[0], scales[1], x)
+    row = finite_cell(quantizer.y_bounds, costs.y_steps, scales[2], scales[3], y)
     return (
         np.uint64(column)
         | np.uint64(row) << np.uint64(16)

@@ -21,9 +21,7 @@ from earshot.kernels.box_keys import (
     BLOCK,
     DEAD_KEY,
     TOP,
-    Quantizer,
-    box_key,
-    box_limit,
+    cell_by_steps,
     touching_mask,
     trailing_zeros,
     union_key,
@@ -57,6 +55,7 @@ messages seen by then; most entries that a list has had, largest class of chunks
 
 _ALL = np.uint32(0xFFFF)
 _LANE = np.uint64(0x7FFF)
+_HIGH_BITS = np.uint64(0x8000_8000_8000_8000)
 _INDEX = 0xFFFFFFFF
 _SORT_LEAST = 64
 _VAIN_PER_ENTRY = 2
@@ -93,11 +92,45 @@ def sorting_room(n):
 @inlined_kernel
 def slot_key(lists, boxes, slot):
     """Return the key of the box around a region."""
-    quantizer = Quantizer(lists.x_bounds, lists.y_bounds)
     min_x, max_x = boxes[slot, 0], boxes[slot, 2]
     if boxes[slot, 4] <= boxes[slot, 6]:  # on both sides of the antimeridian
         min_x, max_x = -np.inf, np.inf
-    return box_key(quantizer, min_x, boxes[slot, 1], max_x, boxes[slot, 3])
+    return (
+        _column(lists, min_x)
+        | _row(lists, boxes[slot, 1]) << np.uint64(16)
+        | (np.uint64(TOP) - _column(lists, max_x)) << np.uint64(32)
+        | (np.uint64(TOP) - _row(lists, boxes[slot, 3])) << np.uint64(48)
+    )
+
+
+@inlined_kernel
+def _message_limit(lists, box):
+    """Return the limit of a message's box; one across the antimeridian has all longitudes."""
+    min_x, max_x = box[0], box[2]
+    if min_x > max_x:
+        min_x, max_x = -np.inf, np.inf
+    left, bottom = _column(lists, min_x), _row(lists, box[1])
+    right = left if max_x == min_x else _column(lists, max_x)
+    top = bottom if box[3] == box[1] else _row(lists, box[3])
+    return (
+        right
+        | top << np.uint64(16)
+        | (np.uint64(TOP) - left) << np.uint64(32)
+        | (np.uint64(TOP) - bottom) << np.uint64(48)
+        | _HIGH_BITS
+    )
+
+
+@inlined_kernel
+def _column(lists, x):
+    scales = lists.scales
+    return np.uint64(cell_by_steps(lists.x_bounds, lists.x_steps, scales[0], scales[1], x))
+
+
+@inlined_kernel
+def _row(lists, y):
+    scales = lists.scales
+    return np.uint64(cell_by_steps(lists.y_bounds, lists.y_steps, scales[2], scales[3], y))
 
 
 # ---- chunks --------------------------------------------------------------------------------------
@@ -336,12 +369,7 @@ def _first_lanes(n):
 def find_in_lists(lists, tables, scratch, row):
     """Find the subscriptions that hold a message, whose tokens are marked."""
     messages = tables.messages
-    box = messages.boxes[row]
-    min_x, max_x = box[0], box[2]
-    if min_x > max_x:
-        min_x, max_x = -np.inf, np.inf
-    quantizer = Quantizer(lists.x_bounds, lists.y_bounds)
-    limit = box_limit(quantizer, min_x, box[1], max_x, box[3])
+    limit = _message_limit(lists, messages.boxes[row])
     scratch.counts[N_FOUND] = 0
     lists.list_facts[LIST_SEEN] += 1
     start = messages.token_starts[row]

@@ -26,6 +26,9 @@ sort_room      ..             int64   working memory, for the longest list
 noted          N_NOTED + 1    int64   working memory; at its end, how many are noted
 x_bounds       n_cells        float64 cells of keys
 y_bounds       n_cells        float64
+x_steps        n_steps + 1    int32   bounds below equal steps (:mod:`earshot.kernels.box_keys`)
+y_steps        n_steps + 1    int32
+scales         4              float64 where steps begin, and how many to a unit, on each axis
 tree_facts     N_TREE_FACTS   int64   see :mod:`earshot.semantics.moving.kernels.quadtree`
 node_boxes     n_nodes, 4     float64 box around all messages below; node 0 is the root
 node_splits    n_nodes, 2     float64 where it is cut
@@ -110,6 +113,9 @@ class QuadListsArrays(NamedTuple):
     noted: Int64s
     x_bounds: Float64s
     y_bounds: Float64s
+    x_steps: Int32s
+    y_steps: Int32s
+    scales: Float64s
     tree_facts: Int64s
     node_boxes: Float64s
     node_splits: Float64s
