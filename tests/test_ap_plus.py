@@ -16,10 +16,9 @@ from earshot.indexes.ap_tree.kernels import nodes
 from earshot.indexes.ap_tree.kernels.motion import next_rebuild
 from earshot.model.arrays import Space
 from earshot.semantics.moving.ap_plus.kernels import arrays as ap
-from earshot.semantics.moving.ap_plus.kernels.arrays import ApPlusCore
+from earshot.semantics.moving.ap_plus.kernels.arrays import LIST_BLOCK, ApPlusCore
 from earshot.semantics.moving.ap_plus.structure import ApPlusK, ApPlusS, ApPlusTree
 from earshot.semantics.moving.kernels.arrays import LIVE, Tables
-from earshot.semantics.moving.kernels.quadtree import BLOCK
 from test_moving import NOON, SECOND, World, rows_of
 
 STRUCTURES = [
@@ -33,11 +32,11 @@ def kept_by(core: ApPlusCore, node: int) -> set[tuple[int, int]]:
     """Return row and age of the entries of an m-list."""
     lists = core.lists
     size, block = int(lists.node_sizes[node]), int(lists.node_blocks[node])
-    found, in_block = [], (size - 1) % BLOCK + 1
+    found, in_block = [], (size - 1) % LIST_BLOCK + 1
     while block >= 0:
-        entries = slice(block * BLOCK, block * BLOCK + in_block)
+        entries = slice(block * LIST_BLOCK, block * LIST_BLOCK + in_block)
         found += list(zip(lists.entry_rows[entries], lists.entry_ages[entries], strict=True))
-        block, in_block = int(lists.block_next[block]), BLOCK
+        block, in_block = int(lists.block_next[block]), LIST_BLOCK
     assert len(found) == size
     return {(int(row), int(age)) for row, age in found}
 

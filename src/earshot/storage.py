@@ -35,7 +35,7 @@ import xxhash
 from earshot.errors import InvalidInput, SavedIndexError, described
 
 FORMAT = "earshot-arrays"
-VERSION = 8
+VERSION = 9
 FACTS = "facts.json"
 _DRAFT = "facts.json.draft"
 _JOURNAL_LOCK = "journal.lock"

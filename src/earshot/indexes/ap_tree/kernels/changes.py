@@ -71,7 +71,7 @@ from earshot.indexes.ap_tree.kernels.nodes import (
 )
 from earshot.indexes.ap_tree.kernels.partition import sort_integers
 from earshot.kernels.box_keys import box_key
-from earshot.kernels.jit import lean_kernel
+from earshot.kernels.jit import inlined_kernel, lean_kernel
 from earshot.kernels.resuming import DONE
 from earshot.model.arrays import Float64s, Int32s, Int64s
 
@@ -95,7 +95,7 @@ class ChangeScratch(NamedTuple):
     region: Float64s  # (4,)
 
 
-@lean_kernel
+@inlined_kernel
 def _is_drifted(tree, node):
     """Whether an inner node is to be rebuilt."""
     n, rules = tree.n_below[node], tree.rules
@@ -106,7 +106,7 @@ def _is_drifted(tree, node):
     )
 
 
-@lean_kernel
+@inlined_kernel
 def is_due(tree, node):
     """Whether a node is to be built anew: split, collapsed, or as its weights have drifted."""
     n, most = np.int64(tree.n_below[node]), np.int64(tree.rules[MOST_IN_LIST])
@@ -365,7 +365,7 @@ def change_tree(tree, clauses, rows, step, change, scratch):
             _go_down(tree, clauses, c, node, covered, change)
 
 
-@lean_kernel
+@inlined_kernel
 def take_out(tree, node, c):
     """Take a clause out of a list; the last one takes its place.
 

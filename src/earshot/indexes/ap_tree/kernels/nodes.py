@@ -34,7 +34,7 @@ import numpy as np
 import numpy.typing as npt
 
 from earshot.kernels.box_keys import Quantizer, box_key
-from earshot.kernels.jit import lean_kernel
+from earshot.kernels.jit import inlined_kernel, lean_kernel
 from earshot.model.arrays import Float64s, Int32s, Int64s
 
 FREE, LIST, KEYWORDS, SPACE = 0, 1, 2, 3
@@ -164,7 +164,7 @@ def print_of(ranks, sign, token_ids, start, stop, has_shape):
     return np.uint64(one) | np.uint64(other) << np.uint64(32) | flag
 
 
-@lean_kernel
+@inlined_kernel
 def write_entry(tree, clauses, place, c):
     """Write a clause to a place of a list."""
     box = clauses.boxes[c]
@@ -341,7 +341,7 @@ def start_divergence(tree, node):
     tree.n_changes[node] = 0
 
 
-@lean_kernel
+@inlined_kernel
 def follow_weight(tree, node, place, old, new):
     """Follow a child's weight from ``old`` to ``new``; ``place`` is the child's."""
     share = np.float64(tree.shares[place])
@@ -349,7 +349,7 @@ def follow_weight(tree, node, place, old, new):
     tree.totals[node] += np.int32(new - old)
 
 
-@lean_kernel
+@inlined_kernel
 def divergence(tree, node):
     """Return the KL divergence of a node's weights now from those that it was built with.
 

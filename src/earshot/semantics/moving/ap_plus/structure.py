@@ -84,7 +84,6 @@ from earshot.semantics.moving.kernels.arrays import (
 )
 from earshot.semantics.moving.kernels.hashed_lists import WordLists
 from earshot.semantics.moving.kernels.quadtree import (
-    BLOCK,
     N_TREE_FACTS,
     SPARE_BLOCKS,
     TREE_BLOCKS,
@@ -488,7 +487,9 @@ def _grown_lists(lists: MessageLists, n_nodes: int, n_blocks: int) -> MessageLis
     if n_used + n_blocks <= len(lists.block_next):
         return lists
     n = n_used + n_blocks + len(lists.block_next) // 4
-    longer: dict[str, Any] = {name: resized(getattr(lists, name), n * BLOCK) for name in _BY_BLOCK}
+    longer: dict[str, Any] = {
+        name: resized(getattr(lists, name), n * ap.LIST_BLOCK) for name in _BY_BLOCK
+    }
     return lists._replace(block_next=resized(lists.block_next, n), **longer)
 
 

@@ -358,7 +358,7 @@ def moved_slot_cells(structure, tables, slot):
 
 
 @inlined_kernel
-def foresee_slot_cells(structure, tables, slot, is_near):
+def foresee_slot_cells(structure, tables, slot, step):
     """Nothing is asked for ahead."""
 
 

@@ -75,7 +75,7 @@ WAITING, ENDING, ARRIVING, MOVING, PLACED = range(5)
 subscription is elsewhere, but the structure, which was short of room, has not followed."""
 _NEVER = np.iinfo(np.int64).max
 _FEW_MOVES = 32
-_AHEAD = 3
+_AHEAD = 2
 """Moves before one for which its entry in a list is asked for."""
 
 # ---- what comes out ------------------------------------------------------------------------------
@@ -371,10 +371,11 @@ def _foresee(subscribers, slot):
 @inlined_kernel
 def foresee_moves(structure, tables, slots, order, at, stop):
     """Ask for what moves behind the one at hand read."""
-    if at + 4 * _AHEAD < stop:
-        _foresee(tables.subscribers, slots[order[at + 4 * _AHEAD]])
-        foresee_slot(structure, tables, slots[order[at + 2 * _AHEAD]], False)
-        foresee_slot(structure, tables, slots[order[at + _AHEAD]], True)
+    if at + 5 * _AHEAD < stop:
+        _foresee(tables.subscribers, slots[order[at + 5 * _AHEAD]])
+        foresee_slot(structure, tables, slots[order[at + 3 * _AHEAD]], 0)
+        foresee_slot(structure, tables, slots[order[at + 2 * _AHEAD]], 1)
+        foresee_slot(structure, tables, slots[order[at + _AHEAD]], 2)
 
 
 @inlined_kernel

@@ -297,13 +297,15 @@ def drop_from_lists(lists, tables, slot):
 
 
 @inlined_kernel
-def foresee_in_lists(lists, tables, slot, is_near):
-    """Ask for the entry of a subscription that moves soon; before that, for where it is."""
+def foresee_in_lists(lists, tables, slot, step):
+    """Ask for where the entry of a subscription that moves soon is, for it, and for its sum."""
     clause = tables.subscribers.clause_offsets[slot]
-    if is_near:
+    if step == 0:
+        prefetch(lists.clause_places, clause)
+    elif step == 1:
         prefetch(lists.pool_keys, lists.clause_places[clause])
     else:
-        prefetch(lists.clause_places, clause)
+        prefetch(lists.pool_sums, lists.clause_places[clause] >> 4)
 
 
 @inlined_kernel

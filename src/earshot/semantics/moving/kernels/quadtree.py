@@ -192,7 +192,8 @@ def _loosen(tree, node, min_x, min_y, max_x, max_y):
 
 
 @inlined_kernel
-def _new_block(tree):
+def new_block(tree):
+    """Return a block that is free; there must be one."""
     facts = tree.tree_facts
     block = facts[TREE_FREE_BLOCK]
     if block >= 0:
@@ -218,7 +219,7 @@ def new_entry(tree, node):
     """Return where the next entry of a node goes; only its first block is not full."""
     size = tree.node_sizes[node]
     if size % BLOCK == 0:
-        block = _new_block(tree)
+        block = new_block(tree)
         tree.block_next[block] = tree.node_blocks[node]
         tree.node_blocks[node] = block
     tree.node_sizes[node] = size + 1

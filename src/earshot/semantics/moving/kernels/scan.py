@@ -89,7 +89,7 @@ def moved_slot_scan(structure, tables, slot):
 
 
 @lean_kernel
-def foresee_slot_scan(structure, tables, slot, is_near):
+def foresee_slot_scan(structure, tables, slot, step):
     """Nothing is kept of a subscription."""
 
 

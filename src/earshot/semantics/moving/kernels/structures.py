@@ -55,8 +55,11 @@ def moved_slot(structure: Any, tables: Any, slot: int) -> bool:
     raise NotImplementedError
 
 
-def foresee_slot(structure: Any, tables: Any, slot: int, is_near: bool) -> None:
-    """Ask for memory of a subscription that moves soon, twice: far ahead, and near; for kernels."""
+def foresee_slot(structure: Any, tables: Any, slot: int, step: int) -> None:
+    """Ask for memory of a subscription that moves soon, in steps from 0 to 2; for kernels.
+
+    Each may read what the one before asked for.
+    """
     raise NotImplementedError
 
 

@@ -36,15 +36,19 @@ that came since subscriptions were last put in; sequence of the first message af
 of a message for which the lists by word lacked room; entries that inner nodes were given; l-nodes
 of the alternative at hand so far."""
 
+LIST_BLOCK = 64
+"""Entries of an m-list that lie together. A list is a chain of such blocks, and lies anywhere in
+memory: with blocks of 16, waiting for the next one took most of a search."""
+
 MOST_NODES = 4
 """l-nodes of an alternative that are remembered (``nodelist(s)`` in the paper)."""
 
 
 class MessageLists(NamedTuple):
-    """The m-lists, in blocks as in :mod:`earshot.semantics.moving.kernels.quadtree`.
+    """The m-lists, chains of blocks of which only the first is not full.
 
-    The paper reads an m-list from end to end. Here a block tells which of its messages are near by
-    one comparison (:mod:`earshot.kernels.box_keys`).
+    The paper reads an m-list from end to end. Here sixteen messages are compared at once with where
+    those lie that can matter (:mod:`earshot.kernels.box_keys`).
     """
 
     tree_facts: Int64s
@@ -52,7 +56,7 @@ class MessageLists(NamedTuple):
     node_blocks: Int32s  # (n_nodes,) first block, -1
     node_sizes: Int32s  # (n_nodes,) entries
     block_next: Int32s  # (n_blocks,) next block of the node, or of those that are free; -1
-    entry_keys: npt.NDArray[np.uint64]  # (16 * n_blocks,) key of the message's box
+    entry_keys: npt.NDArray[np.uint64]  # (64 * n_blocks,) key of the message's box
     entry_words: npt.NDArray[np.uint64]  # bits of its words
     entry_rows: Int32s
     entry_ages: Int32s  # lower bits of its sequence: another message may have the row now

@@ -40,12 +40,14 @@ from earshot.indexes.ap_tree.kernels.nodes import (
 )
 from earshot.kernels.box_keys import box_key
 from earshot.kernels.jit import inlined_kernel, lean_kernel
+from earshot.kernels.processor import prefetch
 from earshot.model.arrays import EVERYWHERE_TOKEN
 from earshot.semantics.moving.ap_plus.kernels.arrays import (
     CLAUSE,
     GONE,
     INSIDE,
     IS_SEPARATE,
+    LIST_BLOCK,
     MOST_CHILDREN,
     MOST_KEYWORDS,
     MOST_NODES,
@@ -67,7 +69,7 @@ from earshot.semantics.moving.ap_plus.kernels.messages import (
     has_blocks,
 )
 from earshot.semantics.moving.kernels.arrays import N_ROWS
-from earshot.semantics.moving.kernels.quadtree import BLOCK, lower, upper
+from earshot.semantics.moving.kernels.quadtree import lower, upper
 
 WAS, IS, STAYS, LOCATED = 1, 2, 3, 4
 """Modes: the alternative is to leave a node, to come to it, or to stay; or it has not moved, and
@@ -142,7 +144,7 @@ def _keep_below(places, clause, side, value):
     places.bounds[clause, 4 + side] = min(places.bounds[clause, 4 + side], lower(value))
 
 
-@lean_kernel
+@inlined_kernel
 def _keep_around(tree, places, node, clause):
     """Narrow the bounds of an alternative: it is to stay in its cells of an s-node."""
     edges, box = tree.edges, places.boxes[clause]
@@ -242,8 +244,8 @@ def _collect(core, messages, node, token):
         facts[WANTED_ROWS] = messages.facts[N_ROWS]
         return np.int64(-1)
     n = collect_messages(facts, core.tree, core.words, messages, node, token, rows)
-    if not has_blocks(core.lists, n // BLOCK + 1):
-        facts[WANTED_BLOCKS] = n // BLOCK + 1
+    if not has_blocks(core.lists, n // LIST_BLOCK + 1):
+        facts[WANTED_BLOCKS] = n // LIST_BLOCK + 1
         return np.int64(-1)
     return n
 
@@ -289,10 +291,18 @@ def _add_cut(facts, tree, node, cut, rank):
 
 
 @inlined_kernel
-def _add_way(facts, ways, child, mode):
+def _add_way(facts, tree, ways, child, mode):
+    """Note a node that is to be visited, and ask for what that reads."""
     n = facts[N_WAYS]
     ways[n, 0], ways[n, 1] = child, mode
     facts[N_WAYS] = n + 1
+    prefetch(tree.kinds, child)
+    prefetch(tree.sizes, child)
+    prefetch(tree.starts, child)
+    prefetch(tree.extras, child)
+    prefetch(tree.n_below, child)
+    prefetch(tree.n_changes, child)
+    prefetch(tree.positions, child)
 
 
 @inlined_kernel
@@ -346,7 +356,7 @@ def _go_by_keyword(core, messages, clauses, node, mode, clause):
         child = tree.children[tree.starts[node] + position]
         if is_in and child >= 0:
             facts[N_WAYS] -= 1
-            _add_way(facts, core.places.ways, child, mode)
+            _add_way(facts, tree, core.places.ways, child, mode)
             return True
         if not _add_child(core, messages, clauses, node, position, clause, rank):
             return False
@@ -369,7 +379,7 @@ def _go_by_place(core, messages, node, mode, clause):
         _new_child(tree, core.lists, messages, places.found_rows[:n], node, np.int64(0))
     facts[N_WAYS] -= 1
     if was or now:
-        _add_way(facts, places.ways, children[start], WAS * was + IS * now)
+        _add_way(facts, tree, places.ways, children[start], WAS * was + IS * now)
     was, now = mode & WAS != 0 and not was, mode & IS != 0 and not now
     left, right, bottom, top = cells_of(edges, x_start, n_columns, y_start, n_rows, old)
     is_left, is_right, is_bottom, is_top = cells_of(edges, x_start, n_columns, y_start, n_rows, new)
@@ -378,7 +388,7 @@ def _go_by_place(core, messages, node, mode, clause):
             for x in range(left, right + 1):
                 stays = now and is_left <= x <= is_right and is_bottom <= y <= is_top
                 child = children[start + 1 + y * n_columns + x]
-                _add_way(facts, places.ways, child, WAS + IS * stays)
+                _add_way(facts, tree, places.ways, child, WAS + IS * stays)
     if now:
         for y in range(is_bottom, is_top + 1):
             for x in range(is_left, is_right + 1):
@@ -387,7 +397,7 @@ def _go_by_place(core, messages, node, mode, clause):
                 position = 1 + y * n_columns + x
                 if children[start + position] < 0:
                     children[start + position] = new_list(tree, node, position)
-                _add_way(facts, places.ways, children[start + position], IS)
+                _add_way(facts, tree, places.ways, children[start + position], IS)
     return True
 
 
@@ -469,17 +479,17 @@ def _begin_clause(core, boxes, slot, clause, mode):
             places.velocities[clause, 0] = places.velocities[clause, 1] = 0.0
     _forget_nodes(facts, places, clause)
     if mode == LOCATED:
-        _add_way(facts, places.ways, 0, STAYS)
+        _add_way(facts, core.tree, places.ways, 0, STAYS)
         return True
     core.tree.facts[N_CLAUSES] += np.int64(mode == IS) - np.int64(mode == WAS)
     places.states[clause] = INSIDE if mode & IS != 0 else OUTSIDE
     facts[N_PUT] += mode == IS
     facts[N_MOVES] += mode == STAYS
     if mode == STAYS:
-        _add_way(facts, places.ways, max(0, places.homes[clause]), mode)
+        _add_way(facts, core.tree, places.ways, max(0, places.homes[clause]), mode)
         return True
     places.homes[clause] = -1
-    _add_way(facts, places.ways, 0, mode)
+    _add_way(facts, core.tree, places.ways, 0, mode)
     return True
 
 

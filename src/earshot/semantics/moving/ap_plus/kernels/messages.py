@@ -36,6 +36,7 @@ from earshot.kernels.box_keys import TOP
 from earshot.kernels.jit import inlined_kernel, lean_kernel
 from earshot.semantics.moving.ap_plus.kernels.arrays import (
     IS_INCOMPLETE,
+    LIST_BLOCK,
     MOST_COPIES,
     N_DEAD,
     N_INNER,
@@ -53,12 +54,11 @@ from earshot.semantics.moving.kernels.hashed_lists import (
     sweep_list,
 )
 from earshot.semantics.moving.kernels.quadtree import (
-    BLOCK,
     SPARE_BLOCKS,
     TREE_BLOCKS,
     TREE_N_FREE,
     free_block,
-    new_entry,
+    new_block,
 )
 
 _AGE = np.int64(0x7FFFFFFF)
@@ -191,10 +191,22 @@ def _note_absent(tree, walk, node, box, n_kept, most):
     return n
 
 
+@inlined_kernel
+def _new_entry(lists, node):
+    """Return where the next entry of a node goes."""
+    size = lists.node_sizes[node]
+    if size % LIST_BLOCK == 0:
+        block = new_block(lists)
+        lists.block_next[block] = lists.node_blocks[node]
+        lists.node_blocks[node] = block
+    lists.node_sizes[node] = size + 1
+    return np.int64(lists.node_blocks[node]) * LIST_BLOCK + size % LIST_BLOCK
+
+
 @lean_kernel
 def add_message(lists, messages, row, node):
     """Put a message into the m-list of a node; there must be room."""
-    entry = new_entry(lists, node)
+    entry = _new_entry(lists, node)
     min_x, min_y, max_x, max_y = message_box(messages, row)
     lists.entry_keys[entry] = entry_key(lists.frame, min_x, min_y, max_x, max_y)
     lists.entry_words[entry] = messages.words[row]
@@ -273,8 +285,38 @@ def _comes_to(tree, messages, row, node):
 
 
 @lean_kernel
+def _region_of(tree, node):
+    """Return a box that all messages touch which come to a node: what its cells have in common."""
+    min_x, min_y, max_x, max_y = -np.inf, -np.inf, np.inf, np.inf
+    while tree.parents[node] >= 0:
+        parent, position = np.int64(tree.parents[node]), np.int64(tree.positions[node])
+        node = parent
+        if position == 0 or tree.kinds[parent] == KEYWORDS:
+            continue
+        n_columns, n_rows, x_start, y_start = grid_of(tree.sizes[parent], tree.extras[parent])
+        x, y = (position - 1) % n_columns, (position - 1) // n_columns
+        if x > 0:
+            min_x = max(min_x, tree.edges[x_start + x])
+        if x < n_columns - 1:
+            max_x = min(max_x, tree.edges[x_start + x + 1])
+        if y > 0:
+            min_y = max(min_y, tree.edges[y_start + y])
+        if y < n_rows - 1:
+            max_y = min(max_y, tree.edges[y_start + y + 1])
+    return min_x, min_y, max_x, max_y
+
+
+@inlined_kernel
+def _is_within_reach(messages, row, region):
+    """Whether a message touches a region. Of those that have a word, most do not."""
+    min_x, min_y, max_x, max_y = message_box(messages, row)
+    return min_x <= region[2] and min_y <= region[3] and max_x >= region[0] and max_y >= region[1]
+
+
+@lean_kernel
 def _collect_word(tree, words, messages, node, token, first, last, rows, n):
     """Write messages of a word that come to a node, if no word before it brought them."""
+    region = _region_of(tree, node)
     size, block = words.lists[token, 1], words.lists[token, 0]
     in_block = (size - 1) % WORD_BLOCK + 1
     at = np.int64(0)
@@ -283,8 +325,9 @@ def _collect_word(tree, words, messages, node, token, first, last, rows, n):
             entry = block if size == 1 else words.block_entries[block * WORD_BLOCK + k]
             row = entry_name(entry)
             if (
-                entry_lives(messages, entry)
-                and _lowest_rank(tree, messages, row, first, last) == token
+                _is_within_reach(messages, row, region)
+                and entry_lives(messages, entry)
+                and (first == last or _lowest_rank(tree, messages, row, first, last) == token)
                 and _comes_to(tree, messages, row, node)
             ):
                 rows[n] = row
@@ -320,8 +363,9 @@ def collect_messages(facts, tree, words, messages, node, token, rows):
             if first <= tree.ranks[other] <= last and words.lists[other, 1] > 0:
                 n = _collect_word(tree, words, messages, node, other, first, last, rows, n)
         return n
+    region = _region_of(tree, node)
     for row in range(messages.facts[N_ROWS]):
-        if messages.sequences[row] < 0:
+        if messages.sequences[row] < 0 or not _is_within_reach(messages, row, region):
             continue
         if token >= 0 and _lowest_rank(tree, messages, row, first, last) < 0:
             continue
@@ -359,13 +403,16 @@ def lift_messages(tree, lists, places, stack, messages, node, rows):
         if tree.kinds[at] == LIST:
             for k in range(tree.starts[at], tree.starts[at] + tree.n_below[at]):
                 places.homes[tree.rows[k]] = places.nodes[tree.rows[k], 0] = -1
-        block, in_block = np.int64(lists.node_blocks[at]), (lists.node_sizes[at] - 1) % BLOCK + 1
+        block, in_block = (
+            np.int64(lists.node_blocks[at]),
+            (lists.node_sizes[at] - 1) % LIST_BLOCK + 1,
+        )
         while block >= 0:
-            for entry in range(block * BLOCK, block * BLOCK + in_block):
+            for entry in range(block * LIST_BLOCK, block * LIST_BLOCK + in_block):
                 if lives(lists, messages, entry):
                     rows[n] = lists.entry_rows[entry]
                     n += 1
-            following, in_block = np.int64(lists.block_next[block]), BLOCK
+            following, in_block = np.int64(lists.block_next[block]), LIST_BLOCK
             free_block(lists, block)
             block = following
         lists.node_blocks[at], lists.node_sizes[at] = -1, 0
@@ -404,17 +451,17 @@ def fill_words(facts, words, messages, first):
 @lean_kernel
 def _sweep_node(lists, messages, node):
     size, block = lists.node_sizes[node], np.int64(lists.node_blocks[node])
-    in_block = (size - 1) % BLOCK + 1
+    in_block = (size - 1) % LIST_BLOCK + 1
     lists.node_blocks[node], lists.node_sizes[node] = -1, 0
     while block >= 0:
-        for entry in range(block * BLOCK, block * BLOCK + in_block):
+        for entry in range(block * LIST_BLOCK, block * LIST_BLOCK + in_block):
             if lives(lists, messages, entry):
-                target = new_entry(lists, node)
+                target = _new_entry(lists, node)
                 lists.entry_keys[target] = lists.entry_keys[entry]
                 lists.entry_words[target] = lists.entry_words[entry]
                 lists.entry_rows[target] = lists.entry_rows[entry]
                 lists.entry_ages[target] = lists.entry_ages[entry]
-        following, in_block = np.int64(lists.block_next[block]), BLOCK
+        following, in_block = np.int64(lists.block_next[block]), LIST_BLOCK
         free_block(lists, block)
         block = following
 

@@ -24,6 +24,7 @@ from earshot.semantics.moving.ap_plus.kernels.arrays import (
     GONE,
     INSIDE,
     IS_INCOMPLETE,
+    LIST_BLOCK,
     MOST_COPIES,
     MOST_NODES,
     N_DEAD,
@@ -162,20 +163,29 @@ def moved_slot_plus(structure, tables, slot):
 
 
 @inlined_kernel
-def foresee_slot_plus(structure, tables, slot, is_near):
-    """Ask for what a move reads of a subscription; then, for what it reads of its first l-node."""
+def foresee_slot_plus(structure, tables, slot, step):
+    """Ask for what a move reads of a subscription, then of its l-nodes, then of their lists."""
     tree, lists, places = structure.core.tree, structure.core.lists, structure.core.places
     clause = tables.subscribers.clause_offsets[slot]
-    if not is_near:
+    if step == 0:
         prefetch(places.nodes, clause)
         prefetch(places.bounds, clause)
         prefetch(places.boxes, clause)
         return
-    node = places.nodes[clause, 0]
-    if node >= 0:
-        prefetch(tree.starts, node)
-        prefetch(lists.node_sizes, node)
-        prefetch(lists.node_blocks, node)
+    for k in range(MOST_NODES):
+        node = np.int64(places.nodes[clause, k])
+        if node < 0:
+            return
+        if step == 1:
+            prefetch(tree.starts, node)
+            prefetch(lists.node_sizes, node)
+            prefetch(lists.node_blocks, node)
+        else:
+            prefetch(tree.rows, tree.starts[node])
+            prefetch(tree.keys, tree.starts[node])
+            block = np.int64(lists.node_blocks[node])
+            if block >= 0:
+                _foresee_block(lists, block)
 
 
 # ---- a subscription looks for messages -----------------------------------------------------------
@@ -257,13 +267,15 @@ def _search_clause(
     stack[0] = max(0, homes[clause])
     above = np.int64(tree.parents[stack[0]])
     while above >= 0:
-        _look_through(lists, tables, scratch, slot, above, window)
+        if lists.node_sizes[above] > 0:
+            _look_through(lists, tables, scratch, slot, above, window)
         above = np.int64(tree.parents[above])
     while depth > 0:
         depth -= 1
         node = np.int64(stack[depth])
         n_visited += 1
-        _look_through(lists, tables, scratch, slot, node, window)
+        if lists.node_sizes[node] > 0:
+            _look_through(lists, tables, scratch, slot, node, window)
         if tree.kinds[node] == LIST:
             continue
         start = tree.starts[node]
@@ -340,24 +352,32 @@ def _look_at_list(lists, tables, scratch, slot, node, window):
     size, block = lists.node_sizes[node], np.int64(lists.node_blocks[node])
     limit, still = window
     words = tables.subscribers.words[slot]
-    in_block = (size - 1) % BLOCK + 1
+    in_block = (size - 1) % LIST_BLOCK + 1
     while block >= 0:
-        first, following = block * BLOCK, np.int64(lists.block_next[block])
+        start, following = block * LIST_BLOCK, np.int64(lists.block_next[block])
         if following >= 0:
-            prefetch(lists.block_next, following)
-            prefetch(lists.entry_keys, following * BLOCK)
-            prefetch(lists.entry_keys, following * BLOCK + 8)
-        mask = touching_mask(lists.entry_keys, first, limit) & low_bits(in_block)
-        while mask != 0:
-            entry = first + trailing_zeros(mask)
-            mask &= mask - np.uint32(1)
-            if (
-                words & ~lists.entry_words[entry] == 0
-                and not is_inside(lists.entry_keys[entry], still)
-                and lives(lists, tables.messages, entry)
-            ):
-                note_change(tables, scratch, slot, np.int64(lists.entry_rows[entry]))
-        block, in_block = following, BLOCK
+            _foresee_block(lists, following)
+        for first in range(start, start + in_block, BLOCK):
+            left = low_bits(start + in_block - first)
+            mask = touching_mask(lists.entry_keys, first, limit) & left
+            while mask != 0:
+                entry = first + trailing_zeros(mask)
+                mask &= mask - np.uint32(1)
+                if (
+                    words & ~lists.entry_words[entry] == 0
+                    and not is_inside(lists.entry_keys[entry], still)
+                    and lives(lists, tables.messages, entry)
+                ):
+                    note_change(tables, scratch, slot, np.int64(lists.entry_rows[entry]))
+        block, in_block = following, LIST_BLOCK
+
+
+@inlined_kernel
+def _foresee_block(lists, block):
+    """Ask for a block of an m-list."""
+    prefetch(lists.block_next, block)
+    for first in range(block * LIST_BLOCK, (block + 1) * LIST_BLOCK, 8):
+        prefetch(lists.entry_keys, first)
 
 
 @lean_kernel
