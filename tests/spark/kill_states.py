@@ -136,7 +136,7 @@ class Soak:
         return n
 
     def log_end(self) -> str:
-        return (self.root / "log").read_text()[-3000:]
+        return (self.root / "log").read_text()[-20_000:]
 
     def victims(self, kind: str) -> list[int]:
         assert self.process is not None

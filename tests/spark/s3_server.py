@@ -173,13 +173,22 @@ def run(session: SparkSession) -> None:
             FileSink(f"{BUCKET}/updates"),
             f"{BUCKET}/checkpoint",
             changes=Stream.of_files(session, f"{BUCKET}/changes"),
+            merge_least=1,
+            merge_share=1e-9,
             available_now=True,
         )
         pipeline.await_end()
+        told = pipeline.status()
+        assert (told.merges, told.merge_error) == (number == 0, None), "the change was not merged"
     assert updates_in(f"{BUCKET}/updates") == wanted, "pipeline"
     print(f"pipeline in two starts: {len(wanted):,} updates, as the engine has them", flush=True)
 
     store = IndexStore(f"{BUCKET}/index")
+    merged = store.latest().base
+    assert (merged.n_merged, sum(merged.n_subscriptions)) == (1, N_SUBSCRIPTIONS - 1)
+    found = messages.transform(match, f"{BUCKET}/index").toArrow()
+    assert pairs_of(found) == wanted, "after the merge"
+    print("the change was merged, and shards were renewed", flush=True)
     with store.lease("one"):
         try:
             IndexStore(f"{BUCKET}/index").lease("another").acquire()

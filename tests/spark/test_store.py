@@ -209,6 +209,19 @@ def test_only_what_nobody_holds_is_cleaned(store: IndexStore) -> None:
     assert (store.folder / "bases").names()[0] == store.latest().base.name
 
 
+def test_what_is_read_here_is_kept(store: IndexStore) -> None:
+    a_version(store, 1, ("00000001-a",))
+    with store.keeping_latest() as version:
+        assert version == store.version(1)
+        for number in range(2, 6):
+            a_version(store, number, (f"{number:08d}-a",))
+        assert store.clean() == [2, 3]
+        assert (store.folder / "deltas").names()[0] == "00000001-a"
+        assert version.base.name in (store.folder / "bases").names()
+    assert store.clean() == [1]
+    assert "00000001-a" not in (store.folder / "deltas").names()
+
+
 def test_cleaning_does_not_mind_a_reader_that_leaves(
     store: IndexStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:

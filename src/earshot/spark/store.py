@@ -361,12 +361,13 @@ class IndexStore:
     @contextmanager
     def keeping_latest(self) -> Iterator[Version]:
         """Yield the current version; the ``with`` block finds all of it, also while this cleans."""
-        number = self.version_numbers()[-1]
-        self._kept.append(number)  # and so what is current now, if that is a later one
+        with self._cleaning:
+            version = self.latest()
+            self._kept.append(version.number)
         try:
-            yield self.latest()
+            yield version
         finally:
-            self._kept.remove(number)
+            self._kept.remove(version.number)
 
     def clean(self, *, keep: int = 2) -> list[int]:
         """Remove the versions that nobody holds, and bases and deltas that no version names.
@@ -375,9 +376,9 @@ class IndexStore:
         """
         with self._cleaning:
             numbers = self.version_numbers()
-            oldest = min([*self.readers().values(), *self._kept, *numbers[-keep:]], default=0)
-            gone = [number for number in numbers if number < oldest]
-            kept = [number for number in numbers if number >= oldest]
+            oldest = min([*self.readers().values(), *numbers[-keep:]], default=0)
+            kept = [each for each in numbers if each >= oldest or each in self._kept]
+            gone = sorted(set(numbers) - set(kept))
             for number in gone:
                 self._versions.remove(f"{number:08d}.json")
             used_bases, used_deltas = self._names_used_by(kept)
