@@ -52,6 +52,17 @@ class Quantizer(NamedTuple):
     y_bounds: Float64s  # (<= MAX_CELL_BOUNDS,)
 
 
+@inlined_kernel
+def _n_not_above(bounds, low, length, value):
+    """Return how many bounds are <= a value, where that is ``low`` or up to ``length`` more."""
+    while length > 0:  # without unpredictable branches
+        half = length >> 1
+        ahead = bounds[low + half] <= value
+        low = low + half + 1 if ahead else low
+        length = length - half - 1 if ahead else half
+    return low
+
+
 @lean_kernel
 def quantize(bounds, value):
     """Return the 15-bit cell of a coordinate; NaN must not get here."""
@@ -59,13 +70,7 @@ def quantize(bounds, value):
         return TOP
     if value == -np.inf:
         return 0
-    low, length = 0, len(bounds)
-    while length > 0:  # number of bounds <= value, without unpredictable branches
-        half = length >> 1
-        ahead = bounds[low + half] <= value
-        low = low + half + 1 if ahead else low
-        length = length - half - 1 if ahead else half
-    return low + 1
+    return _n_not_above(bounds, 0, len(bounds), value) + 1
 
 
 # ---- cells by equal steps ------------------------------------------------------------------------
@@ -109,13 +114,7 @@ def finite_cell(bounds, steps, first, scale, value):
     """As :func:`quantize`, for finite values where there are steps."""
     step = _step(value, steps, first, scale)
     low = np.int64(steps[step])
-    length = np.int64(steps[step + 1]) - low
-    while length > 0:
-        half = length >> 1
-        ahead = bounds[low + half] <= value
-        low = low + half + 1 if ahead else low
-        length = length - half - 1 if ahead else half
-    return low + 1
+    return _n_not_above(bounds, low, np.int64(steps[step + 1]) - low, value) + 1
 
 
 @inlined_kernel

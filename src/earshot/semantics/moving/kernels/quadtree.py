@@ -192,8 +192,7 @@ def _loosen(tree, node, min_x, min_y, max_x, max_y):
 
 
 @inlined_kernel
-def new_block(tree):
-    """Return a block that is free; there must be one."""
+def _new_block(tree):
     facts = tree.tree_facts
     block = facts[TREE_FREE_BLOCK]
     if block >= 0:
@@ -215,15 +214,15 @@ def free_block(tree, block):
 
 
 @inlined_kernel
-def new_entry(tree, node):
-    """Return where the next entry of a node goes; only its first block is not full."""
+def new_entry(tree, node, in_block):
+    """Return where the next entry of a node goes. Of its blocks, only the first is not full."""
     size = tree.node_sizes[node]
-    if size % BLOCK == 0:
-        block = new_block(tree)
+    if size % in_block == 0:
+        block = _new_block(tree)
         tree.block_next[block] = tree.node_blocks[node]
         tree.node_blocks[node] = block
     tree.node_sizes[node] = size + 1
-    return np.int64(tree.node_blocks[node]) * BLOCK + size % BLOCK
+    return np.int64(tree.node_blocks[node]) * in_block + size % in_block
 
 
 @inlined_kernel
@@ -263,7 +262,7 @@ def _put_piece(tree, messages, row, name, min_x, min_y, max_x, max_y):
             break
         node = child
         depth += 1
-    entry = new_entry(tree, node)
+    entry = new_entry(tree, node, BLOCK)
     tree.entry_words[entry] = messages.words[row]
     tree.entry_rows[entry] = name
     tree.entry_boxes[entry, 0] = lower(min_x)
@@ -368,7 +367,7 @@ def _cut(tree, messages, node):
                 tree.node_counts[target] += 1
                 _loosen(tree, target, min_x, min_y, max_x, max_y)
                 _add_words(tree, messages, target, np.int64(tree.entry_rows[entry]))
-            _copy_entry(tree, entry, new_entry(tree, target))
+            _copy_entry(tree, entry, new_entry(tree, target, BLOCK))
         in_block = BLOCK
         done = block
         block = np.int64(tree.block_next[block])
@@ -473,7 +472,7 @@ def _take_back(tree, messages, node):
         while block >= 0:
             following = np.int64(tree.block_next[block])
             for i in range(in_block):
-                _copy_entry(tree, block * BLOCK + i, new_entry(tree, node))
+                _copy_entry(tree, block * BLOCK + i, new_entry(tree, node, BLOCK))
             free_block(tree, block)
             in_block = BLOCK
             block = following

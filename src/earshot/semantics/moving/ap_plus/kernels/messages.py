@@ -58,7 +58,7 @@ from earshot.semantics.moving.kernels.quadtree import (
     TREE_BLOCKS,
     TREE_N_FREE,
     free_block,
-    new_block,
+    new_entry,
 )
 
 _AGE = np.int64(0x7FFFFFFF)
@@ -191,22 +191,10 @@ def _note_absent(tree, walk, node, box, n_kept, most):
     return n
 
 
-@inlined_kernel
-def _new_entry(lists, node):
-    """Return where the next entry of a node goes."""
-    size = lists.node_sizes[node]
-    if size % LIST_BLOCK == 0:
-        block = new_block(lists)
-        lists.block_next[block] = lists.node_blocks[node]
-        lists.node_blocks[node] = block
-    lists.node_sizes[node] = size + 1
-    return np.int64(lists.node_blocks[node]) * LIST_BLOCK + size % LIST_BLOCK
-
-
 @lean_kernel
 def add_message(lists, messages, row, node):
     """Put a message into the m-list of a node; there must be room."""
-    entry = _new_entry(lists, node)
+    entry = new_entry(lists, node, LIST_BLOCK)
     min_x, min_y, max_x, max_y = message_box(messages, row)
     lists.entry_keys[entry] = entry_key(lists.frame, min_x, min_y, max_x, max_y)
     lists.entry_words[entry] = messages.words[row]
@@ -456,7 +444,7 @@ def _sweep_node(lists, messages, node):
     while block >= 0:
         for entry in range(block * LIST_BLOCK, block * LIST_BLOCK + in_block):
             if lives(lists, messages, entry):
-                target = _new_entry(lists, node)
+                target = new_entry(lists, node, LIST_BLOCK)
                 lists.entry_keys[target] = lists.entry_keys[entry]
                 lists.entry_words[target] = lists.entry_words[entry]
                 lists.entry_rows[target] = lists.entry_rows[entry]
