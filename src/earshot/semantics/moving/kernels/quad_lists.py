@@ -37,7 +37,7 @@ node_counts    n_nodes        int32   entries below
 node_blocks    n_nodes        int32   first block of its own entries, -1
 node_sizes     n_nodes        int32   own entries
 node_limits    n_nodes        int32   own entries beyond which a leaf is cut
-quad_words     n_quads, 512   uint8   which of four nodes have a word, if leaves; two words a byte
+quad_words     n_quads, 512   uint8   which of four nodes may have a word; two words a byte
 node_stale     n_nodes        int32   messages that left since the bit set was made
 block_next     n_blocks       int32   next block of the node, or of those that are free; -1
 entry_words    16 * n_blocks  uint64  bits of the message's words

@@ -10,8 +10,8 @@ A move from region A to region B goes through the nodes that touch one of them, 
 lie within both: for a small move, nodes along the edges. Entries of a node are blocks of 16. First
 their words are compared, by the bits that stand for them, then their boxes, rounded outwards to 32
 bits: what lies within both regions stays. Only what is left is looked up in the table of messages.
-A leaf has a set of 1,024 bits, in which the words of its messages are marked; most leaves lack a
-word and are not opened at all.
+A leaf has a set of 1,024 bits, in which the words of its messages are marked, and so has a node
+whose four children are leaves; most lack a word and are not opened at all.
 """
 
 from __future__ import annotations
@@ -159,7 +159,7 @@ def _clear_words(tree, node):
 
 @inlined_kernel
 def _have_all_words(tree, node):
-    """Let a node have every word, as far as its bit set says."""
+    """Let a node have every word: there is more than leaves below it."""
     quad, own = node >> 2, _TWICE << np.uint8(node & 3)
     for k in range(HALF_PLACES):
         tree.quad_words[quad, k] |= own
@@ -167,12 +167,30 @@ def _have_all_words(tree, node):
 
 @inlined_kernel
 def _add_words(tree, messages, node, name):
-    """Put the words of an entry into the bit set of a leaf."""
+    """Put the words of an entry into the bit set of a node."""
     row = ~name if name < 0 else name
     start = messages.token_starts[row]
     for i in range(start, start + messages.n_tokens[row]):
         place = word_place(messages.tokens[i])
         tree.quad_words[node >> 2, place >> 1] |= _ONE << np.uint8((place & 1) << 2 | node & 3)
+
+
+@inlined_kernel
+def _has_leaves(tree, node):
+    """Whether the four children of a node that is cut are leaves."""
+    children, first = tree.node_children, tree.node_children[node]
+    return children[first] & children[first + 1] & children[first + 2] & children[first + 3] < 0
+
+
+@lean_kernel
+def _gather_words(tree, messages, node):
+    """Make the bit set of a node above four leaves anew, of theirs and its own entries."""
+    _find_words(tree, messages, node)
+    below = tree.quad_words[tree.node_children[node] >> 2]
+    own = tree.quad_words[node >> 2]
+    low, high = _ONE << np.uint8(node & 3), _ONE << np.uint8(4 | node & 3)
+    for k in range(HALF_PLACES):
+        own[k] |= low * np.uint8(below[k] & 15 != 0) | high * np.uint8(below[k] >> 4 != 0)
 
 
 @inlined_kernel
@@ -253,14 +271,14 @@ def _middle(low, high):
 
 @lean_kernel
 def _put_piece(tree, messages, row, name, min_x, min_y, max_x, max_y):
-    node, depth = np.int64(0), 0
+    node, above, depth = np.int64(0), np.int64(-1), 0
     while True:
         _loosen(tree, node, min_x, min_y, max_x, max_y)
         tree.node_counts[node] += 1
         child = _next_node(tree, node, min_x, min_y, max_x, max_y)
         if child < 0:
             break
-        node = child
+        above, node = node, child
         depth += 1
     entry = new_entry(tree, node, BLOCK)
     tree.entry_words[entry] = messages.words[row]
@@ -269,11 +287,19 @@ def _put_piece(tree, messages, row, name, min_x, min_y, max_x, max_y):
     tree.entry_boxes[entry, 1] = lower(min_y)
     tree.entry_boxes[entry, 2] = upper(max_x)
     tree.entry_boxes[entry, 3] = upper(max_y)
-    if tree.node_children[node] < 0:
-        _add_words(tree, messages, node, np.int64(name))
-    is_full = tree.node_sizes[node] > tree.node_limits[node]
-    if is_full and tree.node_children[node] < 0 and depth < DEEPEST:
+    if tree.node_children[node] >= 0:
+        if _has_leaves(tree, node):
+            _add_words(tree, messages, node, np.int64(name))
+        return
+    _add_words(tree, messages, node, np.int64(name))
+    is_low = above >= 0 and _has_leaves(tree, above)
+    if tree.node_sizes[node] > tree.node_limits[node] and depth < DEEPEST:
         _cut(tree, messages, node)
+    if is_low:
+        if tree.node_children[node] < 0:
+            _add_words(tree, messages, above, np.int64(name))
+        else:
+            _have_all_words(tree, above)
 
 
 @inlined_kernel
@@ -355,7 +381,6 @@ def _cut(tree, messages, node):
     tree.node_splits[node, 0], tree.node_splits[node, 1] = x, y
     block, in_block = np.int64(tree.node_blocks[node]), (size - 1) % BLOCK + 1
     tree.node_blocks[node], tree.node_sizes[node] = -1, 0
-    _have_all_words(tree, node)
     while block >= 0:
         for i in range(in_block):
             entry = block * BLOCK + i
@@ -409,6 +434,10 @@ def _drop_piece(tree, messages, name, min_x, min_y, max_x, max_y):
         free_block(tree, first)
     if tree.node_stale[node] > LEAF_MOST // 3 and tree.node_children[node] < 0:
         _find_words(tree, messages, node)
+        if depth > 0:
+            above = np.int64(tree.path[depth - 1])
+            if _has_leaves(tree, above) and tree.node_sizes[above] <= 2 * LEAF_MOST:
+                _gather_words(tree, messages, above)
     for at in range(depth, -1, -1):
         node = np.int64(tree.path[at])
         if tree.node_children[node] >= 0 and tree.node_counts[node] <= LEAF_FEW:
@@ -427,7 +456,7 @@ def _drop_piece(tree, messages, name, min_x, min_y, max_x, max_y):
 
 @lean_kernel
 def _find_words(tree, messages, node):
-    """Make the bit set of a leaf anew."""
+    """Make the bit set of a node anew, of its own entries."""
     _clear_words(tree, node)
     size, block = tree.node_sizes[node], np.int64(tree.node_blocks[node])
     in_block = (size - 1) % BLOCK + 1
@@ -524,7 +553,7 @@ def hull_of(boxes):
 def having_children(tree, first, probes, slot):
     """Return which of four nodes may have the words of a subscription: bit 4 k for the k-th.
 
-    Of nodes that are cut, all may.
+    Of nodes with more than leaves below, all may.
     """
     having = np.uint32(15)
     for k in range(N_PROBES):
