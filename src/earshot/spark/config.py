@@ -88,7 +88,7 @@ class SubscriptionsConfig:
 
     path: str = _location_key("file or directory of files")
     columns: Mapping[str, str] = _key("names of columns by field, where they differ", {})
-    ids: IdKind | None = _key("kind of ids; by default as the first ones look")
+    ids: IdKind | None = _key("kind of ids; by default that of the first rows")
     on_error: OnError = _key("stop at a bad row, or set it aside", "raise")
     placement: PlacementChoice = _key(
         "whether every machine has the whole index or it is cut into shards", "auto"
@@ -173,8 +173,8 @@ class TriggerConfig:
 class MergeConfig:
     """The table ``[merge]``: when changes are merged into a new base."""
 
-    share: float = _key("when they are this share of the subscriptions,", MERGE_SHARE)
-    least: int = _key("and at least so many", MERGE_LEAST, least=1)
+    share: float = _key("merge changes when they reach this share of the subscriptions,", MERGE_SHARE)
+    least: int = _key("and to at least this number", MERGE_LEAST, least=1)
 
 
 @dataclass(frozen=True)
@@ -182,7 +182,7 @@ class SnapshotsConfig:
     """The table ``[snapshots]``: when the states of shards are saved."""
 
     every: int = _key(
-        "after how many batches; a shard that lost its state applies at most so many again",
+        "batches between a shard's snapshots; a shard that lost its state replays at most this many",
         SNAPSHOT_EVERY, least=1,
     )  # fmt: skip
 
@@ -193,7 +193,7 @@ class ResultsConfig:
 
     path: str = _location_key("directory, with one below it for each batch")
     format: FileFormat = _key("format of the files", "parquet")
-    every: int = _key("after how many batches", 1, least=1)
+    every: int = _key("batches between two writes", 1, least=1)
 
 
 @dataclass(frozen=True)
