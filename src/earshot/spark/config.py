@@ -173,7 +173,9 @@ class TriggerConfig:
 class MergeConfig:
     """The table ``[merge]``: when changes are merged into a new base."""
 
-    share: float = _key("merge changes when they reach this share of the subscriptions,", MERGE_SHARE)
+    share: float = _key(
+        "merge changes when they reach this share of the subscriptions,", MERGE_SHARE
+    )
     least: int = _key("and to at least this number", MERGE_LEAST, least=1)
 
 
@@ -182,7 +184,7 @@ class SnapshotsConfig:
     """The table ``[snapshots]``: when the states of shards are saved."""
 
     every: int = _key(
-        "batches between a shard's snapshots; a shard that lost its state replays at most this many",
+        "batches between a shard's snapshots; a shard that lost its state replays at most these",
         SNAPSHOT_EVERY, least=1,
     )  # fmt: skip
 
