@@ -50,13 +50,13 @@ STRUCTURES: dict[str, Structure] = {structure.name: structure for structure in (
         "block_trie", "earshot.indexes.block_trie.index.BlockTrie", None,
         "trie of rarest-first keywords over lists of 64-bit box keys",
         "our own; builds on KDD13, CIKM15, VLDBJ15",
-        "the default for boolean matching; always, unless you compare",
+        "always, unless you compare structures",
     ),
     Structure(
         "block_lists", None, "earshot.indexes.block_lists.index.BlockLists",
         "lists of the keywords that a score needs, over 64-bit box keys",
         "our own; builds on TKDE15",
-        "the default for ranked matching; always, unless you compare",
+        "always, unless you compare structures",
     ),
     Structure(
         "keyword_first",
@@ -78,7 +78,7 @@ STRUCTURES: dict[str, Structure] = {structure.name: structure for structure in (
         "linear_scan",
         "earshot.indexes.linear_scan.index.LinearScan",
         "earshot.indexes.linear_scan.index.RankedLinearScan",
-        "none: every subscription is checked",
+        "no structure: every subscription is checked",
         "none",
         "to compare; a few hundred subscriptions",
     ),
@@ -90,13 +90,15 @@ STRUCTURES: dict[str, Structure] = {structure.name: structure for structure in (
     ),
     Structure(
         "rt_plus_tree", f"{_RTREES}.RtPlusTree", f"{_RTREES}.RankedRtPlusTree",
-        "the same with one representative keyword per subscription, or the few that a score needs",
+        "R-tree whose nodes know one keyword of each subscription, or the few that a score needs; "
+        "changes in place",
         "KDD13, TKDE15",
         "to compare",
     ),
     Structure(
         "rt_plus_plus_tree", f"{_RTREES}.RtPlusPlusTree", f"{_RTREES}.RankedRtPlusPlusTree",
-        "the same with another keyword of each subscription on each level",
+        "R-tree whose nodes know another keyword of each subscription on each level; "
+        "changes in place",
         "KDD13, TKDE15",
         "to compare",
     ),
@@ -120,7 +122,7 @@ STRUCTURES: dict[str, Structure] = {structure.name: structure for structure in (
     ),
     Structure(
         "lfilter", "earshot.indexes.lfilter.index.LFilter", None,
-        "both of these; a cost model chooses for each message; changes in place",
+        "MBR-trie and PT-quadtree; a cost model chooses one for each message; changes in place",
         "CIKM15",
         "to compare",
     ),
@@ -132,19 +134,19 @@ STRUCTURES: dict[str, Structure] = {structure.name: structure for structure in (
     ),
     Structure(
         "rq_tree", "earshot.indexes.rq_tree.index.RqTree", None,
-        "lists of rarest keywords, a quadtree in each",
+        "lists of rarest keywords, each with a quadtree",
         "rival of VLDBJ15",
         "to compare",
     ),
     Structure(
         "ap_tree", "earshot.indexes.ap_tree.index.ApTree", None,
-        "tree that divides by keyword or by place, whichever a cost model finds cheaper",
+        "tree that divides by keyword or by place, as a cost model finds cheaper",
         "VLDBJ15",
         "to compare",
     ),
     Structure(
         "trie_quadtree", "earshot.indexes.trie_quadtree.index.TrieQuadtree", None,
-        "trie of frequent-first keywords, a quadtree for each set of them",
+        "trie of frequent-first keywords, with a quadtree for each set of them",
         "rival of VLDBJ15",
         "to compare",
     ),

@@ -161,7 +161,7 @@ class _GridLists(CellLists):
 
 @dataclass(frozen=True)
 class SsIndex(_GridLists):
-    """A grid of subscriptions and messages; in each cell, lists by word: the paper's rival."""
+    """A grid of subscriptions and messages, lists by word in each cell; a rival in the paper."""
 
     name = "ss_index"
     is_by_word = False
@@ -169,7 +169,7 @@ class SsIndex(_GridLists):
 
 @dataclass(frozen=True)
 class KkIndex(_GridLists):
-    """Lists of subscriptions and messages by word; for each, a grid: the paper's rival."""
+    """Lists of subscriptions and messages by word, each with a grid; a rival in the paper."""
 
     name = "kk_index"
     is_by_word = True
@@ -200,7 +200,7 @@ class _TreeLists(CellLists):
 
 @dataclass(frozen=True)
 class IqPlus(_TreeLists):
-    """The IQ-Tree's cells, in each of them lists by word: the paper's rival."""
+    """The cells of the IQ-Tree, each with lists by word; a rival in the paper."""
 
     name = "iq_plus"
     is_by_word = False
@@ -208,7 +208,7 @@ class IqPlus(_TreeLists):
 
 @dataclass(frozen=True)
 class RqPlus(_TreeLists):
-    """The RQ-Tree: for each word, the IQ-Tree's cells: the paper's rival."""
+    """The RQ-Tree, which has the IQ-Tree's cells for each word; a rival in the paper."""
 
     name = "rq_plus"
     is_by_word = True

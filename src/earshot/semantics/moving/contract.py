@@ -67,7 +67,7 @@ class Structure(ABC):
 
 @dataclass(frozen=True)
 class Scan(Structure):
-    """Compares everything with everything."""
+    """No structure: everything is compared with everything."""
 
     name = "scan"
     arrays_type = ScanArrays

@@ -32,7 +32,7 @@ class Dissemination(ABC):
 
 @dataclass(frozen=True)
 class Scan(Dissemination):
-    """Every subscription is scored; the measure of the others."""
+    """No structure: every subscription is scored."""
 
     name: ClassVar[str] = "scan"
 

@@ -15,7 +15,7 @@ from earshot.semantics.topk.kernels.reach import ReachArrays, build_reach
 
 @dataclass(frozen=True)
 class Reach(Dissemination):
-    """Blocks with a ball around all places that their subscriptions reach; the default."""
+    """Blocks of subscriptions, each with a ball around all places that they reach."""
 
     name: ClassVar[str] = "reach"
 

@@ -65,7 +65,7 @@ class Skyband(Reevaluation):
 
 @dataclass(frozen=True)
 class Cskyband(Reevaluation):
-    """The skyband of as many messages as a cost model says, for each subscription.
+    """The skyband of a number of messages that a cost model sets for each subscription.
 
     Attributes:
         search_weight: Cost of a step of a search, by that of an entry that a message passes in a

@@ -106,7 +106,7 @@ _BY_BLOCK = ("entry_keys", "entry_words", "entry_rows", "entry_ages")
 
 @dataclass(frozen=True)
 class ApPlusTree(Structure):
-    """Keywords and space in turns, subscriptions and messages in the same lists: the AP+-Tree.
+    """The AP+-Tree: keywords and space in turns, subscriptions and messages in the same lists.
 
     Attributes:
         fanout: Most cuts of a k-node and cells of an s-node, ``f`` in the paper.
@@ -345,7 +345,7 @@ class ApPlusTree(Structure):
 
 @dataclass(frozen=True)
 class ApPlusSafe(ApPlusTree):
-    """An AP+-Tree with safe and impact regions, within which moves change nothing: AP+-Tree-Safe.
+    """AP+-Tree-Safe: an AP+-Tree with safe and impact regions, in which moves change nothing.
 
     Beside it, a quadtree has all messages by place: m-lists tell only what is near one of the
     subscriptions, and not how far the next message is. [VLDBJ15] section 5.2 has it for clients
@@ -405,7 +405,7 @@ class _ApSeparate(ApPlusTree):
 
 @dataclass(frozen=True)
 class ApPlusK(_ApSeparate):
-    """An AP+-Tree of subscriptions; lists of messages by word, for each a grid: AP+k."""
+    """AP+k: an AP+-Tree of subscriptions; lists of messages by word, each with a grid."""
 
     name = "ap_plus_k"
     messages_type = KkIndex
@@ -413,7 +413,7 @@ class ApPlusK(_ApSeparate):
 
 @dataclass(frozen=True)
 class ApPlusS(_ApSeparate):
-    """An AP+-Tree of subscriptions; a grid of messages, in each cell lists by word: AP+s."""
+    """AP+s: an AP+-Tree of subscriptions; a grid of messages with lists by word in each cell."""
 
     name = "ap_plus_s"
     messages_type = SsIndex
