@@ -17,15 +17,15 @@ def add(commands: Any) -> None:
     parser = commands.add_parser(
         "compile",
         help="compile ahead what the first use would wait for",
-        description="Compile the kernels that matching needs with its defaults, in all semantics, "
-        "as the first use of each would. For machine images and for packagers.",
+        description="Compile the kernels that matching needs with default settings, under all "
+        "semantics, ahead of their first use. For machine images and for packagers.",
     )
     parser.add_argument("--into", metavar="DIR",
-                        help="put them there; by default where this user's commands "
-                        "find them")  # fmt: skip
+                        help="directory for the kernels (default: where this user's "
+                        "commands find them)")  # fmt: skip
     parser.add_argument("--processor", metavar="KIND", action="append", default=[],
-                        help="compile for a kind of processors, such as x86-64-v3, instead of for "
-                        "this one; may be repeated, and 'all' stands for those that this machine "
+                        help="kind of processor to compile for, such as x86-64-v3, instead of this "
+                        "one; may be repeated; 'all' stands for those that this machine "
                         "supports")  # fmt: skip
     add_output(parser)
     parser.set_defaults(run=run)

@@ -14,13 +14,17 @@ from earshot.errors import InvalidParameter, MissingExtra
 
 def add(commands: Any) -> None:
     parser = commands.add_parser(
-        "demo", help="stream real messages that come with the package through a pipeline"
+        "demo",
+        help="stream real messages that come with the package through a pipeline",
+        description="Stream real messages that come with the package through a pipeline on Spark, "
+        "while subscriptions change.",
     )
-    parser.add_argument("--subscriptions", type=int, default=50_000, metavar="N")
+    parser.add_argument("--subscriptions", type=int, default=50_000, metavar="N",
+                        help="how many (default: 50,000)")  # fmt: skip
     parser.add_argument("--seconds", type=float, default=15.0, metavar="S",
                         help="how long messages keep coming (default: 15)")  # fmt: skip
     parser.add_argument("--engine", action="store_true",
-                        help="match them at once in this process, without Spark")  # fmt: skip
+                        help="match in this process, without Spark")  # fmt: skip
     parser.add_argument("--moving", nargs="?", const="earshot-demo.svg", metavar="PICTURE",
                         help="instead, let taxis drive past fares, and draw where they went "
                         "(default: earshot-demo.svg)")  # fmt: skip

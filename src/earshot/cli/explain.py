@@ -13,11 +13,15 @@ from earshot.cli.output import rejected, show
 
 def add(commands: Any) -> None:
     parser = commands.add_parser(
-        "explain", help="say why a message matches a subscription, or why not"
+        "explain",
+        help="say why a message matches a subscription, or why not",
+        description="Say why a message matches a subscription, or why not.",
     )
     add_inputs(parser)
     parser.add_argument("--message", required=True, metavar="ID", help="id of the message")
-    parser.add_argument("--subscription", required=True, metavar="ID", help="id to explain")
+    parser.add_argument(
+        "--subscription", required=True, metavar="ID", help="id of the subscription"
+    )
     add_engine(parser)
     parser.set_defaults(run=run, compiles=True)
 

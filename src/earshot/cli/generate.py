@@ -12,18 +12,27 @@ from earshot.cli.output import show
 
 
 def add(commands: Any) -> None:
-    parser = commands.add_parser("generate", help="write a seeded workload of the papers to files")
+    parser = commands.add_parser(
+        "generate",
+        help="write a seeded workload of the papers to files",
+        description="Write a seeded workload of the papers to files: subscriptions, messages and, "
+        "for 'moving', positions. The same seed gives the same rows.",
+    )
     parser.add_argument("workload", nargs="?", default="headline", metavar="WORKLOAD",
                         help="name of a workload, or 'list' (default: headline)")  # fmt: skip
-    parser.add_argument("--out", metavar="DIR", default=".", help="directory (default: here)")
-    parser.add_argument("--subscriptions", type=int, default=100_000, metavar="N")
-    parser.add_argument("--messages", type=int, default=10_000, metavar="N")
+    parser.add_argument(
+        "--out", metavar="DIR", default=".", help="directory (default: the current one)"
+    )
+    parser.add_argument("--subscriptions", type=int, default=100_000, metavar="N",
+                        help="how many (default: 100,000)")  # fmt: skip
+    parser.add_argument("--messages", type=int, default=10_000, metavar="N",
+                        help="how many (default: 10,000)")  # fmt: skip
     parser.add_argument("--seed", type=int, default=1)
     moving = parser.add_argument_group("movement on a road network, for 'moving'")
     for flag, kind, default, metavar, text in (
-        ("--timestamps", int, 20, "N", "how often positions are reported (default: 20, of 30 s)"),
-        ("--mobility", float, 0.4, "SHARE", "subscribers that report each time (default: 0.4)"),
-        ("--velocity", float, 1.0, "V", "medium speed, in sides of the map an hour (default: 1)"),
+        ("--timestamps", int, 20, "N", "number of reports, 30 s apart (default: 20)"),
+        ("--mobility", float, 0.4, "SHARE", "share that reports each time (default: 0.4)"),
+        ("--velocity", float, 1.0, "V", "medium speed, in map sides per hour (default: 1)"),
         ("--arrivals", int, None, "N", "messages that arrive each time (default: as many as end)"),
         ("--life", float, 10.0, "N", "mean life of a message, in timestamps (default: 10)"),
         ("--area", float, 1e-4, "SHARE", "a region's share of the map's area (default: 0.0001)"),

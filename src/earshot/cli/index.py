@@ -16,22 +16,40 @@ def add(commands: Any) -> None:
     parser = commands.add_parser("index", help="build an index once, or look at one")
     index_commands = parser.add_subparsers(metavar="COMMAND", required=True)
 
-    build = index_commands.add_parser("build", help="build an index from a file of subscriptions")
+    build = index_commands.add_parser(
+        "build",
+        help="build an index from a file of subscriptions",
+        description="Build an index from a file of subscriptions, for any semantics. It may stand "
+        "in place of the subscriptions in other commands.",
+    )
     build.add_argument("subscriptions", metavar="SUBSCRIPTIONS", help=f"{FORMATS} file")
-    build.add_argument("--out", required=True, metavar="DIR", help="directory to create")
+    build.add_argument(
+        "--out",
+        required=True,
+        metavar="DIR",
+        help="directory to create; a saved index there is replaced",
+    )
     build.add_argument("--messages", metavar="SAMPLE",
-                       help="messages like those that will come, by which --top-k weighs "
-                       "words")  # fmt: skip
+                       help="with --top-k, messages like those to come, to weigh words "
+                       "by")  # fmt: skip
     add_engine(build)
     build.set_defaults(run=run_build, compiles=True)
 
-    info = index_commands.add_parser("info", help="describe a built index")
-    info.add_argument("directory", metavar="DIR")
+    info = index_commands.add_parser(
+        "info",
+        help="describe a built index",
+        description="Print the settings and sizes of a built index.",
+    )
+    info.add_argument("directory", metavar="DIR", help="directory of the index")
     add_output(info)
     info.set_defaults(run=run_info)
 
-    verify = index_commands.add_parser("verify", help="compare a built index with its checksums")
-    verify.add_argument("directory", metavar="DIR")
+    verify = index_commands.add_parser(
+        "verify",
+        help="compare a built index with its checksums",
+        description="Compare every array of a built index with its checksum.",
+    )
+    verify.add_argument("directory", metavar="DIR", help="directory of the index")
     add_output(verify)
     verify.set_defaults(run=run_verify)
 

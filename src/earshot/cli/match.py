@@ -16,11 +16,11 @@ def add(commands: Any) -> None:
     parser = commands.add_parser(
         "match",
         help="match a file of messages against subscriptions",
-        description="Write message_id and subscription_id of every match; with --rank, its score "
-        "too; with --top-k, every change of a result: a message is among the best of a "
-        "subscription (+), or no longer (-); with --moving, every live message that comes to match "
-        "where a subscriber is (+), or no longer does (-). With - for a file, messages come from "
-        "standard input, each matched as it comes, and updates go to standard output.",
+        description="Write message_id and subscription_id of every match. --rank adds the score. "
+        "--top-k writes every change of results: a message enters the best of a subscription (+) "
+        "or leaves them (-). --moving writes which live messages begin (+) and cease (-) to match "
+        "where a subscriber is. With - for a file, messages come from standard input, each matched "
+        "as it comes, and updates go to standard output.",
     )
     add_inputs(parser)
     parser.add_argument(
@@ -28,15 +28,15 @@ def add(commands: Any) -> None:
     )
     parser.add_argument(
         "--positions", metavar="POSITIONS",
-        help=f"with --moving, {FORMATS} file of id, x, y and time, by time",
+        help=f"with --moving, {FORMATS} file with id, x, y and time, in order of time",
     )  # fmt: skip
     add_columns(parser, "position", "id=vehicle")
     parser.add_argument(
         "--results", metavar="FILE",
-        help="with --top-k or --moving, write the results at the end there",
+        help="with --top-k or --moving, file for the results at the end",
     )  # fmt: skip
     parser.add_argument("--save", metavar="DIR",
-                        help="save everything at the end, to go on from")  # fmt: skip
+                        help="save the engine there at the end, to continue from")  # fmt: skip
     add_engine(parser)
     parser.set_defaults(run=run, compiles=True)
 

@@ -55,10 +55,10 @@ def add_engine(parser: CommandParser) -> None:
     add_building(parser)
     group = add_reading(parser)
     group.add_argument("--format", choices=["ndjson", "csv", "geojson"],
-                       help="format of - (default: ndjson); updates of geojson are "
+                       help="format of - (default: ndjson); with geojson, updates are "
                        "NDJSON")  # fmt: skip
     group.add_argument("--delimiter", metavar="C",
-                       help="character between the values of CSV, or tab (default: ,)")  # fmt: skip
+                       help="character between values of CSV, or tab (default: ,)")  # fmt: skip
     group.add_argument("--encoding", metavar="NAME",
                        help="encoding of CSV, such as latin-1 (default: utf-8)")  # fmt: skip
     add_output(parser)
@@ -75,10 +75,12 @@ def add_building(
                        help="degrees and metres (default), or any plane")  # fmt: skip
     if not is_on_spark:
         group.add_argument(
-            "--threads", type=int, default=1, metavar="N", help="threads (default: 1)"
+            "--threads", type=int, default=1, metavar="N", help="number of threads (default: 1)"
         )
     text = parser.add_argument_group("text")
-    text.add_argument("--language", metavar="CODE", help="such as en; for --stem, --stop-words")
+    text.add_argument(
+        "--language", metavar="CODE", help="language, such as en, for --stem and --stop-words"
+    )
     text.add_argument("--stem", action="store_true", help="match word stems")
     text.add_argument("--stop-words", action="store_true", help="ignore the language's stop words")
 
@@ -92,8 +94,8 @@ def add_reading(
     add_columns(group, "subscription", "id=key")
     add_columns(group, "message", "x=lon")
     group.add_argument("--place", choices=["point", "box"],
-                       help="which place of a message counts where it has both; box also takes the "
-                       "box around a polygon")  # fmt: skip
+                       help="which place counts if a message has both; box also takes the box "
+                       "around a polygon")  # fmt: skip
     return group
 
 
@@ -106,7 +108,8 @@ def add_columns(parser: argparse._ActionsContainer, row: str, example: str) -> N
 def add_on_error(parser: argparse._ActionsContainer, rejects: str = "FILE") -> None:
     """Add what is done with bad rows."""
     parser.add_argument("--on-error", choices=["raise", "reject"], default="raise",
-                        help="stop at the first bad row (default), or set them aside")  # fmt: skip
+                        help="stop at the first wrong row (default), or set such rows "
+                        "aside")  # fmt: skip
     parser.add_argument("--rejects", metavar=rejects,
                         help="where rejected rows go, with their reasons")  # fmt: skip
 
@@ -114,7 +117,7 @@ def add_on_error(parser: argparse._ActionsContainer, rejects: str = "FILE") -> N
 def add_output(parser: argparse.ArgumentParser) -> None:
     """Add what is printed."""
     parser.add_argument("--json", action="store_true", help="print one JSON object")
-    parser.add_argument("--quiet", action="store_true", help="no progress bar")
+    parser.add_argument("--quiet", action="store_true", help="show no progress bar")
 
 
 # ---- reading them --------------------------------------------------------------------------------

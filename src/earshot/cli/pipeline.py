@@ -58,10 +58,10 @@ def add(commands: Any) -> None:
 
     with _command(
         inner, "run", run_pipeline, "run the pipeline that a file describes",
-        "Match messages as they come, until Ctrl-C or SIGTERM; the next start goes on there.",
+        "Match messages as they come, until Ctrl-C or SIGTERM. The next start continues there.",
     ) as run:  # fmt: skip
         run.add_argument("config", metavar="CONFIG", help="TOML file")
-        run.add_argument("--once", action="store_true", help="take what is there now, and end")
+        run.add_argument("--once", action="store_true", help="match what is there now, then end")
         _add_spark(run, has_settings=False)
 
     with _command(inner, "build", run_build, "build an index for pipelines, on Spark") as build:
@@ -75,8 +75,7 @@ def add(commands: Any) -> None:
                            "(default: by size)")  # fmt: skip
         group.add_argument("--shards", type=int, metavar="N", help="number of shards")
         group.add_argument("--messages", metavar="SAMPLE",
-                           help="messages like those that will come, by which shards are "
-                           "cut")  # fmt: skip
+                           help="messages like those to come, to cut shards by")  # fmt: skip
         _add_building(build)
 
     with _command(
@@ -96,8 +95,8 @@ def add(commands: Any) -> None:
 
     with _command(
         inner, "changes", run_changes, "take changes of subscriptions into an index",
-        "Apply files of changes to an index that no running pipeline changes; that makes one new "
-        "version.",
+        "Apply files of changes to an index, as one new version. No running pipeline may change "
+        "that index.",
     ) as changes:  # fmt: skip
         _add_index(changes)
         changes.add_argument("changes", metavar="CHANGES", help=FILES)
@@ -106,8 +105,8 @@ def add(commands: Any) -> None:
 
     with _command(
         inner, "results", run_results, "write what the subscriptions of a pipeline hold now",
-        "Write subscription_id, rank, message_id and score as of the last finished batch of a "
-        "pipeline of top-k or moving subscribers, which may be running.",
+        "Write subscription_id, rank, message_id and score as of the last finished batch. For "
+        "pipelines of top-k or moving subscribers; they may be running.",
     ) as results:  # fmt: skip
         results.add_argument("config", metavar="CONFIG", help="TOML file of the pipeline")
         results.add_argument("--out", required=True, metavar="DIR", help="directory to create")
@@ -115,20 +114,20 @@ def add(commands: Any) -> None:
 
     with _command(
         inner, "pack", run_pack, "pack what executors need into an archive",
-        "Write an archive with Earshot, what it depends on, and compiled kernels, for --archives "
-        "of spark-submit. Executors need the same Python version, and no packages.",
+        "Write an archive with Earshot, its dependencies and compiled kernels, for --archives of "
+        "spark-submit. Executors need the same Python version, but no packages.",
         compiles=False,
     ) as pack:  # fmt: skip
         pack.add_argument("out", metavar="ARCHIVE",
                           help="file to create, such as environment.tar.gz")  # fmt: skip
         pack.add_argument("--processor", metavar="KIND", action="append", default=[],
-                          help="compile for a kind of processors, such as x86-64-v3; may be "
+                          help="kind of processor to compile for, such as x86-64-v3; may be "
                           "repeated (default: those that this machine supports)")  # fmt: skip
 
     with _command(
         inner, "plan", run_plan, "say what a load needs: shards, memory, cores, network",
         "Build two small indexes of your own subscriptions, match your own messages with both, and "
-        "carry on what they cost to a load. Runs without Spark.",
+        "extrapolate what they cost to a load. Runs without Spark.",
     ) as plan:  # fmt: skip
         plan.add_argument("subscriptions", metavar="SUBSCRIPTIONS", help=f"{FORMATS} file")
         plan.add_argument("messages", metavar="MESSAGES", help=f"{FORMATS} file")
@@ -138,14 +137,14 @@ def add(commands: Any) -> None:
 
     with _command(
         inner, "release", run_release, "let go of what a pipeline holds that will not run again",
-        "A pipeline holds the versions of an index that it may still ask for, also while it is "
-        "stopped. Release one whose checkpoint is gone, so that they can be removed.",
+        "A pipeline holds the versions of an index that it may still ask for, even while it is "
+        "stopped. Release a pipeline whose checkpoint is gone, so that they can be removed.",
         compiles=False,
     ) as release:  # fmt: skip
         _add_index(release)
         release.add_argument("pipeline", metavar="PIPELINE",
-                             help="its name, as 'held' of 'earshot pipeline info' "
-                             "tells")  # fmt: skip
+                             help="its name, as 'held' in 'earshot pipeline info' shows "
+                             "it")  # fmt: skip
 
     with _command(
         inner, "info", run_info, "describe an index for pipelines", compiles=False
@@ -164,7 +163,10 @@ def _command(
     compiles: bool = True,
 ) -> Iterator[CommandParser]:
     """Yield the parser of a command, whose last options are about what is printed."""
-    parser: CommandParser = commands.add_parser(name, help=told, description=description)
+    sentence = f"{told[0].upper()}{told[1:]}."
+    parser: CommandParser = commands.add_parser(
+        name, help=told, description=description or sentence
+    )
     parser.set_defaults(run=run)
     if compiles:
         parser.set_defaults(compiles=True)
@@ -179,18 +181,18 @@ def _add_index(parser: argparse.ArgumentParser) -> None:
 def _add_load(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("load")
     for flag, kind, told in (
-        ("--n-subscriptions", int, "how many there will be"),
-        ("--messages-per-s", float, "how many messages come"),
+        ("--n-subscriptions", int, "number of subscriptions"),
+        ("--messages-per-s", float, "messages per second"),
     ):
         group.add_argument(flag, type=kind, required=True, metavar="N", help=told)
     group.add_argument("--shards-per-message", type=float, default=2.0, metavar="N",
-                       help="shards that a message goes to, as 'earshot pipeline info' tells of a "
+                       help="shards that a message goes to, as 'earshot pipeline info' shows for a "
                        "sharded index (default: 2)")  # fmt: skip
     group = parser.add_argument_group("executors")
     for flag, default, metavar, told in (
-        ("--cores", 4, "N", "of each"),
-        ("--memory-gb", 16.0, "GB", "of each, outside the Java heap"),
-        ("--network-gb-per-s", 1.25, "GB", "of each"),
+        ("--cores", 4, "N", "cores of each"),
+        ("--memory-gb", 16.0, "GB", "memory of each, outside the Java heap"),
+        ("--network-gb-per-s", 1.25, "GB", "network of each"),
     ):
         group.add_argument(flag, type=type(default), default=default, metavar=metavar,
                            help=f"{told} (default: {default:g})")  # fmt: skip

@@ -93,18 +93,19 @@ class SemanticsOptions:
 
 
 ALPHA = Option("--alpha", "share of the place in the score, 0 to 1 (default: 0.5)", float, "A")
-THRESHOLD = Option("--threshold", "score to reach, above 0, at most 1, where a subscription names "
-                   "none (default: 0.6)", float, "T")  # fmt: skip
-WINDOW = Option("--window", "the last N messages, or those of the last 90s, 10m, 2h or 7d",
+THRESHOLD = Option("--threshold", "score to reach, above 0 and at most 1, unless a subscription "
+                   "names its own (default: 0.6)", float, "T")  # fmt: skip
+WINDOW = Option("--window", "the last N messages, or those of a time such as 90s, 10m, 2h or 7d",
                 str, "N|TIME")  # fmt: skip
-MAX_DISTANCE = Option("--max-distance", "where the place scores 0: 500m or 50km, on a plane a "
-                      "number (default: the diameter of the earth)", str, "D")  # fmt: skip
-LATENESS = Option("--lateness", "how much older than the latest a message may be, such as 30s "
-                  "(default: 0s)", str, "TIME")  # fmt: skip
-LIFETIME = Option("--lifetime", "how long a message lives that names no end of its own, such as "
-                  "90s, 10m, 2h or 7d", str, "TIME")  # fmt: skip
-WEIGHTS = Option("--weights", "weigh words by the first N messages; 0: all the same (default: "
-                 f"{LEARNED_MESSAGES:,})", int, "N")  # fmt: skip
+MAX_DISTANCE = Option("--max-distance", "distance at which the place scores 0, such as 500m or "
+                      "50km; on a plane, a number (default: the diameter of the earth)",
+                      str, "D")  # fmt: skip
+LATENESS = Option("--lateness", "how much older than the clock a message may be in a window of "
+                  "time, such as 30s (default: 0s)", str, "TIME")  # fmt: skip
+LIFETIME = Option("--lifetime", "how long a message lives if it names no end, such as 90s, 10m, "
+                  "2h or 7d", str, "TIME")  # fmt: skip
+WEIGHTS = Option("--weights", "weigh words by the first N messages; with 0, all words weigh the "
+                 f"same (default: {LEARNED_MESSAGES:,})", int, "N")  # fmt: skip
 
 
 class BooleanOptions(SemanticsOptions):
@@ -121,7 +122,9 @@ class RankedOptions(SemanticsOptions):
     """Every message that scores enough."""
 
     name, noun = "ranked", "ranked matching"
-    chooser = Option("--rank", "score place and text, and take what reaches a threshold")
+    chooser = Option(
+        "--rank", "score messages by place and text, and deliver those that reach a threshold"
+    )
     options = (ALPHA, THRESHOLD)
 
     def settings(self, given: Mapping[str, Any], space: Any) -> Any:
@@ -135,8 +138,8 @@ class TopkOptions(SemanticsOptions):
     """The best messages of a window."""
 
     name, noun = "topk", "top-k over a window"
-    chooser = Option("--top-k", "keep the best K messages of a window for every subscription that "
-                     "names no number; takes --alpha as well", int, "K")  # fmt: skip
+    chooser = Option("--top-k", "keep the best K messages of a window for every subscription, "
+                     "unless it names its own number; also takes --alpha", int, "K")  # fmt: skip
     options = (WINDOW, ALPHA, MAX_DISTANCE, LATENESS, WEIGHTS)
 
     def settings(self, given: Mapping[str, Any], space: Any) -> Any:
