@@ -64,7 +64,7 @@ class Stream:
         ids: IdKind | None = None,
         place: PlaceKind | None = None,
     ) -> Stream:
-        """Return the files of a directory as a stream.
+        """Return the files of a directory and those below it as a stream.
 
         Files are taken as they appear, each once, and must appear whole: write them elsewhere on
         the same disk and move them in. Any format that Earshot reads will do. Workers read the
@@ -84,7 +84,7 @@ class Stream:
         """
         folder = Folder(location)
         reader = session.readStream.format("binaryFile").schema(FILE_SCHEMA)
-        reader = reader.option("maxFileAge", OLDEST_FILE)
+        reader = reader.option("maxFileAge", OLDEST_FILE).option("recursiveFileLookup", "true")
         if pattern is not None:
             reader = reader.option("pathGlobFilter", pattern)
         if files_per_batch is not None:
@@ -203,6 +203,10 @@ class FileSink:
         """Add rows to those of a batch."""
         location = f"{self.folder.uri}/{batch_directory(batch)}"
         rows.write.mode("append").format(SPARK_FORMATS[self.format]).save(location)
+
+    def remove(self, batch: int) -> None:
+        """Remove the rows of a batch, if there are any."""
+        self.folder.remove(batch_directory(batch))
 
 
 @dataclass(frozen=True)

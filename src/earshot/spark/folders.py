@@ -97,13 +97,18 @@ class Folder:
         return sorted(name for name in found if not name.startswith("."))
 
     def files(self) -> list[tuple[str, int, int]]:
-        """Return the files in the directory: name, bytes, and last change in microseconds."""
-        selector = fs.FileSelector(self._path, allow_not_found=True)
-        return sorted(
-            (entry.base_name, entry.size or 0, (entry.mtime_ns or 0) // 1000)
+        """Return the files in the directory and those below it, hidden ones left out.
+
+        Of each its path in the directory, bytes, and last change in microseconds.
+        """
+        selector = fs.FileSelector(self._path, allow_not_found=True, recursive=True)
+        root = len(self._path.rstrip("/")) + 1
+        found = (
+            (entry.path[root:], entry.size or 0, (entry.mtime_ns or 0) // 1000)
             for entry in self._files.get_file_info(selector)
-            if entry.type == fs.FileType.File and not entry.base_name.startswith(".")
+            if entry.type == fs.FileType.File
         )
+        return sorted(each for each in found if "/." not in f"/{each[0]}")
 
     def exists(self, name: str = "") -> bool:
         """Whether there is a file or directory of this name."""

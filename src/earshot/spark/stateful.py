@@ -54,6 +54,8 @@ PATIENCE = 5
 """How often a state is opened anew that a running pipeline removes meanwhile."""
 BEGAN = "began.json"
 """File in a checkpoint that names the version that the pipeline began with."""
+EVENTS = "events"
+"""The one query, over rows of all kinds."""
 VARIABLE = "EARSHOT_SHARD"
 """Variable in the environment of Python workers, by which Spark tells those of shards apart."""
 _environment = threading.Lock()  # held while the variable is set
@@ -101,6 +103,9 @@ class StatefulPipeline(Pipeline):
 
     # ---- life -----------------------------------------------------------------------------------
 
+    def _query_of(self, content: Content) -> str:
+        return EVENTS
+
     def _own(self) -> None:
         super()._own()
         if self._results is not None:
@@ -109,7 +114,7 @@ class StatefulPipeline(Pipeline):
     def _start_queries(self, query: StartQuery, available_now: bool) -> None:
         context = self._session.sparkContext
         self._homes = [context.parallelize([shard], 1).persist() for shard in range(self._n_shards)]
-        query(self._all_events(), "events", self._take_batch)
+        query(self._all_events(), EVENTS, self._take_batch)
 
     def _disown(self) -> None:
         super()._disown()
@@ -132,6 +137,8 @@ class StatefulPipeline(Pipeline):
     def _take_batch(self, rows: DataFrame, batch: int) -> None:
         with self._working(self._matching):
             started = time.monotonic()
+            for kind in self._streams:
+                self._untell_unread(kind, batch)
             if not self._events.has(batch):
                 self._write_down(rows, batch)
             facts = self._events.facts(batch)
@@ -143,6 +150,8 @@ class StatefulPipeline(Pipeline):
             rejects = [(kind, Reject(**each)) for kind, each in facts["rejects"]]
             rejects += [each for report in reports for each in report.rejects]
             self._write_rejects(rejects, batch)
+            for kind in self._streams:
+                self._tell_unread(kind, batch)
             counts = {
                 name: sum(getattr(report, name) for report in reports)
                 for name in ("messages", "updates", "changes", "positions")

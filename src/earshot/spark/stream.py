@@ -14,7 +14,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -113,6 +113,12 @@ class BatchLog:
         last = BatchRecord(**self._folder.read_json(names[-1]))
         return last.clock_after_us if last.is_done else last.clock_us
 
+    @property
+    def last_batch(self) -> int:
+        """The last batch that has begun, -1 before any."""
+        names = self._folder.names()
+        return int(names[-1].partition(".")[0]) if names else -1
+
     def records(self) -> list[BatchRecord]:
         """Return all records that are kept, oldest first."""
         return [BatchRecord(**self._folder.read_json(name)) for name in self._folder.names()]
@@ -198,8 +204,17 @@ class Pipeline:
     def watch_files(self, content: Content, unread: UnreadFiles | None) -> None:
         """Tell files that Spark passes over among the rejects."""
         if unread is not None:
-            unread.remember(self._checkpoint / content / "sources" / "0")
+            query = self._checkpoint / self._query_of(content)
+            unread.remember(query, self._checkpoint / "earshot", f"unread-{content}.json")
             self._unread[content] = unread
+
+    def _query_of(self, content: Content) -> str:
+        """Return the name of the query that takes rows of a kind."""
+        return content
+
+    def _last_batch(self, content: Content) -> int:
+        """Return the last batch that took rows of a kind, -1 for none."""
+        return self._log.last_batch
 
     def start(self, interval: str | None, available_now: bool) -> None:
         """Start the queries.
@@ -273,10 +288,10 @@ class Pipeline:
         if any(not query.isActive for query in self._queries):
             self._raise_failure()
         if self._starting is not None or any(query.isActive for query in self._queries):
+            self._tell_unread_between()
             return True
         if self._background is None:
-            for content in self._unread:
-                self._tell_unread(content, max(self._status.batch, 0), at_once=True)
+            self._tell_unread_between(at_end=True)
             self._disown()
         return False
 
@@ -369,12 +384,33 @@ class Pipeline:
     def _tell_unread(self, content: Content, batch: int, *, at_once: bool = False) -> None:
         """Count files that Spark passes over, and add them to the rejects of a batch."""
         unread, sink = self._unread.get(content), self._rejects.get(content)
-        found = [] if unread is None else unread.look(at_once=at_once)
+        if unread is None:
+            return
+        found = unread.look(batch, at_once=at_once)
         if not found:
             return
         self._tell({"rejects": len(found)})
         if isinstance(sink, FileSink):
             sink.add(self._session.createDataFrame(reject_table(found)), batch)
+        unread.keep()
+
+    def _tell_unread_between(self, *, at_end: bool = False) -> None:
+        """Tell files that Spark passes over while no batch runs; they go with the last one."""
+        with ExitStack() as stack:
+            for working in (self._matching, self._changing):
+                if not working.acquire(blocking=False):
+                    return
+                stack.callback(working.release)
+            for content in self._unread:
+                batch = self._last_batch(content)
+                if batch >= 0 or at_end:
+                    self._tell_unread(content, max(batch, 0), at_once=at_end)
+
+    def _untell_unread(self, content: Content, batch: int) -> None:
+        """Remove what was told as that of a batch which only begins, or runs again."""
+        unread, sink = self._unread.get(content), self._rejects.get(content)
+        if unread is not None and unread.forget(batch) and isinstance(sink, FileSink):
+            sink.remove(batch)
 
     def _start_messages(self) -> None:
         start, self._starting = self._starting, None
@@ -418,6 +454,11 @@ class MatchingPipeline(Pipeline):
     def _background(self) -> threading.Thread | None:
         return self._merge
 
+    def _last_batch(self, content: Content) -> int:
+        if content == "changes":
+            return self._store.latest().taken_in.get(self._name, -1)
+        return super()._last_batch(content)
+
     def _start_queries(self, query: StartQuery, available_now: bool) -> None:
         if not self._store.is_held(self._name):
             # Before anything is cleaned away between the look at the current version and its use.
@@ -447,6 +488,7 @@ class MatchingPipeline(Pipeline):
     def _match_batch(self, rows: DataFrame, batch: int) -> None:
         with self._working(self._matching):
             started = time.monotonic()
+            self._untell_unread("messages", batch)
             record = self._begin(batch)
             version = self._store.version(record.version)
             task = replace(self._task, version=version, clock_us=record.clock_us)
@@ -530,6 +572,7 @@ class MatchingPipeline(Pipeline):
         with self._working(self._changing), self._publishing:
             if is_taken_in(self._store.latest(), self._name, batch):
                 return
+            self._untell_unread("changes", batch)
             (self._checkpoint / "earshot").remove("backlog")
             spool = Spool(f"{self._checkpoint.uri}/earshot/backlog", MOST_CHANGES)
             noted = canonical_rows(
