@@ -289,6 +289,36 @@ def test_single_events_take_the_short_way(monkeypatch: pytest.MonkeyPatch) -> No
         engine.move(1, Point(0, 0), NOON + 9 * SECOND)
 
 
+@pytest.mark.parametrize("with_messages", [False, True])
+def test_a_move_that_is_refused_does_not_move_the_clock(with_messages: bool) -> None:
+    """Its time ends no message and no subscription, and makes no later row late."""
+    engine = Engine(Moving(10 * SECOND), space="planar")
+    here = Circle(0, 0, 1)
+    engine.subscribe(
+        Subscription("all", region=here),
+        Subscription("bus", ["bus"], region=here),
+        Subscription("soon", ["bus"], region=here, expires=NOON + 50 * SECOND),
+    )
+    engine.publish(Message(1, "bus", place=Point(0, 0), time=NOON))
+    seconds = [100, 1, 2, 3]
+    moves = pa.table({
+        "id": ["all", "all", "bus", "soon"], "x": [None, 0.0, 5.0, 5.0], "y": [None, 0.0, 5.0, 5.0],
+        "time": [NOON + each * SECOND for each in seconds],
+    })  # fmt: skip
+    if with_messages:
+        said = pa.table({"id": [2], "text": ["bus"], "x": [5.0], "y": [5.0], "time": [NOON]})
+        order = np.array([True, True, True, True, False])
+        updates = engine.take_batch(said, moves, is_move=order, on_error="reject")
+    else:
+        updates = engine.move_batch(moves, on_error="reject")
+    assert [(each.row, each.field) for each in updates.rejects] == [(0, "id")]
+    told = [(each.sign, each.message_id, each.subscription_id, each.reason) for each in updates]
+    assert told[:2] == [("-", 1, "bus", "left"), ("-", 1, "soon", "left")]
+    assert len(told) == 2 + 2 * with_messages
+    assert engine.time == NOON + 3 * SECOND
+    assert len(engine) == 3
+
+
 def test_half_a_position_is_refused() -> None:
     engine = Engine(Moving(3 * SECOND), space="planar")
     engine.subscribe(Subscription(1, ["road"], region=Circle(0, 0, 1)))

@@ -337,7 +337,15 @@ class Engine(SingleCalls, Questions, MixedBatches, Processing):
                 chosen = np.flatnonzero(known)
                 slots = self._state.ids.slots_of(encoded.ids.take(pa.array(chosen)))
                 places = take_places(places, chosen)
-            if matcher.form.moves_by_position:
+            wrong = list(matcher.refused_moves(slots, places))
+            if wrong:
+                rejects = rejects + [
+                    InvalidRow(source, int(encoded.rows[chosen[at]]), field, reason)
+                    for at, field, reason in wrong
+                ]
+                good = np.delete(np.arange(len(slots)), [at for at, _, _ in wrong])
+                chosen, slots, places = chosen[good], slots[good], take_places(places, good)
+            if matcher.form.moves_by_position:  # what is refused so far does not move the clock
                 is_live, clocks_us = self._state.live_events(
                     self._state.expiry.of(slots), encoded.times[chosen]
                 )
@@ -347,20 +355,17 @@ class Engine(SingleCalls, Questions, MixedBatches, Processing):
                     chosen, slots = chosen[is_live], slots[is_live]
                     places = take_places(places, np.flatnonzero(is_live))
                 places = reports_of(places, encoded.times[chosen], clocks_us)
-            wrong = list(matcher.refused_moves(slots, places))
-            rejects = rejects + [
-                (LateRow if field == "time" else InvalidRow)(
-                    source, int(encoded.rows[chosen[at]]), field, reason
-                )
-                for at, field, reason in wrong
-            ]
+                late = list(matcher.late_reports(slots, places))
+                if late:
+                    rejects = rejects + [
+                        LateRow(source, int(encoded.rows[chosen[at]]), "time", reason)
+                        for at, reason in late
+                    ]
+                    good = np.delete(np.arange(len(slots)), [at for at, _ in late])
+                    chosen, slots, places = chosen[good], slots[good], take_places(places, good)
             rejects = by_row(rejects)
             if on_error == "raise":
                 raise_first(rejects)
-            if wrong:
-                good = np.delete(np.arange(len(slots)), [at for at, _, _ in wrong])
-                chosen, slots = chosen[good], slots[good]
-                places = take_places(places, good)
             moved = encoded.ids.take(pa.array(chosen))
             with self._lock.change():
                 changes = self._state.move(slots, moved, places)

@@ -88,12 +88,21 @@ class MixedBatches(Durable):
             order = _checked(is_move, messages, moves)
             said_at = np.flatnonzero(~order)[_taken(said.rows, len(messages), rows[0])]
             moved_at = np.flatnonzero(order)[_taken(moved.rows, len(moves), rows[1])]
-            # Moves of nobody are no events at all.
+            # Moves of nobody are no events at all, nor are those that cannot be.
             known = np.flatnonzero(self.contains_batch(moved.ids))
             unknown = np.delete(np.arange(len(moved.ids)), known)
             refused = moved.rejects + unknown_rows(moved.ids, unknown, moved.rows, sources[1])
-            slots, moved_at = state.ids.slots_of(moved.ids.take(pa.array(known))), moved_at[known]
-            places, times = take_places(moved.places, known), moved.times[known]
+            slots, places = state.ids.slots_of(moved.ids.take(pa.array(known))), moved.places
+            places = take_places(places, known)
+            wrong = list(matcher.refused_moves(slots, places))
+            if wrong:
+                refused += [
+                    InvalidRow(sources[1], int(moved.rows[known[at]]), field, reason)
+                    for at, field, reason in wrong
+                ]
+                allowed = np.delete(np.arange(len(slots)), [at for at, _, _ in wrong])
+                known, slots, places = known[allowed], slots[allowed], take_places(places, allowed)
+            moved_at, times = moved_at[known], moved.times[known]
             numbers = moved.rows[known]
             # Nor are those of subscriptions that have ended by then.
             events = np.argsort(np.concatenate([moved_at, said_at]), kind="stable")
@@ -112,12 +121,10 @@ class MixedBatches(Durable):
             else:
                 live = np.arange(n)
             reports = reports_of(take_places(places, live), times[live], clocks[:n][live])
-            wrong = list(matcher.refused_moves(slots[live], reports))
+            late_moves = list(matcher.late_reports(slots[live], reports))
             refused += [
-                (LateRow if field == "time" else InvalidRow)(
-                    sources[1], int(numbers[live[at]]), field, reason
-                )
-                for at, field, reason in wrong
+                LateRow(sources[1], int(numbers[live[at]]), "time", reason)
+                for at, reason in late_moves
             ]
             late = list(matcher.refused_messages(said, clocks[n:]))
             late_rows = [
@@ -126,7 +133,7 @@ class MixedBatches(Durable):
             rejects = by_row(said.rejects, late_rows) + by_row(refused)
             if on_error == "raise":
                 self._refuse(rejects, "publish", messages, n_words)
-            good = np.delete(live, [at for at, _, _ in wrong])
+            good = np.delete(live, [at for at, _ in late_moves])
             kept = np.delete(np.arange(len(said_at)), [at for at, _ in late])
             said = take_encoded(said, kept)
             state.expect_message_ids(said.ids)

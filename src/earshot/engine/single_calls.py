@@ -88,13 +88,13 @@ class SingleCalls:
         """Take the position of a moving subscriber."""
         state, matcher = self._state, self._state.matcher
         encoded = encode_position(move.region, move.time, matcher.space)
-        if encoded is None:
+        if encoded is None or any(matcher.refused_moves(slots, encoded.places)):
             return None
         is_live, clocks_us = state.live_events(state.expiry.of(slots), encoded.times)
         if not is_live[0]:
             return None
         reports = reports_of(encoded.places, encoded.times, clocks_us)
-        if any(matcher.refused_moves(slots, reports)):
+        if any(matcher.late_reports(slots, reports)):
             return None
         with self._lock.change():
             changes = state.move(slots, (move.id,), reports)

@@ -170,6 +170,13 @@ class Matcher(ABC):
         """Yield position, field and reason of moves that cannot be."""
         return ()
 
+    def late_reports(self, slots: Int32s, places: Any) -> Iterable[tuple[int, str]]:
+        """Yield position and reason of ``Reports`` that come too late.
+
+        For semantics that move by position.
+        """
+        return ()
+
     @abstractmethod
     def publish(self, messages: Any) -> Changes:
         """Take messages in their order, no subscription ending between them."""

@@ -271,8 +271,19 @@ class MovingMatcher(Matcher):
         self._renew_safe(slots, kinds)
         return changes
 
-    def refused_moves(self, slots: Int32s, places: Reports) -> Iterator[tuple[int, str, str]]:
-        """Yield the late reports, and those after which every message would match."""
+    def refused_moves(
+        self, slots: Int32s, places: AnchoredRegions
+    ) -> Iterator[tuple[int, str, str]]:
+        """Yield the moves after which every message would match."""
+        held = self._table.view
+        for at in np.flatnonzero(places.kinds == EVERYWHERE).tolist():
+            first = held.clause_offsets[slots[at]]
+            tokens = held.token_ids[held.token_offsets[first] : held.token_offsets[first + 1]]
+            if tokens.tolist() == [EVERYWHERE_TOKEN]:
+                yield at, "id", UNBOUNDED
+
+    def late_reports(self, slots: Int32s, places: Reports) -> Iterator[tuple[int, str]]:
+        """Yield the reports that are older than the last one of their subscription."""
         is_late = np.zeros(len(slots), np.bool_)
         events.late_reports(
             slots, places.times, self._table.lasts, np.empty(len(slots), np.int64), is_late
@@ -280,13 +291,7 @@ class MovingMatcher(Matcher):
         for at in np.flatnonzero(is_late).tolist():
             time = instant(int(places.times[at])).isoformat()
             reason = f"{time} is before the last position of this subscription; sort positions"
-            yield at, "time", f"{reason} by time"
-        held = self._table.view
-        for at in np.flatnonzero(places.regions.kinds == EVERYWHERE).tolist():
-            first = held.clause_offsets[slots[at]]
-            tokens = held.token_ids[held.token_offsets[first] : held.token_offsets[first + 1]]
-            if not is_late[at] and tokens.tolist() == [EVERYWHERE_TOKEN]:
-                yield at, "id", UNBOUNDED
+            yield at, f"{reason} by time"
 
     def publish(self, messages: LivingMessages) -> Changes:
         """Let messages arrive, each after what has ended by then."""
