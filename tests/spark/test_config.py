@@ -238,6 +238,9 @@ def test_every_key_has_its_meaning() -> None:
         ('path = "messages"', "", r"path in \[messages\] is missing"),
         ('path = "messages"', "path = 3", r"path in \[messages\] is 3; expected a string"),
         ('path = "messages"', 'path = ""', r"path in \[messages\] is empty; expected a path"),
+        ('path = "messages"', 'path = "dbfs:/m"', r"path in \[messages\]: dbfs:/m: .*/dbfs/"),
+        ('path = "messages"', 'path = "s3a:/b/m"', "s3a:/b/m: two slashes come after s3a:"),
+        ('path = "messages"', 'path = "ftp://host/m"', "ftp://host/m cannot be reached"),
         (
             'path = "messages"', 'path = "m"\ntopic = "t"',
             r'topic in \[messages\] is for source = "kafka", and source is "files"; leave it out',
@@ -290,6 +293,11 @@ def test_mistakes_are_refused_in_one_sentence(
     assert said.startswith(f"{tmp_path / 'p.toml'}: ")
     assert re.search(reason, said), said
     assert "\n" not in said
+
+
+def test_a_home_of_nobody_is_a_name(tmp_path: Path) -> None:
+    config = read(tmp_path, LEAST.replace('"messages"', '"~nobody-there/m"'))
+    assert config.messages.path == str(tmp_path / "~nobody-there" / "m")
 
 
 def test_a_file_that_is_not_there(tmp_path: Path) -> None:

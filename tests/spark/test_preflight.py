@@ -160,6 +160,8 @@ def test_file_systems_are_used_or_refused_by_name(monkeypatch: pytest.MonkeyPatc
             Folder(location)
     with pytest.raises(InvalidParameter, match="cannot be reached"):
         Folder("nowhere://x/y")
+    with pytest.raises(InvalidParameter, match="two slashes come after hdfs:"):
+        Folder("hdfs:/here")
     monkeypatch.setenv("AWS_REGION", "eu-west-1")
     monkeypatch.setenv("AWS_ENDPOINT_URL", "http://127.0.0.1:9")
     for scheme in ("s3", "s3a"):

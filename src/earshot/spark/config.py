@@ -31,6 +31,7 @@ from earshot.model.topk import TopK
 from earshot.semantics import SEMANTICS
 from earshot.spark.build import PlacementChoice
 from earshot.spark.connectors import FileFormat
+from earshot.spark.folders import at_home, check_location, is_uri
 from earshot.spark.state import SNAPSHOT_EVERY
 from earshot.spark.stream import MERGE_LEAST, MERGE_SHARE
 from earshot.spark.workers import Shape
@@ -431,9 +432,13 @@ def _settings(content: Mapping[str, Any], prefix: str) -> Iterator[tuple[str, st
 def _location(value: str, label: str, file: Path) -> str:
     if not value:
         raise _Wrong(f"{label} is empty; expected a path or URI")
-    if "://" in value or value.startswith("file:"):
+    if is_uri(value):
+        try:
+            check_location(value)
+        except InvalidParameter as error:
+            raise _Wrong(f"{label}: {error}") from None
         return value
-    return str(file.absolute().parent / Path(value).expanduser())
+    return str(file.absolute().parent / at_home(value))
 
 
 # ---- words --------------------------------------------------------------------------------------

@@ -12,6 +12,7 @@ import fcntl
 import hashlib
 import json
 import os
+import re
 import shutil
 import tempfile
 from collections.abc import Callable, Iterator
@@ -37,6 +38,10 @@ REFUSED = {
     "https": "https: cannot be written to; copy the files first",
 }
 """File systems that cannot be used, and what can be instead."""
+_EXPECTED = (
+    f"give a path or a URI that begins with file:, {', '.join(f'{scheme}:' for scheme in SCHEMES)}"
+)
+_SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:/")
 
 
 class Folder:
@@ -52,10 +57,8 @@ class Folder:
     def __init__(self, location: str | Path) -> None:
         text = str(location)
         self._files: fs.FileSystem
-        scheme = text.partition(":")[0]
-        if scheme in REFUSED and ":/" in text:
-            raise InvalidParameter(f"{location}: {REFUSED[scheme]}")
-        if "://" not in text or text.startswith("file:"):
+        check_location(text)
+        if not is_uri(text) or text.startswith("file:"):
             self._files, self._path = fs.LocalFileSystem(), _local_path(text)
             text = f"file://{self._path}"
         else:
@@ -63,8 +66,7 @@ class Folder:
                 self._files, self._path = fs.FileSystem.from_uri(_arrow_uri(text))
             except (pa.ArrowInvalid, pa.ArrowNotImplementedError, OSError) as error:
                 raise InvalidParameter(
-                    f"{location} cannot be reached: {error}; give a path or a URI that begins with "
-                    f"file:, {', '.join(f'{scheme}:' for scheme in SCHEMES)}"
+                    f"{location} cannot be reached: {error}; {_EXPECTED}"
                 ) from error
         self.uri = text.rstrip("/")
         """As Spark takes it."""
@@ -255,7 +257,7 @@ def _arrow_uri(location: str) -> str:
     environment, as by other tools.
     """
     scheme, _, rest = location.partition("://")
-    if scheme not in ("s3", "s3a", "s3n"):
+    if scheme not in ("s3", "s3a"):
         return location
     given = {
         "endpoint_override": os.environ.get("AWS_ENDPOINT_URL_S3")
@@ -270,6 +272,31 @@ def _arrow_uri(location: str) -> str:
     return f"s3://{rest}{separator if known else ''}{urlencode(known)}"
 
 
+def is_uri(location: str) -> bool:
+    """Whether a location is no path: what it begins with names a kind of file system."""
+    return location.startswith("file:") or _SCHEME.match(location) is not None
+
+
+def check_location(location: str) -> None:
+    """Refuse a file system that is not known, or cannot be used, by its name."""
+    scheme = location.partition(":")[0]
+    if not is_uri(location) or scheme == "file":
+        return
+    if scheme in REFUSED:
+        raise InvalidParameter(f"{location}: {REFUSED[scheme]}")
+    if scheme not in SCHEMES:
+        raise InvalidParameter(f"{location} cannot be reached: {scheme}: is not known; {_EXPECTED}")
+    if "://" not in location:
+        raise InvalidParameter(f"{location}: two slashes come after {scheme}:, {scheme}://...")
+
+
+def at_home(path: str) -> Path:
+    """Return a path with ``~`` replaced, unless it names nobody's home."""
+    with contextlib.suppress(RuntimeError):
+        return Path(path).expanduser()
+    return Path(path)
+
+
 def _local_path(location: str) -> str:
     """Return the absolute path that a path or a ``file:`` URI means."""
     if location.startswith("file:"):
@@ -277,7 +304,7 @@ def _local_path(location: str) -> str:
         if path.startswith("//"):
             path = f"/{path[2:].partition('/')[2]}"  # a host between the slashes is this one
         return path.rstrip("/") or "/"
-    return str(Path(location).expanduser().absolute())
+    return str(at_home(location).absolute())
 
 
 @contextlib.contextmanager
