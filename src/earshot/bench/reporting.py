@@ -17,7 +17,7 @@ PAGE_TEXT = """\
 # Benchmarks
 
 `earshot bench report` writes this page from the committed results.
-[bench/README.md](../bench/README.md) says how they are measured, and what they do not show;
+[bench/README.md](../bench/README.md) says how they are measured and what they do not show;
 [bench/results/REPORT.md](../bench/results/REPORT.md) has all tables and plots.
 
 ## Headline
@@ -83,8 +83,8 @@ def page_text(results: Path) -> str:
 
 
 BATCHES_TEXT = """\
-Everybody gains from many messages in one call, a join in SQL most of all, so a ratio over DuckDB
-holds at a batch size.{above} Messages/s by how many of them come in one call:"""
+Many messages in one call help every competitor, and a join in SQL most. So a ratio over DuckDB
+holds at its batch size only.{above} Messages/s by messages a call:"""
 
 
 def _batch_sizes(rows: list[Row], headline: dict[str, Row]) -> list[str]:

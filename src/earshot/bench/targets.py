@@ -43,16 +43,16 @@ Found = float | tuple[float, str] | None
 """A value, with a note on what it is made of where that says more; ``None`` if not measured."""
 
 SECTIONS = {
-    "index": "Of the default index, at the largest size that was measured. Rates are compared on "
-    "the same messages in the same run; of a group of workloads, the worst one is shown.",
-    "figures": "What the figures of the R^t papers and of CIKM15 are meant to show again. Work is "
+    "index": "The default index, at the largest size measured. Rates are compared on the same "
+    "messages in the same run; of a group of workloads, the worst one is shown.",
+    "figures": "What the figures of the R^t papers and of CIKM15 should show again. Work is "
     "compared on the same messages; of all points of a figure, the worst one is shown.",
-    "adaptive": "Of the AP-Tree, in the figures of VLDBJ15. Structures are compared on the same "
+    "adaptive": "The AP-Tree, in the figures of VLDBJ15. Structures are compared on the same "
     "messages of one run; of all points of a figure, the worst one is shown.",
-    "top-k": "Of top-k over a window. Methods are compared on the same messages; of kmax and of "
-    "Skyband, the factor counts that made a message cheapest.",
-    "moving": "Of moving subscribers, in the figures of VLDBJ15. Structures are compared on the "
-    "same timestamps, by processor time; of all points of a figure, the worst one is shown.",
+    "top-k": "Top-k over a window. Methods are compared on the same messages; kmax and Skyband "
+    "have the factor that made a message cheapest.",
+    "moving": "Moving subscribers, in the figures of VLDBJ15. Structures are compared on the "
+    "same timestamps, in CPU time; of all points of a figure, the worst one is shown.",
 }
 """Introductions to the parts of the table."""
 
