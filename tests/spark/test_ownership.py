@@ -8,6 +8,7 @@ import subprocess
 import sys
 import threading
 from dataclasses import replace
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ import pytest
 from pyspark import SparkContext
 from pyspark.sql import SparkSession
 
+from earshot import Moving
 from earshot.errors import InUse, InvalidParameter
 from earshot.spark import FileSink, Stream, build, leases, match_stream
 from earshot.spark import build as build_function
@@ -217,6 +219,8 @@ def test_a_sink_belongs_to_one_pipeline(tmp_path: Path) -> None:
     claim_sink(sink, OWNER)
     with pytest.raises(InUse, match="belongs to the pipeline with checkpoint /checkpoints/one"):
         claim_sink(sink, OTHER)
+    with pytest.raises(InUse, match="whose checkpoint was in /checkpoints/one and was removed"):
+        claim_sink(sink, Owner("new", "/checkpoints/one"))
     with pytest.raises(InUse, match="is for updates of this pipeline already"):
         claim_sink(sink, OWNER._replace(purpose="rejected messages"))
     (tmp_path / "used" / "batch=00000000").mkdir(parents=True)
@@ -251,7 +255,7 @@ def test_a_pipeline_keeps_what_it_owns(spark: SparkSession, tmp_path: Path) -> N
         start(tmp_path / "second")
     shutil.copytree(checkpoint, tmp_path / "kept")
     shutil.rmtree(checkpoint)
-    with pytest.raises(InUse, match="belongs to the pipeline with checkpoint"):
+    with pytest.raises(InUse, match="belongs to a pipeline whose checkpoint was in"):
         start(checkpoint)
     shutil.rmtree(checkpoint)
     (tmp_path / "kept").rename(checkpoint)
@@ -261,3 +265,20 @@ def test_a_pipeline_keeps_what_it_owns(spark: SparkSession, tmp_path: Path) -> N
     assert start(checkpoint, available_now=True).await_end(60), "itself goes on"
     assert updates_in(tmp_path / "out") == wanted
     assert (tmp_path / "out" / MARK).exists()
+
+
+def test_a_pipeline_that_is_refused_holds_nothing(spark: SparkSession, tmp_path: Path) -> None:
+    feed = Feed(tmp_path / "feed", 10)
+    semantics = Moving(timedelta(days=1))
+    build(spark.createDataFrame(feed.subscriptions), tmp_path / "index", semantics=semantics)
+    (tmp_path / "results" / "mine").mkdir(parents=True)
+    for _ in range(2):
+        with pytest.raises(InUse, match="holds mine already, and no pipeline owns it"):
+            match_stream(
+                Stream.of_files(spark, feed.messages, ids="string"),
+                tmp_path / "index",
+                FileSink(tmp_path / "out"),
+                tmp_path / "checkpoint",
+                results=FileSink(tmp_path / "results"),
+            )
+    assert IndexStore(tmp_path / "index").readers() == {}

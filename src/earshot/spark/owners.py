@@ -78,6 +78,13 @@ def claim_sink(folder: Folder, owner: Owner) -> None:
         except FileExistsError:  # another one was faster
             claim_sink(folder, owner)
         return
+    if known.pipeline != owner.pipeline and known.checkpoint == owner.checkpoint:
+        raise InUse(
+            f"sink {folder.path} belongs to a pipeline whose checkpoint was in "
+            f"{owner.checkpoint} and was removed, so this one would begin anew and replace its "
+            f"batches; bring that checkpoint back, or choose a new checkpoint and an empty "
+            f"directory for the sink"
+        )
     if known.pipeline != owner.pipeline:
         raise InUse(
             f"sink {folder.path} belongs to the pipeline with checkpoint {known.checkpoint}, whose "

@@ -74,11 +74,8 @@ class StatefulPipeline(Pipeline):
     def __post_init__(self) -> None:
         super().__post_init__()
         self._events = EventLog(self._checkpoint)
-        self._version = self._begin_version()
-        self._n_shards = self._version.base.n_shards
         self._settings = self._store.settings
         self._homes: list[RDD[int]] = []
-        self._arrivals = Arrivals(f"{self._checkpoint.uri}/earshot/arrivals", self._n_shards)
 
     def _begin_version(self) -> Version:
         """Return the subscriptions that the pipeline began with, which later builds do not change.
@@ -106,12 +103,15 @@ class StatefulPipeline(Pipeline):
     def _query_of(self, content: Content) -> str:
         return EVENTS
 
-    def _own(self) -> None:
-        super()._own()
+    def _own_sinks(self) -> None:
+        super()._own_sinks()
         if self._results is not None:
             owned(self._results, self._owner, "results")
 
     def _start_queries(self, query: StartQuery, available_now: bool) -> None:
+        self._version = self._begin_version()  # now that it owns all that it writes to
+        self._n_shards = self._version.base.n_shards
+        self._arrivals = Arrivals(f"{self._checkpoint.uri}/earshot/arrivals", self._n_shards)
         context = self._session.sparkContext
         self._homes = [context.parallelize([shard], 1).persist() for shard in range(self._n_shards)]
         query(self._all_events(), EVENTS, self._take_batch)

@@ -252,16 +252,19 @@ class Pipeline:
             for lease in leases:
                 lease.acquire()
                 self._leases.append(lease)
-            sink = owned(self._sink, self._owner, "updates")
-            assert sink is not None
-            self._sink = sink
-            self._rejects = {
-                content: owned(sink, self._owner, f"rejected {content}")
-                for content, sink in self._rejects.items()
-            }
+            self._own_sinks()
         except BaseException:
             self._disown()
             raise
+
+    def _own_sinks(self) -> None:
+        sink = owned(self._sink, self._owner, "updates")
+        assert sink is not None
+        self._sink = sink
+        self._rejects = {
+            content: owned(sink, self._owner, f"rejected {content}")
+            for content, sink in self._rejects.items()
+        }
 
     def _disown(self) -> None:
         for lease in self._leases:
