@@ -2,7 +2,7 @@
 
 [TKDE15] section 6, eq. 3: ``alpha * spatial + (1 - alpha) * textual`` (psi, psi_s, psi_t there).
 What the paper leaves open (points, regions without area or bounds, forbidden tokens, several
-alternatives, regions cut at the antimeridian) is decided in docs/semantics.md.
+alternatives, regions cut at the antimeridian) is decided in docs/semantics/ranked.md.
 
 An *alternative* is a conjunction of tokens with a region. Its clauses, one per box of the region,
 are its *pieces*: the clauses of one slot whose token lists are equal. A slot of one clause is

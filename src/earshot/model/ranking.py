@@ -2,7 +2,7 @@
 
 The score of a message for a subscription is ``alpha * spatial + (1 - alpha) * textual``, each part
 between 0 and 1 ([TKDE15] section 6, eq. 3, with psi for the score); it is delivered when the score
-reaches the threshold. docs/semantics.md says exactly what the two parts are.
+reaches the threshold. docs/semantics/ranked.md says exactly what the two parts are.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 Each subscription has the best ``k`` messages of the window at any time. The score of a message is
 ``alpha * place + (1 - alpha) * text``: the nearer it is and the better its words fit, the higher.
-docs/semantics.md says exactly what the two parts are.
+docs/semantics/topk.md says exactly what the two parts are.
 """
 
 from __future__ import annotations

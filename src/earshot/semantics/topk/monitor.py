@@ -1,7 +1,7 @@
 """The monitor: keeps the best messages of a window for every subscription, over flat arrays.
 
 Subscriptions are slots, messages sequence numbers. Every call returns the changes of results that
-it caused, in the order that docs/semantics.md defines; they do not depend on how messages find
+it caused, in the order that docs/semantics/topk.md defines; they do not depend on how messages find
 subscriptions or on how buffers are filled.
 """
 
