@@ -319,6 +319,22 @@ def test_a_move_that_is_refused_does_not_move_the_clock(with_messages: bool) -> 
     assert len(engine) == 3
 
 
+@pytest.mark.parametrize("structure", STRUCTURES)
+def test_places_may_be_as_far_apart_as_floats_go(structure: str) -> None:
+    """The width of all there is overflows then."""
+    engine = Engine(Moving(10 * SECOND), space="planar", structure=structure)
+    places = [Point(-1e308, 0), Point(1e308, 0), Point(0, 0)]
+    regions = [Circle(each.x, each.y, 1) for each in places]
+    engine.subscribe(*(Subscription(i, ["bus"], region=each) for i, each in enumerate(regions)))
+    engine.rebuild()
+    engine.publish(*(Message(i, "bus", place=each, time=NOON) for i, each in enumerate(places)))
+    for i in range(3):
+        assert [each.message_id for each in engine.results(i)] == [i]
+    for i in (1, 0, 2):
+        engine.move(0, places[i])
+        assert [each.message_id for each in engine.results(0)] == [i]
+
+
 def test_half_a_position_is_refused() -> None:
     engine = Engine(Moving(3 * SECOND), space="planar")
     engine.subscribe(Subscription(1, ["road"], region=Circle(0, 0, 1)))

@@ -51,6 +51,7 @@ _LONGEST_PAUSE = 63
 """Moves after which it is looked for again, where there was none before, and before that."""
 _FEW = 128
 """Impact regions that came, up to which their lists are not made anew: sorted by other places."""
+_LARGEST = np.finfo(np.float64).max
 Kinds = npt.NDArray[np.int8]
 
 
@@ -171,7 +172,8 @@ class Safety:
         if len(moved):
             leasts = np.empty(len(moved))
             safe.way_lengths(tables, moved, self._ways, leasts)
-            self._measure(structure, tables, scratch, moved, _WORTH * leasts)
+            leasts = np.minimum(leasts, _LARGEST / _WORTH) * _WORTH
+            self._measure(structure, tables, scratch, moved, leasts)
             pauses = np.minimum(2 * self._pauses[moved] + 1, _LONGEST_PAUSE)
             self._waits[moved] = self._pauses[moved] = pauses * (self._flags[moved] == 0)
 

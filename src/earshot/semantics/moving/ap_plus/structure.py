@@ -101,6 +101,8 @@ _VERIFIED = 0.25
 """What it costs to pass a message of an m-list, in clauses of an s-list."""
 _SPARE_WORD_BLOCKS = 1024
 Velocities = npt.NDArray[np.float32]
+_FARTHEST = np.finfo(np.float64).max / 4.0
+"""Coordinates beyond are rounded to it in the keys of m-lists."""
 _BY_BLOCK = ("entry_keys", "entry_words", "entry_rows", "entry_ages")
 
 
@@ -468,6 +470,7 @@ def _no_lists(extent: Float64s) -> MessageLists:
     none, no_keys = np.zeros(0, np.int32), np.zeros(0, np.uint64)
     frame = np.array([0.0, 0.0, 1.0, 1.0])
     if extent[0] <= extent[2]:
+        extent = np.clip(extent, -_FARTHEST, _FARTHEST)  # so that it has a width
         frame[:2] = extent[:2]
         frame[2:] = TOP / np.maximum(extent[2:] - extent[:2], 1e-9 * np.abs(extent).max() + 1e-300)
     return MessageLists(facts, frame, none, none, none, no_keys, no_keys, none, none)
