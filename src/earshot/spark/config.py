@@ -177,7 +177,7 @@ class MergeConfig:
     share: float = _key(
         "merge changes when they reach this share of the subscriptions,", MERGE_SHARE
     )
-    least: int = _key("and to at least this number", MERGE_LEAST, least=1)
+    least: int = _key("and at least this number", MERGE_LEAST, least=1)
 
 
 @dataclass(frozen=True)
@@ -185,7 +185,8 @@ class SnapshotsConfig:
     """The table ``[snapshots]``: when the states of shards are saved."""
 
     every: int = _key(
-        "batches between a shard's snapshots; a shard that lost its state replays at most these",
+        "batches between a shard's snapshots; a shard that lost its state replays at most "
+        "this many",
         SNAPSHOT_EVERY, least=1,
     )  # fmt: skip
 
