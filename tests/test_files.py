@@ -230,6 +230,16 @@ def test_unknown_field_in_the_mapping(tmp_path: Path) -> None:
         read_messages(path, columns={"colour": "c"})
 
 
+@pytest.mark.parametrize("name", ["m.csv", "m.parquet"])
+def test_a_column_that_is_named_has_to_be_there(tmp_path: Path, name: str) -> None:
+    rows = {"id": ["a"], "text": ["hello"], "x": [1.0], "y": [2.0], "time": ["mine"]}
+    write_table(tmp_path / name, pa.table(rows))
+    with pytest.raises(InvalidFile, match="no column 'ends', which is named for 'end'; its colu"):
+        whole(read_messages(tmp_path / name, columns={"end": "ends"}))
+    table = whole(read_messages(tmp_path / name, columns={"time": ""}))  # no column is the time
+    assert table.column("time").to_pylist() == [None]
+
+
 @pytest.mark.parametrize(
     ("header", "content", "missing"),
     [

@@ -150,7 +150,7 @@ def test_columns_of_all_types_and_names_go_along(
     )  # fmt: skip
     names = [name for name in rows.columns if name not in ("m", "words", "lon", "lat", "left_out")]
     columns = {"id": "m", "text": "words", "x": "lon", "y": "lat"}
-    columns["geometry"] = columns["keywords"] = "not there"
+    columns["geometry"] = columns["keywords"] = ""  # none of them is
     wanted = {row["m"]: row for row in rows.drop("left_out").collect()}
     spark.conf.set("spark.sql.session.timeZone", "Europe/Berlin")
     try:

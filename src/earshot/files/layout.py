@@ -71,10 +71,19 @@ def make_layout(
 
 
 def choose_columns(layout: Layout, present: Collection[str]) -> dict[str, str]:
-    """Return the column of the file that holds each canonical field, of those there are."""
+    """Return the column of the file that holds each canonical field, of those there are.
+
+    A column that was named for a field has to be there, where files have columns; no name at all
+    says that no column is the field's.
+    """
     chosen = {}
     for field, names in layout.names.items():
         found = [name for name in names if name in present]
+        if not found and field not in names and names != ("",):
+            raise InvalidFile(
+                f"{layout.source}: no column '{names[0]}', which is named for '{field}'; its "
+                f"columns are {_quoted(sorted(present))}"
+            )
         if not found:
             continue
         if found[0] != names[0] and len(found) > 1:
