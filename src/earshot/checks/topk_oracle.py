@@ -2,8 +2,8 @@
 
 Nothing here is shared with what it judges, except the arrays that go in. The window is a list of
 messages, and after each step the result of every subscription is sorted out of it anew;
-the changes of a step are the difference from what the results were before. docs/semantics/topk.md says
-what a step, a score and the order of messages are.
+the changes of a step are the difference from what the results were before.
+docs/semantics/topk.md says what a step, a score and the order of messages are.
 
 Weights, sums and distances are the floating-point operations of the definition, one by one, so that
 scores can be compared bit for bit: there is no other way to agree about messages of equal scores.

@@ -2,8 +2,8 @@
 
 A subscription has words and a point, and holds the k best messages of the window: the last so many,
 or those of the last so many minutes. Each event answers with what it changed: a message enters a
-result (``+``) or leaves it (``-``). docs/semantics/topk.md says what the best are, and in which order
-changes come.
+result (``+``) or leaves it (``-``). docs/semantics/topk.md says what the best are, and in which
+order changes come.
 """
 
 from __future__ import annotations
