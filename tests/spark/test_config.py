@@ -245,6 +245,11 @@ def test_every_key_has_its_meaning() -> None:
             'path = "messages"', 'path = "m"\ntopic = "t"',
             r'topic in \[messages\] is for source = "kafka", and source is "files"; leave it out',
         ),
+        ('path = "messages"', 'path = "./"', r"path in \[messages\] is .*, and index is .*index"),
+        ("[sink]", '[rejects]\npath = "messages/rejects"\n[sink]',
+         r"path in \[messages\] is .*, and path in \[rejects\] is .* not in each other"),
+        ("[sink]", '[changes]\nsource = "files"\npath = "messages"\n[sink]',
+         r"path in \[messages\] is .*, and path in \[changes\] is .*"),
         ("[messages]", "semantics = 'rankd'\n[messages]",
          r'semantics is "rankd"; did you mean ranked\? expected one of boolean, ranked'),
         ("checkpoint", "semantics = 'ranked'\nalpha = 2\ncheckpoint",
@@ -293,6 +298,12 @@ def test_mistakes_are_refused_in_one_sentence(
     assert said.startswith(f"{tmp_path / 'p.toml'}: ")
     assert re.search(reason, said), said
     assert "\n" not in said
+
+
+def test_patterns_tell_files_of_a_directory_apart(tmp_path: Path) -> None:
+    changes = '[changes]\nsource = "files"\npath = "."\npattern = "c*.csv"\n[sink]'
+    text = LEAST.replace("[sink]", changes).replace('"messages"', '"."\npattern = "m*.csv"')
+    assert read(tmp_path, text).changes is not None
 
 
 def test_a_home_of_nobody_is_a_name(tmp_path: Path) -> None:

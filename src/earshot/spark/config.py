@@ -14,7 +14,9 @@ import tomllib
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import partial
+from itertools import permutations
 from pathlib import Path
+from posixpath import normpath
 from types import NoneType, UnionType
 from typing import Any, Literal, NamedTuple, Union, get_args, get_origin, get_type_hints
 
@@ -332,6 +334,7 @@ def _check(config: PipelineConfig) -> None:
                 f"interval in [trigger] is {as_toml(trigger.interval)}; expected a number and a "
                 f'unit, such as "500 milliseconds", "1 second" or "5 minutes"'
             )
+    _check_directories(config)
     if sink.keep_unmatched and sink.shape != "lists":
         raise _Wrong('keep_unmatched in [sink] is for shape = "lists"')
     if not config.merge.share > 0:
@@ -356,6 +359,26 @@ def _check(config: PipelineConfig) -> None:
             )
     if subscriptions.placement == "replicated" and subscriptions.n_shards not in (None, 1):
         raise _Wrong('n_shards in [subscriptions] is for placement = "sharded" or "auto"')
+
+
+def _check_directories(config: PipelineConfig) -> None:
+    """Refuse a directory in which another one would be taken for data."""
+    names = ("messages", "changes", "positions", "sink", "results", "rejects")
+    tables = {f"path in [{name}]": getattr(config, name) for name in names}
+    places = {label: table.path for label, table in tables.items() if table and table.path}
+    for label, other in permutations([*places, "index", "checkpoint"], 2):
+        if label not in places or getattr(tables[label], "pattern", None) is not None:
+            continue  # by a pattern, files of several kinds are told apart
+        inner = places.get(other) or getattr(config, other)
+        if f"{_plain(inner)}/".startswith(f"{_plain(places[label])}/"):
+            raise _Wrong(
+                f"{label} is {as_toml(places[label])}, and {other} is {as_toml(inner)}; choose "
+                f"directories that are not in each other"
+            )
+
+
+def _plain(location: str) -> str:
+    return normpath(location.removeprefix("file:")).lstrip("/")
 
 
 def _table(kind: Any, content: Mapping[str, Any], table: str, file: Path) -> Any:
