@@ -615,6 +615,26 @@ def test_a_safe_region_holds_the_last_position_of_whom_no_longitude_matters_to()
     assert safe.min_y < 10 < safe.max_y < 35
 
 
+@pytest.mark.parametrize(
+    ("region", "x", "y", "dx", "dy"),
+    [
+        (Polygon([[(176, 3), (178, 3), (177, 5.5)]]), 177.64665328045473, 1.2474708083805297, 0, 0),
+        (Rectangle(-177, 3, -174, 5), -180.0, -89.3, 1.5, 0.0),
+        (Rectangle(-180, -90, 180, 90), 0.0, 11.600082914409729, 0.0, -90.0),
+    ],
+)
+def test_a_safe_region_without_extent_is_the_last_position(
+    region: Any, x: float, y: float, dx: float, dy: float
+) -> None:
+    """Every digit of it, or a client that stands still would report."""
+    engine = Engine(Moving(9 * SECOND))
+    engine.subscribe(Subscription(1, ["a"], region=region))
+    engine.move(1, Point(x, y), NOON)
+    engine.publish(Message(1, "a", place=Point(x + dx, y + dy), time=NOON))  # at the edge
+    is_around = region == Rectangle(-180, -90, 180, 90)
+    assert engine.safe_region(1) == (Rectangle(-180, y, 180, y) if is_around else Point(x, y))
+
+
 def test_no_safe_region_is_smaller_than_what_rounding_may_change() -> None:
     """Coordinates are degrees, and a reach is metres: one tenth of a micrometre is no distance."""
     engine, radius = Engine(Moving(9 * SECOND)), 0.33183968125354363

@@ -617,7 +617,7 @@ class MovingMatcher(Matcher):
         """Return where subscriptions, each named once, need not report their positions."""
         kinds, places, reaches = self.safe_areas(slots)
         held = self._table.view.regions
-        is_around = (held.kinds[slots] == BOX) & (2.0 * held.frames[slots, 0] >= _AROUND)
+        is_around = (held.kinds[slots] == BOX) & (held.frames[slots, 0] >= _AROUND / 2)
         is_around &= self.space == "lonlat"
         columns = (kinds, places, reaches, is_around)
         rows = zip(*(each.tolist() for each in columns), strict=True)

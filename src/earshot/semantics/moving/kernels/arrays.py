@@ -34,7 +34,7 @@ class Regions(NamedTuple):
 
     kinds: Int8s  # EVERYWHERE, BOX, CIRCLE or POLYGON of earshot.model.arrays
     # (n, 4) box: half its width, half its height; circle: x, y, radius; polygon: how far its middle
-    # has moved in x and y
+    # has moved in x and y. Then, of a box or polygon, its last position; 0 where there was none
     frames: Float64s
     # (n, 8) two boxes that hold the region, the second of them where it reaches the antimeridian;
     # else nothing touches that. The boxes of a rectangle are the region.

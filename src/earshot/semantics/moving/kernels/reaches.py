@@ -68,16 +68,22 @@ def wrapped(x):
 
 @lean_kernel
 def position_of(tables, slot):
-    """Return where a subscription is, but for rounding."""
+    """Return the last position of a subscription; its middle, but for rounding, if it has none.
+
+    Rectangles around the world lie at the longitude 0.
+    """
     regions, polygons = tables.subscribers.regions, tables.subscribers.polygons
     kind, is_lonlat = regions.kinds[slot], tables.rules[IS_LONLAT] != 0
     x, y = regions.frames[slot, 0], regions.frames[slot, 1]
+    at_x, at_y = regions.frames[slot, 2], regions.frames[slot, 3]
+    # At (0, 0) the sums below are exact.
+    is_known = (kind in (BOX, POLYGON)) and (at_x != 0.0 or at_y != 0.0)
+    if kind == BOX and is_lonlat and 2.0 * x >= 360.0:
+        return 0.0, at_y if is_known else y + regions.boxes[slot, 1]
+    if is_known:
+        return at_x, at_y
     if kind == BOX:
-        if is_lonlat and 2.0 * x >= 360.0:
-            x = 0.0
-        else:
-            x += regions.boxes[slot, 0]
-        y += regions.boxes[slot, 1]
+        x, y = x + regions.boxes[slot, 0], y + regions.boxes[slot, 1]
     elif kind == POLYGON:
         shape = regions.shape_rows[slot]
         x, y = x + polygons.middles[shape, 0], y + polygons.middles[shape, 1]

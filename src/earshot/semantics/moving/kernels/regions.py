@@ -58,6 +58,7 @@ def set_boxes(boxes, at, is_lonlat, min_x, min_y, max_x, max_y):
 def place_box(regions, at, is_lonlat, x, y):
     """Let a rectangle lie around a position."""
     half_width, half_height = regions.frames[at, 0], regions.frames[at, 1]
+    regions.frames[at, 2], regions.frames[at, 3] = x, y
     min_x, max_x = x - half_width, x + half_width
     if is_lonlat:
         if 2.0 * half_width >= _AROUND:
@@ -104,6 +105,7 @@ def place_polygon(regions, at, is_lonlat, polygons, x, y):
     shape = regions.shape_rows[at]
     dx, dy = x - polygons.middles[shape, 0], y - polygons.middles[shape, 1]
     regions.frames[at, 0], regions.frames[at, 1] = dx, dy
+    regions.frames[at, 2], regions.frames[at, 3] = x, y
     box_polygon(regions, at, is_lonlat, polygons)
 
 
