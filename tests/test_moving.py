@@ -345,6 +345,21 @@ def test_half_a_position_is_refused() -> None:
         engine.move_batch(pa.table({"id": [1], "x": [1.0], "radius": [2.0], "time": [NOON]}))
 
 
+def test_a_position_with_a_box_beside_it_is_refused() -> None:
+    engine = Engine(Moving(3 * SECOND), space="planar")
+    engine.subscribe(*(Subscription(i, ["road"], region=Circle(0, 0, 1)) for i in range(2)))
+    box = dict(zip(("min_x", "min_y", "max_x", "max_y"), (0.0, 0.0, 1.0, 1.0), strict=True))
+    rows = [{"id": 0, "x": 5.0, "y": 5.0, **box}, {"id": 1, **box}]
+    for chosen in (rows[:1], rows):
+        updates = engine.move_batch(pa.Table.from_pylist(chosen), on_error="reject")
+        assert [(each.row, each.reason) for each in updates.rejects] == [
+            (0, "the region is given in more than one way; give one")
+        ]
+    half = {"id": 0, "x": 5.0, "y": 5.0, "min_x": 0.0}
+    with pytest.raises(InvalidInput, match="a box needs min_x, min_y, max_x, max_y"):
+        engine.move_batch(pa.Table.from_pylist([half]))
+
+
 def test_moves_that_change_nothing_cost_no_python(monkeypatch: pytest.MonkeyPatch) -> None:
     """Calls of functions and objects allocated are as many for 4,000 moves as for 100."""
     random = np.random.default_rng(6)

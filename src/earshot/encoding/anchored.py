@@ -25,7 +25,7 @@ from earshot.model.arrays import (
     take_places,
 )
 from earshot.model.regions import point_problems, polygon_box, shape_arrays
-from earshot.model.schemas import LACKS_PLACE, POINT_FIELDS
+from earshot.model.schemas import BOX_FIELDS, LACKS_PLACE, POINT_FIELDS
 from earshot.model.topk import MAX_DURATION
 from earshot.text import Analyzer, Vocabulary
 
@@ -86,7 +86,8 @@ def row_positions(columns: Columns, space: Space) -> AnchoredRegions:
 
 def _anchored(columns: Columns, space: Space, positions: Bools | None) -> AnchoredRegions:
     n = columns.n
-    if positions is not None and positions.all() and columns.get("geometry") is None:
+    has_others = any(columns.get(each) is not None for each in (*BOX_FIELDS, "geometry"))
+    if positions is not None and positions.all() and not has_others:
         points = _points(columns)
         columns.problems.add_found(np.arange(n), point_problems(points, space))
         frames = np.zeros((n, 4))
