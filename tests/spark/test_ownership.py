@@ -282,3 +282,25 @@ def test_a_pipeline_that_is_refused_holds_nothing(spark: SparkSession, tmp_path:
                 results=FileSink(tmp_path / "results"),
             )
     assert IndexStore(tmp_path / "index").readers() == {}
+
+
+def test_what_comes_to_a_checkpoint_stays_the_same(spark: SparkSession, tmp_path: Path) -> None:
+    feed = Feed(tmp_path / "feed", 10)
+    feed.add_messages(0)
+    semantics = Moving(timedelta(days=1))
+    build(spark.createDataFrame(feed.subscriptions), tmp_path / "index", semantics=semantics)
+
+    def start(sink: Any, **options: Any) -> Pipeline:
+        return match_stream(
+            Stream.of_files(spark, feed.messages, ids="string"), tmp_path / "index", sink,
+            tmp_path / "checkpoint", available_now=True, **options,
+        )  # fmt: skip
+
+    sink = FileSink(tmp_path / "out")
+    assert start(sink).await_end(60)
+    with pytest.raises(InUse, match="has taken messages from the start, and now messages and chan"):
+        start(sink, changes=Stream.of_files(spark, feed.changes))
+    assert start(sink).await_end(60)
+    for wrong in ({"sink": str(tmp_path)}, {"sink": sink, "change_rejects": tmp_path}):
+        with pytest.raises(InvalidParameter, match=r"expected FileSink\(...\), KafkaSink"):
+            start(**wrong)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -173,6 +174,23 @@ def test_run_says_what_is_missing(spark: SparkSession, folder: Folder) -> None:
     assert folder.refusal("pipeline", "run", config) == (
         f'earshot: {config}: semantics is "all"; expected one of {", ".join(SEMANTICS)}\n'
     )
+
+
+def test_run_says_what_an_index_was_built_with(
+    spark: SparkSession, folder: Folder, subscriptions: pa.Table
+) -> None:
+    write_table(folder / "subscriptions.parquet", subscriptions)
+    config = folder / "p.toml"
+    config.write_text(CONFIG)
+    folder.run("pipeline", "run", config, "--once", "--quiet")
+    for said, told in {
+        'language = "en"\nstem = true': "language in [subscriptions] is en, and .* None; say",
+        'space = "planar"': "space in [subscriptions] is planar, and .* built with lonlat; say",
+        'ids = "integer"': "ids in [subscriptions] is integer, and .* built with string; say",
+    }.items():
+        config.write_text(CONFIG.replace("[messages]", f"{said}\n[messages]"))
+        err = folder.refusal("pipeline", "run", config, "--once", "--quiet")
+        assert re.search(told.replace("[", r"\["), err), err
 
 
 # ---- batch --------------------------------------------------------------------------------------

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from pyarrow import fs
 
-from earshot.errors import InUse, InvalidParameter, SavedIndexError
+from earshot.errors import InUse, InvalidFile, InvalidParameter, SavedIndexError
 from earshot.indexes import default_structure, index_type
 from earshot.spark import folders
 from earshot.spark.commands import release_versions
@@ -73,6 +73,12 @@ def test_files_appear_whole_and_are_replaced(tmp_path: Path) -> None:
     folder.rename("a.json", "b.json")
     folder.remove("a.json")
     assert folder.names() == ["b.json"]
+
+
+def test_a_damaged_file_is_said(tmp_path: Path) -> None:
+    (tmp_path / "one.json").write_text('{"a": ')
+    with pytest.raises(InvalidFile, match=r"one.json is damaged: Expecting value"):
+        Folder(tmp_path).read_json("one.json")
 
 
 def test_remote_folders_are_fetched_once(remote: Path) -> None:

@@ -7,7 +7,7 @@ import signal
 import statistics
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -36,7 +36,7 @@ from earshot.spark.preflight import check_executors
 from earshot.spark.prepare import ROW, SOURCE, canonical_rows
 from earshot.spark.session import SPARK_IS_GONE, Signals, spark_session
 from earshot.spark.stateful import write_results_of
-from earshot.spark.store import IndexStore
+from earshot.spark.store import IndexSettings, IndexStore
 from earshot.spark.stream import Pipeline
 from earshot.spark.view import View, view_for
 from earshot.spark.workers import Shape
@@ -456,8 +456,7 @@ def _ensure_index(session: SparkSession, config: PipelineConfig, say: Say) -> No
                 f'{config.file}: semantics is "{config.semantics}", and {store.folder.path} '
                 f"holds a {name} index; leave it out, or choose another directory"
             )
-        for option, value in config.options.items():
-            built = getattr(store.settings.semantics, option)
+        for option, value, built in _said(config, store.settings):
             if value != built:
                 raise InvalidFile(
                     f"{config.file}: {option} is {value}, and {store.folder.path} was built with "
@@ -476,6 +475,24 @@ def _ensure_index(session: SparkSession, config: PipelineConfig, say: Say) -> No
     built = build_index(session, config.subscriptions, config.index, rejects=rejects)
     refused = f", {built.n_rejects:,} rows refused" if built.n_rejects else ""
     say(f"built {built.version.n_subscriptions:,} subscriptions{refused}")
+
+
+def _said(config: PipelineConfig, settings: IndexSettings) -> Iterator[tuple[str, Any, Any]]:
+    """Yield what a file says of an index: an option, its value, and that of the index."""
+    for option, value in config.options.items():
+        yield option, value, getattr(settings.semantics, option)
+    given = config.subscriptions
+    if given is None:
+        return
+    yield "space in [subscriptions]", given.space, settings.space
+    analyzer = Analyzer(given.language, given.stop_words, given.stem)
+    for option in ("language", "stem", "stop_words"):
+        value, built = getattr(analyzer, option), getattr(settings.analyzer, option)
+        yield f"{option} in [subscriptions]", value, built
+    for option in ("ids", "structure"):
+        value, built = getattr(given, option), getattr(settings, option)
+        if value is not None and built is not None:
+            yield f"{option} in [subscriptions]", value, built
 
 
 def start_pipeline(session: SparkSession, config: PipelineConfig, *, once: bool) -> Pipeline:

@@ -23,7 +23,7 @@ from urllib.parse import urlencode, urlsplit
 import pyarrow as pa
 from pyarrow import fs
 
-from earshot.errors import InvalidParameter
+from earshot.errors import InvalidFile, InvalidParameter
 from earshot.spark.hadoop import create_file
 from earshot.spark.java import cache_directory, create_whole, write_whole
 
@@ -140,8 +140,15 @@ class Folder:
             return text
 
     def read_json(self, name: str) -> Any:
-        """Return the content of a JSON file."""
-        return json.loads(self.read_text(name))
+        """Return the content of a JSON file.
+
+        Raises:
+            InvalidFile: It is damaged.
+        """
+        try:
+            return json.loads(self.read_text(name))
+        except ValueError as error:
+            raise InvalidFile(f"{self.path}/{name} is damaged: {error}") from None
 
     def write_json(self, name: str, value: Any) -> None:
         """Write a JSON file, whole or not at all."""

@@ -76,6 +76,12 @@ def match_stream(
     Returns:
         The running pipeline.
     """
+    _check_sinks(
+        sink=sink,
+        rejects=rejects or sink,
+        change_rejects=change_rejects or sink,
+        position_rejects=position_rejects or sink,
+    )
     if not merge_share > 0:
         raise InvalidParameter(f"merge_share is {merge_share}; expected more than 0")
     if interval is not None and available_now:
@@ -142,3 +148,12 @@ def match_stream(
     pipeline.watch_files("changes", None if changes is None else changes.unread)
     pipeline.start(interval, available_now)
     return pipeline
+
+
+def _check_sinks(**sinks: object) -> None:
+    for name, sink in sinks.items():
+        if not callable(sink):
+            raise InvalidParameter(
+                f"{name} is {sink!r}; expected FileSink(...), KafkaSink(...), DeltaSink(...), or a "
+                f"function of a DataFrame and the number of a batch"
+            )

@@ -53,7 +53,7 @@ from earshot.spark.stream import BatchLog, BatchRecord, Pipeline, StartQuery
 PATIENCE = 5
 """How often a state is opened anew that a running pipeline removes meanwhile."""
 BEGAN = "began.json"
-"""File in a checkpoint that names the version that the pipeline began with."""
+"""File in a checkpoint that names the version that the pipeline began with, and what it takes."""
 EVENTS = "events"
 """The one query, over rows of all kinds."""
 VARIABLE = "EARSHOT_SHARD"
@@ -81,15 +81,24 @@ class StatefulPipeline(Pipeline):
         """Return the subscriptions that the pipeline began with, which later builds do not change.
 
         Raises:
-            InUse: The index was built anew since.
+            InUse: The index was built anew since, or other kinds of events come.
         """
         folder, latest = self._checkpoint / "earshot", self._store.latest()
+        kinds = list(self._streams)
         try:
-            number = folder.read_json(BEGAN)["version"]
+            began = folder.read_json(BEGAN)
         except FileNotFoundError:
             self._store.hold(self._name, latest.number)
-            folder.create_json(BEGAN, {"version": latest.number})
+            folder.create_json(BEGAN, {"version": latest.number, "kinds": kinds})
             return latest
+        number = began["version"]
+        # Spark numbers the sources of a query.
+        if began.get("kinds", kinds) != kinds:
+            raise InUse(
+                f"checkpoint {self._checkpoint.path} has taken {' and '.join(began['kinds'])} from "
+                f"the start, and now {' and '.join(kinds)} are to come; take the same, or start "
+                f"with a new checkpoint and a new sink"
+            )
         if number != latest.number:
             raise InUse(
                 f"checkpoint {self._checkpoint.path} has results of version {number} of "
