@@ -432,6 +432,21 @@ def test_polygons_at_the_antimeridian_move_as_the_oracle_says() -> None:
     assert n_updates > 20
 
 
+@pytest.mark.parametrize("unit", ["s", "ms", "us", "ns"])
+def test_messages_and_moves_are_merged_by_time_whatever_its_unit(unit: str) -> None:
+    times = pa.array([NOON - SECOND, NOON, NOON + SECOND])
+    for message_unit, move_unit in (("us", unit), (unit, "us")):
+        engine = Engine(Moving(9 * SECOND), space="planar")
+        engine.subscribe(Subscription(1, ["road"], region=Circle(0, 0, 1)))
+        said_at, moved_at = (
+            times.take(pa.array(rows)).cast(pa.timestamp(each, "UTC"))
+            for rows, each in (([1], message_unit), ([0, 2], move_unit))
+        )
+        said = pa.table({"id": [1], "text": ["road"], "x": [5.0], "y": [5.0], "time": said_at})
+        moves = pa.table({"id": [1, 1], "x": [5.0, 0.0], "y": [5.0, 0.0], "time": moved_at})
+        assert [each.reason for each in engine.take_batch(said, moves)] == ["match", "left"]
+
+
 def test_an_order_that_does_not_fit_is_refused() -> None:
     world = World("planar", 5)
     engine = Engine(Moving(3 * SECOND), space="planar")

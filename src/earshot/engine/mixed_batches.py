@@ -24,6 +24,7 @@ from earshot.engine.state import reports_of
 from earshot.engine.updates import Updates
 from earshot.errors import InvalidInput, InvalidRow, LateRow, described
 from earshot.model.arrays import Int64s, Order, take_places
+from earshot.model.schemas import TIME
 
 
 def order_by_time(message_times: pa.Array, move_times: pa.Array) -> Bools:
@@ -38,7 +39,8 @@ def order_by_time(message_times: pa.Array, move_times: pa.Array) -> Bools:
 
 def clocks_of(times: pa.Array) -> Int64s:
     """Return the latest time up to each row."""
-    us = times.cast(pa.int64()).fill_null(NO_TIME_US).to_numpy()
+    instants = times.cast(TIME, safe=False)  # of any unit
+    us = instants.cast(pa.int64()).fill_null(NO_TIME_US).to_numpy()
     clocks: Int64s = np.maximum.accumulate(us) if len(us) else us
     return clocks
 
