@@ -223,6 +223,9 @@ def test_a_sink_belongs_to_one_pipeline(tmp_path: Path) -> None:
         claim_sink(sink, Owner("new", "/checkpoints/one"))
     with pytest.raises(InUse, match="is for updates of this pipeline already"):
         claim_sink(sink, OWNER._replace(purpose="rejected messages"))
+    claim_sink(Folder(tmp_path / "lists"), OWNER._replace(form="lists parquet"))
+    with pytest.raises(InUse, match="has lists parquet, and rows parquet beside them could not"):
+        claim_sink(Folder(tmp_path / "lists"), OWNER._replace(form="rows parquet"))
     (tmp_path / "used" / "batch=00000000").mkdir(parents=True)
     with pytest.raises(InUse, match="holds batch=00000000 already, and no pipeline owns it"):
         claim_sink(Folder(tmp_path / "used"), OWNER)
@@ -262,6 +265,8 @@ def test_a_pipeline_keeps_what_it_owns(spark: SparkSession, tmp_path: Path) -> N
     build(spark.createDataFrame(feed.subscriptions), tmp_path / "another")
     with pytest.raises(InUse, match="belongs to a pipeline over the index"):
         start(checkpoint, tmp_path / "another")
+    with pytest.raises(InUse, match="has rows parquet, and lists parquet beside them"):
+        start(checkpoint, shape="lists")
     assert start(checkpoint, available_now=True).await_end(60), "itself goes on"
     assert updates_in(tmp_path / "out") == wanted
     assert (tmp_path / "out" / MARK).exists()

@@ -306,8 +306,9 @@ def run_results(arguments: argparse.Namespace) -> None:
     spark.check_new(arguments.out, "--out")
     config = read_config(arguments.config)
     batch = spark.write_held_results(config, arguments.out, file_format=arguments.format)
+    when = f"after batch {batch}" if batch >= 0 else "before any batch has finished"
     show(arguments, {"batch": batch, "out": arguments.out},
-         [f"results after batch {batch} in {arguments.out}"])  # fmt: skip
+         [f"results {when} in {arguments.out}"])  # fmt: skip
 
 
 def run_pack(arguments: argparse.Namespace) -> None:

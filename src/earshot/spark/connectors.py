@@ -192,7 +192,7 @@ class FileSink:
 
     def owned_by(self, owner: Owner) -> Self:
         """Claim the directory for a pipeline, or raise InUse if another one owns it."""
-        claim_sink(self.folder, owner)
+        claim_sink(self.folder, owner._replace(form=f"{owner.form} {self.format}".strip()))
         return self
 
     def __call__(self, rows: DataFrame, batch: int) -> None:

@@ -26,6 +26,7 @@ class Owner(NamedTuple):
     pipeline: str  # its name, over all its starts
     checkpoint: str  # where it remembers where it is
     purpose: str = "updates"  # what a sink of it is for
+    form: str = ""  # shape and format of what a sink has, as far as known
 
 
 def claim_checkpoint(checkpoint: Folder, store: IndexStore) -> Owner:
@@ -95,4 +96,9 @@ def claim_sink(folder: Folder, owner: Owner) -> None:
         raise InUse(
             f"sink {folder.path} is for {known.purpose} of this pipeline already; choose another "
             f"directory for its {owner.purpose}"
+        )
+    if known.form and owner.form and known.form != owner.form:
+        raise InUse(
+            f"sink {folder.path} has {known.form}, and {owner.form} beside them could not be read "
+            f"together; say the same as before, or choose an empty directory for the sink"
         )

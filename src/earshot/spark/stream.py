@@ -52,7 +52,7 @@ from earshot.spark.session import SPARK_IS_GONE
 from earshot.spark.shards import warm_up_machine
 from earshot.spark.store import IndexStore, Version, latest_us
 from earshot.spark.unread import UnreadFiles
-from earshot.spark.workers import MatchTask
+from earshot.spark.workers import MatchTask, Shape
 
 MERGE_SHARE, MERGE_LEAST = 0.05, 20_000
 """Changes after which deltas are merged: a share of the subscriptions, and at least so many."""
@@ -190,6 +190,11 @@ class Pipeline:
         """Whether it takes changes into the index."""
         return False
 
+    @property
+    def _shape(self) -> Shape:
+        """What a row of the updates is."""
+        return "rows"
+
     def _start_queries(self, query: StartQuery, available_now: bool) -> None:
         """Start the queries, or leave some for when the first one has ended."""
         raise NotImplementedError
@@ -258,7 +263,7 @@ class Pipeline:
             raise
 
     def _own_sinks(self) -> None:
-        sink = owned(self._sink, self._owner, "updates")
+        sink = owned(self._sink, self._owner._replace(form=self._shape), "updates")
         assert sink is not None
         self._sink = sink
         self._rejects = {
@@ -452,6 +457,10 @@ class MatchingPipeline(Pipeline):
     @property
     def _writes_index(self) -> bool:
         return self._changes is not None
+
+    @property
+    def _shape(self) -> Shape:
+        return self._task.shape
 
     @property
     def _background(self) -> threading.Thread | None:
