@@ -170,6 +170,11 @@ def test_run_says_what_is_missing(spark: SparkSession, folder: Folder) -> None:
     missing = folder / "subscriptions.parquet"
     err = folder.refusal("pipeline", "run", config, "--quiet")
     assert err == f"earshot: {missing} is not a file or directory\n"
+    nobody = 'source = "kafka"\nservers = "SSL://127.0.0.1:1,127.0.0.1:x"\ntopic = "t"'
+    config.write_text(CONFIG.replace('source = "files"\npath = "changes"', nobody))
+    err = folder.refusal("pipeline", "run", config, "--quiet")
+    told = "Kafka at SSL://127.0.0.1:1,127.0.0.1:x cannot be reached from here: SSL://127.0.0.1:1 ("
+    assert err.startswith(f"earshot: {told}")
     config.write_text(f"semantics = 'all'{CONFIG}")
     assert folder.refusal("pipeline", "run", config) == (
         f'earshot: {config}: semantics is "all"; expected one of {", ".join(SEMANTICS)}\n'
@@ -201,8 +206,8 @@ def test_files_are_built_changed_described_and_matched(
 ) -> None:
     (folder / "s").mkdir()
     write_table(folder / "s" / "1.parquet", subscriptions.slice(0, 400))
-    write_table(folder / "s" / "2.ndjson", subscriptions.slice(400))
-    with (folder / "s" / "2.ndjson").open("a") as file:
+    write_table(folder / "s" / "_2.ndjson", subscriptions.slice(400))
+    with (folder / "s" / "_2.ndjson").open("a") as file:
         file.write('{"id": "bad", "keywords": ["?"]}\n')
     (folder / "s" / "_SUCCESS").touch()
     (folder / "m").mkdir()

@@ -16,7 +16,7 @@ from earshot import Boolean, Moving
 from earshot.spark import FileSink, Stream, build, match_stream
 from earshot.spark.folders import Folder
 from earshot.spark.stream import Pipeline
-from earshot.spark.unread import UnreadFiles
+from earshot.spark.unread import UnreadFiles, is_beside_data, is_passed_over
 
 from .events import ROUND_MESSAGES, Feed, json_rows_in
 
@@ -118,3 +118,9 @@ def test_what_a_batch_told_is_told_once_when_it_runs_again(tmp_path: Path) -> No
     assert second.forget(7)
     assert [Path(each.source).name for each in second.look(7)] == ["_hidden.ndjson", "a b.ndjson"]
     assert not watching().forget(8)
+
+
+def test_marks_are_no_data_and_partitions_are() -> None:
+    names = ["_SUCCESS", "_delta_log/0.json", "a/_started_7", "_a.csv", "_a/b.csv", "_a=1/b.csv"]
+    assert [is_beside_data(name) for name in names] == [True, True, True, False, False, False]
+    assert [is_passed_over(name) for name in names] == [True, True, True, True, True, False]

@@ -28,7 +28,7 @@ from earshot.spark.config import ChangesConfig, MessagesConfig, PipelineConfig, 
 from earshot.spark.connectors import FileFormat, FileSink, KafkaSink, Sink, Stream, write_files
 from earshot.spark.folders import Folder
 from earshot.spark.intake import in_order, take_in
-from earshot.spark.kafka import connector_jars
+from earshot.spark.kafka import check_servers, connector_jars
 from earshot.spark.match import check_matches_tables, match_task, run_match
 from earshot.spark.notes import note_of_sums, note_sums, rejects_in, without_notes
 from earshot.spark.pipelines import match_stream
@@ -38,6 +38,7 @@ from earshot.spark.session import SPARK_IS_GONE, Signals, spark_session
 from earshot.spark.stateful import write_results_of
 from earshot.spark.store import IndexSettings, IndexStore
 from earshot.spark.stream import Pipeline
+from earshot.spark.unread import is_beside_data, is_passed_over
 from earshot.spark.view import View, view_for
 from earshot.spark.workers import Shape
 from earshot.text import Analyzer
@@ -279,19 +280,14 @@ def write_held_results(config: PipelineConfig, out: str | Path, *, file_format: 
 def files_in(location: str | Path) -> list[Path]:
     """Return a local file itself, or all files of a directory and those below it.
 
-    Hidden ones are left out, as Spark does: those whose names begin with a dot or underscore.
+    Names that begin with a dot are hidden, and so is what Spark leaves beside data.
     """
     path = Path(Folder(location).path)
     if not path.is_dir():
         if not path.is_file():
             raise InvalidFile(f"{path} is not a file or directory")
         return [path]
-    found = [
-        each
-        for each in sorted(path.rglob("*"))
-        if each.is_file()
-        and not any(part.startswith((".", "_")) for part in each.relative_to(path).parts)
-    ]
+    found = [path / name for name, _, _ in Folder(path).files() if not is_beside_data(name)]
     if not found:
         raise InvalidFile(f"{path} has no files")
     return found
@@ -301,6 +297,12 @@ def file_rows(session: SparkSession, location: str | Path) -> DataFrame:
     """Return files as a table in the form ``files``; those of unknown formats are refused."""
     folder = Folder(location)
     if not folder.is_local:
+        for name, _, _ in folder.files():
+            if is_passed_over(name) and not is_beside_data(name):
+                raise InvalidFile(
+                    f"{folder.uri}/{name} has a name that begins with _, so Spark passes it over; "
+                    f"write it under another name, or move it elsewhere"
+                )
         reader = session.read.format("binaryFile").option("recursiveFileLookup", "true")
         return reader.load(folder.uri)
     files = files_in(location)
@@ -433,6 +435,9 @@ def run_pipeline(
     totals and rates, and the signal that stopped it, if one did.
     """
     settings = dict(config.spark)
+    for source in config.sources:
+        if source.source == "kafka":
+            check_servers(source.servers)
     if config.uses_kafka and not {"spark.jars", "spark.jars.packages"} & settings.keys():
         settings["spark.jars"] = ",".join(map(str, connector_jars()))
     with spark_session(master, settings) as session:

@@ -33,7 +33,7 @@ from earshot.model.topk import TopK
 from earshot.semantics import SEMANTICS
 from earshot.spark.build import PlacementChoice
 from earshot.spark.connectors import FileFormat
-from earshot.spark.folders import at_home, check_location, is_uri
+from earshot.spark.folders import at_home, check_location, is_local_file, is_uri
 from earshot.spark.state import SNAPSHOT_EVERY
 from earshot.spark.stream import MERGE_LEAST, MERGE_SHARE
 from earshot.spark.workers import Shape
@@ -258,11 +258,15 @@ class PipelineConfig:
     )
 
     @property
+    def sources(self) -> list[ChangesConfig]:
+        """The tables of rows that come."""
+        found = (self.messages, self.changes, self.positions)
+        return [each for each in found if each is not None]
+
+    @property
     def uses_kafka(self) -> bool:
         """Whether any part needs Spark's Kafka connector."""
-        sources = (self.messages, self.changes, self.positions)
-        used = [each.source for each in sources if each is not None]
-        return "kafka" in (self.sink.kind, *used)
+        return "kafka" in (self.sink.kind, *(each.source for each in self.sources))
 
     @property
     def settings(self) -> Any:
@@ -362,18 +366,21 @@ def _check(config: PipelineConfig) -> None:
 
 
 def _check_directories(config: PipelineConfig) -> None:
-    """Refuse a directory in which another one would be taken for data."""
+    """Refuse a file, and a directory in which another one would be taken for data."""
     names = ("messages", "changes", "positions", "sink", "results", "rejects")
     tables = {f"path in [{name}]": getattr(config, name) for name in names}
     places = {label: table.path for label, table in tables.items() if table and table.path}
-    for label, other in permutations([*places, "index", "checkpoint"], 2):
-        if label not in places or getattr(tables[label], "pattern", None) is not None:
+    places |= {"index": config.index, "checkpoint": config.checkpoint}
+    for label, place in places.items():
+        if is_local_file(place):
+            raise _Wrong(f"{label} is {as_toml(place)}, which is a file; choose a directory")
+    for label, other in permutations(places, 2):
+        if label not in tables or getattr(tables[label], "pattern", None) is not None:
             continue  # by a pattern, files of several kinds are told apart
-        inner = places.get(other) or getattr(config, other)
-        if f"{_plain(inner)}/".startswith(f"{_plain(places[label])}/"):
+        if f"{_plain(places[other])}/".startswith(f"{_plain(places[label])}/"):
             raise _Wrong(
-                f"{label} is {as_toml(places[label])}, and {other} is {as_toml(inner)}; choose "
-                f"directories that are not in each other"
+                f"{label} is {as_toml(places[label])}, and {other} is {as_toml(places[other])}; "
+                f"choose directories that are not in each other"
             )
 
 

@@ -297,6 +297,12 @@ def check_location(location: str) -> None:
         raise InvalidParameter(f"{location}: two slashes come after {scheme}:, {scheme}://...")
 
 
+def is_local_file(location: str) -> bool:
+    """Whether a location is a file of this machine."""
+    is_local = not is_uri(location) or location.startswith("file:")
+    return is_local and Path(_local_path(location)).is_file()
+
+
 def at_home(path: str) -> Path:
     """Return a path with ``~`` replaced, unless it names nobody's home."""
     with contextlib.suppress(RuntimeError):

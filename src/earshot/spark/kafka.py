@@ -15,8 +15,9 @@ from xml.sax.saxutils import quoteattr
 
 import pyspark
 
-from earshot.errors import MissingExtra
+from earshot.errors import InvalidParameter, MissingExtra
 from earshot.spark.java import cache_directory, find_java
+from earshot.spark.network import unanswered
 
 FETCH_S = 300
 """Longest time that fetching may take."""
@@ -42,6 +43,20 @@ def connector_jars() -> list[Path]:
         MissingExtra: They are not in the cache and cannot be fetched.
     """
     return fetch_jars(cache_directory() / "kafka", "connector", CONNECTOR)
+
+
+def check_servers(servers: str) -> None:
+    """Refuse Kafka servers that do not answer, for which Spark waits without a word.
+
+    Raises:
+        InvalidParameter: None of those named answers.
+    """
+    why = unanswered(servers)
+    if why is not None:
+        raise InvalidParameter(
+            f"Kafka at {servers} cannot be reached from here: {why}; start it, or give servers "
+            f"that Spark's driver reaches"
+        )
 
 
 def fetch_jars(cache: Path, name: str, pinned: str) -> list[Path]:

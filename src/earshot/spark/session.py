@@ -10,7 +10,6 @@ import logging
 import os
 import re
 import signal
-import socket
 import sys
 import threading
 from collections.abc import Iterator, Mapping
@@ -25,13 +24,11 @@ from pyspark.sql import SparkSession
 
 from earshot.errors import EarshotError, InvalidParameter
 from earshot.spark.java import cache_directory, keep_file, use_java
+from earshot.spark.network import unanswered
 from earshot.spark.notes import plain_failure
 
 LOCAL_MASTER = "local[*,4]"
 """All cores, and four attempts: under plain ``local[*]`` one killed worker ends the query."""
-
-MASTER_S = 5.0
-"""How long a master may take to answer."""
 
 
 class Setting(NamedTuple):
@@ -168,19 +165,12 @@ def check_master(master: str) -> None:
     """
     if not master.startswith("spark://"):
         return
-    problems = []
-    for place in master.removeprefix("spark://").split(","):
-        host, _, port = place.rpartition(":")
-        try:
-            socket.create_connection((host.strip("[]"), int(port)), MASTER_S).close()
-        except (OSError, ValueError) as error:
-            problems.append(f"{place} ({error})")
-        else:
-            return
-    raise InvalidParameter(
-        f"master {master} cannot be reached: {'; '.join(problems)}; start it, or give the address "
-        f"that its own page shows"
-    )
+    why = unanswered(master.removeprefix("spark://"))
+    if why is not None:
+        raise InvalidParameter(
+            f"master {master} cannot be reached: {why}; start it, or give the address that its own "
+            f"page shows"
+        )
 
 
 def _log4j_option(content: str) -> str:

@@ -11,10 +11,10 @@ alone.)
 from __future__ import annotations
 
 import json
+import posixpath
 import time
 from contextlib import suppress
 from fnmatch import fnmatch
-from posixpath import normpath
 from urllib.parse import unquote
 
 from earshot.files import Reject
@@ -24,8 +24,23 @@ LOOK_S = 5.0
 """How often a directory is looked at, at most."""
 MAY_BE_EMPTY = (".ndjson", ".jsonl")
 """Files of no bytes that have no rows; others are broken."""
-MARKS = {"_SUCCESS", "_temporary", "_spark_metadata", "_metadata", "_common_metadata", "_delta_log"}
+_MARKS = {
+    "_SUCCESS", "_temporary", "_spark_metadata", "_metadata", "_common_metadata", "_delta_log",
+}  # fmt: skip
 """What Spark and others leave beside data."""
+_NUMBERED_MARKS = ("_committed_", "_started_")
+
+
+def is_beside_data(name: str) -> bool:
+    """Whether what wrote the data left a file there that is none, by its path in the directory."""
+    parts = name.split("/")
+    return not _MARKS.isdisjoint(parts) or parts[-1].startswith(_NUMBERED_MARKS)
+
+
+def is_passed_over(name: str) -> bool:
+    """Whether Spark never reads a file, because of its path in a directory."""
+    # Spark takes _a=1 for the directory of a partition.
+    return any(part.startswith("_") and "=" not in part for part in name.split("/"))
 
 
 class UnreadFiles:
@@ -53,7 +68,7 @@ class UnreadFiles:
             memory: Where what was told is kept,
             name: and under which name.
         """
-        root = f"{normpath(self._folder.uri.partition(':')[2]).lstrip('/')}/"
+        root = f"{posixpath.normpath(self._folder.uri.partition(':')[2]).lstrip('/')}/"
         for source in (query / "sources").names():
             log = query / "sources" / source
             for part in log.names():
@@ -78,15 +93,13 @@ class UnreadFiles:
         self._next_look = now + LOOK_S
         found = []
         for name, n_bytes, time_us in self._folder.files():
-            names = name.split("/")
-            if self._pattern is not None and not fnmatch(names[-1], self._pattern):
+            if self._pattern is not None and not fnmatch(posixpath.basename(name), self._pattern):
                 continue
-            if not MARKS.isdisjoint(names):
+            if is_beside_data(name):
                 continue
             known_us = self._times_us.setdefault(name, time_us)
             why = None
-            # Spark takes _a=1 for the directory of a partition.
-            if any(each.startswith("_") and "=" not in each for each in names):
+            if is_passed_over(name):
                 if name not in self._told:
                     why = "has a name that begins with _, so Spark passes it over"
             elif time_us // 1000 != known_us // 1000:  # Spark keeps milliseconds
