@@ -34,8 +34,9 @@ class Moving:
 def check_duration(value: Any, where: str) -> timedelta:
     """Return a duration; refuse what is none, naming ``where`` it stood."""
     if not isinstance(value, timedelta) or not timedelta(0) < value <= MAX_DURATION:
+        told = value if isinstance(value, timedelta) else described(value)
         raise InvalidParameter(
-            f"{where} is {described(value)}; expected a timedelta greater than 0 and at most "
+            f"{where} is {told}; expected a timedelta greater than 0 and at most "
             f"{MAX_DURATION.days:,} days"
         )
     return value
