@@ -462,7 +462,10 @@ GOOD = {"id": 1, "text": "a", "x": 1.0, "y": 2.0}
         ({"geometry": {"type": "Point"}}, "geometry", "cannot be read as GeoJSON"),
         ({"geometry": {"type": "Point", "coordinates": [0, 0]}}, "geometry", "another place"),
         ("{broken", "", "not valid JSON"),
-        ("[1, 2]", "", "expected an object"),
+        ("[1, 2]", "", "is an array; expected an object"),
+        ('"word"', "", "is a string; expected an object"),
+        ("true", "", "is a boolean; expected an object"),
+        ("1.5", "", "is a number; expected an object"),
         ('{"id": 2, "text": "\\ud800", "x": 1, "y": 1}', "text", "not valid UTF-8"),
     ],
 )

@@ -21,7 +21,13 @@ from earshot.files.batches import FileBatch
 from earshot.files.formats import open_bytes
 from earshot.files.geometries import with_geometry
 from earshot.files.layout import Layout, check_columns, present_fields
-from earshot.files.ndjson import flatten_feature, json_fields, json_objects, kind_of_ids
+from earshot.files.ndjson import (
+    flatten_feature,
+    json_fields,
+    json_objects,
+    kind_of_ids,
+    kind_of_json,
+)
 from earshot.files.records import batch_of_records
 from earshot.files.rejects import Reject, row_json
 from earshot.model.arrays import Space
@@ -50,7 +56,7 @@ def read_geojson(
                 records.append(flatten_feature(feature))
                 rows.append(row)
             else:
-                reason = f"is a JSON {type(feature).__name__}; expected a feature object"
+                reason = f"is {kind_of_json(feature)}; expected a feature object"
                 rejects.append(Reject(layout.source, row, "", reason, row_json({"value": feature})))
         first_row += len(features)
         if kind is None:

@@ -252,6 +252,20 @@ def _record_of(line: bytes | None) -> Any:
         return error
 
 
+def kind_of_json(value: Any) -> str:
+    """Return what JSON calls a value that is no object, with its article."""
+    match value:
+        case None:
+            return "null"
+        case bool():
+            return "a boolean"
+        case str():
+            return "a string"
+        case list():
+            return "an array"
+    return "a number"
+
+
 def _batch_of_texts(
     numbered: Iterable[tuple[int, bytes | None]], noun: str, layout: Layout, ids: IdKind
 ) -> FileBatch:
@@ -263,7 +277,7 @@ def _batch_of_texts(
         if isinstance(record, dict):
             records[row] = flatten_feature(record)
             continue
-        reason = f"the {noun} is a JSON {type(record).__name__}; expected an object"
+        reason = f"the {noun} is {kind_of_json(record)}; expected an object"
         if isinstance(record, Exception):
             reason = f"the {noun} is not valid JSON: {record}"
         rejects.append(Reject(layout.source, row, "", reason, _raw(text or b"")))
