@@ -432,7 +432,9 @@ def _drop_piece(tree, messages, name, min_x, min_y, max_x, max_y):
     if (size - 1) % BLOCK == 0:
         tree.node_blocks[node] = tree.block_next[first]
         free_block(tree, first)
-    if tree.node_stale[node] > LEAF_MOST // 3 and tree.node_children[node] < 0:
+    # A share of a leaf, so that what is looked at again is bounded by what was dropped.
+    is_stale = tree.node_stale[node] > max(LEAF_MOST, size) // 3
+    if is_stale and tree.node_children[node] < 0:
         _find_words(tree, messages, node)
         if depth > 0:
             above = np.int64(tree.path[depth - 1])
