@@ -668,19 +668,11 @@ def _look_at_noted(tables, scratch, slot, n):
     for i in range(NOTED, NOTED + n):
         prefetch(messages.tokens, messages.token_starts[noted[i]])
     for i in range(NOTED, NOTED + n):
-        _look_at_row(tables, scratch, slot, noted[i], False)
+        _look_at_row(tables, scratch, slot, noted[i])
 
 
 @inlined_kernel
-def look_at(tree, entry, tables, scratch, slot, may_repeat):
-    """Compare a message whose words may be right with both regions; it may have more entries."""
-    if touches_one(tree, entry, scratch.query.regions.boxes):
-        row = np.int64(tree.entry_rows[entry])
-        _look_at_row(tables, scratch, slot, ~row if row < 0 else row, may_repeat)
-
-
-@inlined_kernel
-def _look_at_row(tables, scratch, slot, row, may_repeat):
+def _look_at_row(tables, scratch, slot, row):
     subscribers, messages, query = tables.subscribers, tables.messages, scratch.query
     scratch.counts[N_CANDIDATES] += 1
     is_lonlat, polygons = tables.rules[IS_LONLAT] != 0, subscribers.polygons
@@ -689,7 +681,7 @@ def _look_at_row(tables, scratch, slot, row, may_repeat):
     now = holds(query.regions, 1, is_lonlat, polygons, box[0], box[1], box[2], box[3])
     if was == now or not row_has_words(subscribers, slot, messages, row):
         return
-    if may_repeat or box[0] > box[2]:  # that one has two entries
+    if box[0] > box[2]:  # that one has two entries
         if scratch.stamps[row] == scratch.counts[STAMP]:
             return
         scratch.stamps[row] = scratch.counts[STAMP]
